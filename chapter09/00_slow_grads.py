@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""The slow beginning: the baseline without torch.no_grad() around the target network.
+
+Idea    the targets' graph is recorded and thrown away: the same gradient, for more time and memory
+Parent  01_baseline.py, with its no_grad turned off
+Keeps   exact
+Paper   none; the PyTorch notes on locally disabling gradients, https://pytorch.org/docs/stable/notes/autograd.html
+Run     ./00_slow_grads.py --cuda
+Read    calc_loss_dqn in lib/common.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import atari_wrappers, common, dqn_model, experience, options
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    env = atari_wrappers.make_env(params.env_name)
+    net = dqn_model.DQN(env.observation_space.shape, env.action_space.n).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = experience.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
+    buffer = experience.ReplayBuffer(exp_source, buffer_size=params.replay_size)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(
+            batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device, no_grad=False
+        )
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    return engine.run(common.batch_generator(buffer, params.replay_initial - len(buffer), params.batch_size))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    options.main(train, parser)

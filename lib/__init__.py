@@ -1,0 +1,1 @@
+"""What the numbered scripts share, one role a module (see DESIGN in docs/design.md)."""

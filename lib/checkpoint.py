@@ -1,0 +1,256 @@
+"""Checkpoints: whole or not there, verified when read, never code, and enough to go on bit for bit.
+
+A checkpoint is `checkpoints/<kind>-<agent steps>.pt`, beside it its SHA-256 in the form that `sha256sum -c` reads.
+`step-*` can be resumed from: the newest and the one before are kept. `best-*` holds the networks of the best
+mean return so far, to be played and evaluated.
+"""
+
+import hashlib
+import logging
+import os
+import pickle
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from ignite.engine import Engine, Events
+from ignite.handlers import Checkpoint
+from ignite.handlers.checkpoint import BaseSaveHandler
+from ptan.ignite import EpisodeEvents
+
+from lib.errors import Fault
+from lib.stopping import NOT_FINITE, Stopper
+
+log = logging.getLogger(__name__)
+
+# What a checkpoint for playing and evaluating holds; all the rest is for resuming.
+PLAYABLE = ("net", "target")
+
+
+class VerifiedSaver(BaseSaveHandler):
+    """Save handler for ignite's Checkpoint: temporary file, fsync, digest, rename; old ones go last.
+
+    Args:
+        folder: where checkpoints are written; what an interrupted write left there is removed.
+
+    Raises:
+        Fault: on saving, the disk refused it or the weights are not finite; what was saved before is untouched.
+    """
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._outdated: list[str] = []
+        for leftover in folder.glob("*.tmp"):
+            leftover.unlink()
+
+    def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
+        if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
+            raise Fault(
+                f"the network's weights are not finite, so {filename} was not saved; use the one before"
+            )
+        temporary = self.folder / f"{filename}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                torch.save(dict(checkpoint), file)
+                _fsync(file)
+            with _digest_path(self.folder / filename).open("w") as file:
+                file.write(f"{_digest(temporary)}  {filename}\n")
+                _fsync(file)
+            temporary.replace(self.folder / filename)
+            _fsync_folder(self.folder)
+        except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            temporary.unlink(missing_ok=True)
+            raise Fault(f"{self.folder / filename} could not be saved: {_first_line(error)}") from error
+        for outdated in self._outdated:
+            if outdated != filename:
+                (self.folder / outdated).unlink(missing_ok=True)
+                _digest_path(self.folder / outdated).unlink(missing_ok=True)
+        self._outdated.clear()
+
+    def remove(self, filename: str) -> None:
+        """Called by ignite before it saves; the file goes only once its successor is safely there."""
+        self._outdated.append(filename)
+
+
+class Iteration:
+    """The engine's iteration as an object with a state_dict; ignite's own also wants a length, and we have none."""
+
+    def __init__(self, engine: Engine):
+        self.engine = engine
+
+    def state_dict(self) -> dict[str, int]:
+        return {"iteration": self.engine.state.iteration}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.engine.state.iteration = state["iteration"]
+
+
+class RandomState:
+    """Every global random generator as one object with a state_dict: python's, numpy's, torch's."""
+
+    def state_dict(self) -> dict[str, Any]:
+        version, words, gauss = random.getstate()
+        numpy_state: Any = np.random.get_state(legacy=True)
+        name, keys, position, has_gauss, cached = numpy_state
+        return {
+            "python": [version, list(words), gauss],
+            "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
+            "torch": torch.get_rng_state(),
+            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        version, words, gauss = state["python"]
+        random.setstate((version, tuple(words), gauss))
+        name, keys, position, has_gauss, cached = state["numpy"]
+        np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
+        torch.set_rng_state(state["torch"])
+        if state["cuda"] and torch.cuda.is_available():
+            torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def seed_everything(seed: int) -> None:
+    """Seed python's, numpy's (ptan draws its random actions from it) and torch's generators."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def newest(folder: Path) -> dict[str, Any] | None:
+    """Read the newest checkpoint that is whole, saying so for each damaged one that is passed over.
+
+    Returns:
+        The checkpoint's content, or None where nothing was saved yet.
+
+    Raises:
+        Fault: there are checkpoints, but not one that can be read.
+    """
+    files = sorted(folder.glob("step-*.pt"), reverse=True)
+    for file in files:
+        try:
+            return load(file)
+        except Fault as fault:
+            log.warning("%s", fault)
+    if files:
+        raise Fault(
+            f"none of the {len(files)} checkpoints in {folder} can be read; nothing there was changed"
+        )
+    return None
+
+
+def load(file: Path) -> dict[str, Any]:
+    """Read one checkpoint into main memory; verify its digest, refuse anything but tensors and plain values.
+
+    Raises:
+        Fault: the file is damaged, or it holds more than data.
+    """
+    try:
+        expected = _digest_path(file).read_text().split()[0]
+        if _digest(file) != expected:
+            raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise Fault(
+            f"{file} holds more than tensors and plain values, perhaps code; it was not loaded"
+        ) from error
+    except (OSError, RuntimeError, IndexError, EOFError) as error:
+        raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
+
+
+def restore(to_load: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    """Bring objects back to what a checkpoint says of them.
+
+    Raises:
+        Fault: the checkpoint was made by another version of the script, of other parts or other shapes.
+    """
+    try:
+        Checkpoint.load_objects(to_load, {name: content[name] for name in to_load})
+    except (KeyError, ValueError, RuntimeError) as error:
+        raise Fault(
+            f"the checkpoint does not fit this script, perhaps it is of another version: {error}"
+        ) from error
+
+
+def attach(
+    engine: Engine,
+    save: Mapping[str, Any],
+    folder: Path,
+    every: int,
+    steps: Callable[[], int],
+    stopper: Stopper,
+) -> None:
+    """Save through ignite's Checkpoint: every so many steps, at the end, and at each best mean return.
+
+    A state whose loss is not finite is never saved.
+
+    Args:
+        engine: the training engine.
+        save: objects with a state_dict by name; at least "net".
+        folder: where to.
+        every: agent steps between resumable checkpoints.
+        steps: function () -> agent steps so far, which number the files.
+        stopper: knows whether the state is a good one.
+    """
+    saver = VerifiedSaver(folder)
+
+    def handler(kind: str, objects: Mapping[str, Any], keep: int) -> Checkpoint:
+        pattern = kind + "-{global_step:09d}.{ext}"
+        made = Checkpoint(
+            objects, saver, n_saved=keep, filename_pattern=pattern, global_step_transform=lambda *_: steps()
+        )
+        there = sorted(folder.glob(f"{kind}-*.pt"))
+        made.load_state_dict(
+            {"_saved": [(int(file.stem.removeprefix(f"{kind}-")), file.name) for file in there]}
+        )
+        return made
+
+    resumable = handler("step", save, keep=2)
+    playable = handler("best", {name: save[name] for name in PLAYABLE if name in save}, keep=1)
+    saved_at = steps()
+
+    def due(engine: Engine, event: int) -> bool:
+        return steps() // every > saved_at // every and stopper.reason is None
+
+    def save_resumable(engine: Engine) -> None:
+        nonlocal saved_at
+        if stopper.reason != NOT_FINITE and steps() > saved_at:
+            resumable(engine)
+            saved_at = steps()
+
+    def save_playable(engine: Engine) -> None:
+        if stopper.reason != NOT_FINITE:
+            playable(engine)
+
+    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), save_resumable)
+    engine.add_event_handler(Events.COMPLETED, save_resumable)
+    engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, save_playable)
+
+
+def _digest_path(file: Path) -> Path:
+    return file.with_name(file.name + ".sha256")
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _fsync(file: IO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _fsync_folder(folder: Path) -> None:
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

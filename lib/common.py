@@ -1,0 +1,344 @@
+"""What the scripts of chapters 8 and 9 share: hyperparameters, batches, the loss, exploration, the ignite wiring."""
+
+import dataclasses
+import logging
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from ignite.engine import Engine, Events
+from ptan.actions import EpsilonGreedyActionSelector
+from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
+from ptan.ignite import EpisodeEvents
+from torch import nn
+from torch.nn import functional as F
+
+from lib import checkpoint, losses, telemetry
+from lib.errors import UsageError
+from lib.runs import Run, RunOptions
+from lib.stopping import Stopper
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Hyperparameters:
+    """What a game is learnt with; changed only by `dataclasses.replace`, which checks every field again.
+
+    Attributes:
+        env_name: gymnasium id.
+        stop_reward: mean return of the last 100 training episodes that counts as solved.
+        run_name: part of the run folder's name.
+        replay_size: transitions that the replay holds.
+        replay_initial: agent steps of random play before learning.
+        target_net_sync: learner iterations between copies of the network to the target network.
+        epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
+        learning_rate: Adam's.
+        gamma: discount factor of a step.
+        batch_size: transitions learnt from in an iteration.
+        max_steps: agent steps after which a run gives up.
+        milestone: a second mean return whose first reaching is recorded, or None.
+        checkpoint_every: agent steps between checkpoints.
+        checkpoint_replay: whether a checkpoint holds the replay; without it a resumed run refills it first.
+    """
+
+    env_name: str
+    stop_reward: float
+    run_name: str
+    replay_size: int
+    replay_initial: int
+    target_net_sync: int
+    epsilon_frames: int
+    epsilon_start: float
+    epsilon_final: float
+    learning_rate: float
+    gamma: float
+    batch_size: int
+    max_steps: int = 50_000_000
+    milestone: float | None = None
+    checkpoint_every: int = 20_000
+    checkpoint_replay: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon_start", "epsilon_final", "gamma"):
+            _require(0.0 <= getattr(self, name) <= 1.0, self, name, "between 0 and 1")
+        counts = (
+            "replay_size",
+            "replay_initial",
+            "target_net_sync",
+            "epsilon_frames",
+            "batch_size",
+            "max_steps",
+        )
+        for name in (*counts, "checkpoint_every"):
+            _require(getattr(self, name) >= 1, self, name, "at least 1")
+        _require(0.0 < self.learning_rate < math.inf, self, "learning_rate", "above 0")
+        _require(not math.isnan(self.stop_reward), self, "stop_reward", "a number")
+        _require(
+            self.replay_initial <= self.replay_size, self, "replay_initial", f"at most {self.replay_size=}"
+        )
+        fits = re.fullmatch(r"[A-Za-z0-9._-]+", self.run_name)
+        _require(
+            fits is not None, self, "run_name", "letters, digits, '.', '_' and '-', as it names a folder"
+        )
+
+
+def _require(condition: bool, params: Hyperparameters, name: str, allowed: str) -> None:
+    if not condition:
+        raise ValueError(f"{name} is {getattr(params, name)!r}; it has to be {allowed}")
+
+
+HYPERPARAMS = {
+    "pong": Hyperparameters(
+        env_name="PongNoFrameskip-v4",
+        stop_reward=18.0,
+        run_name="pong",
+        replay_size=100_000,
+        replay_initial=10_000,
+        target_net_sync=1_000,
+        epsilon_frames=10**5,
+        epsilon_start=1.0,
+        epsilon_final=0.02,
+        learning_rate=0.0001,
+        gamma=0.99,
+        batch_size=32,
+        max_steps=2_000_000,
+        milestone=17.0,
+    ),
+    "breakout-small": Hyperparameters(
+        env_name="BreakoutNoFrameskip-v4",
+        stop_reward=500.0,
+        run_name="breakout-small",
+        replay_size=300_000,
+        replay_initial=20_000,
+        target_net_sync=1_000,
+        epsilon_frames=10**6,
+        epsilon_start=1.0,
+        epsilon_final=0.1,
+        learning_rate=0.0001,
+        gamma=0.99,
+        batch_size=64,
+    ),
+    "breakout": Hyperparameters(
+        env_name="BreakoutNoFrameskip-v4",
+        stop_reward=500.0,
+        run_name="breakout",
+        replay_size=1_000_000,
+        replay_initial=50_000,
+        target_net_sync=10_000,
+        epsilon_frames=10**6,
+        epsilon_start=1.0,
+        epsilon_final=0.1,
+        learning_rate=0.00025,
+        gamma=0.99,
+        batch_size=32,
+    ),
+    "invaders": Hyperparameters(
+        env_name="SpaceInvadersNoFrameskip-v4",
+        stop_reward=500.0,
+        run_name="invaders",
+        replay_size=1_000_000,
+        replay_initial=50_000,
+        target_net_sync=10_000,
+        epsilon_frames=10**6,
+        epsilon_start=1.0,
+        epsilon_final=0.1,
+        learning_rate=0.00025,
+        gamma=0.99,
+        batch_size=32,
+    ),
+}
+
+
+def unpack_batch(
+    batch: Sequence[ExperienceFirstLast],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Transitions as arrays.
+
+    Args:
+        batch: transitions whose last_state is None where the episode ended there.
+
+    Returns:
+        states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and
+        last_states (batch, ...), in which a missing last state is the first one: its value is masked anyway.
+    """
+    states = [np.asarray(exp.state) for exp in batch]
+    dones = [exp.last_state is None for exp in batch]
+    last_states = [
+        state if done else np.asarray(exp.last_state)
+        for exp, state, done in zip(batch, states, dones, strict=True)
+    ]
+    return (
+        np.stack(states),
+        np.array([exp.action for exp in batch], dtype=np.int64),
+        np.array([exp.reward for exp in batch], dtype=np.float32),
+        np.array(dones, dtype=np.uint8),
+        np.stack(last_states),
+    )
+
+
+def calc_loss_dqn(
+    batch: Sequence[ExperienceFirstLast],
+    net: nn.Module,
+    tgt_net: nn.Module,
+    gamma: float,
+    device: torch.device | str = "cpu",
+    no_grad: bool = True,
+) -> torch.Tensor:
+    """Mean squared temporal-difference error, Mnih et al. (2015), equation 2 and algorithm 1.
+
+    Args:
+        batch: transitions.
+        net, tgt_net: from states (batch, ...) to action values (batch, n_actions).
+        gamma: discount factor between a state and its last_state.
+        device: where both networks are.
+        no_grad: whether the targets are computed without recording a graph. The gradient is the same either
+            way, as no gradient goes through the targets; recording it only costs time and memory.
+
+    Returns:
+        A scalar, to be minimised in net's parameters.
+    """
+    states, actions, rewards, dones, last_states = (
+        torch.as_tensor(array, device=device) for array in unpack_batch(batch)
+    )
+    values = losses.values_of(net(states), actions)
+    with torch.no_grad() if no_grad else nullcontext():
+        next_values = tgt_net(last_states).max(dim=1).values
+        targets = losses.td_targets(rewards, dones.bool(), next_values, gamma)
+    return F.mse_loss(values, targets.detach())
+
+
+class EpsilonTracker:
+    """Linear decay of an epsilon-greedy selector's epsilon.
+
+    Args:
+        selector: its `epsilon` is set, at once and by every call of `frame`.
+        params: epsilon_start, epsilon_final, epsilon_frames.
+    """
+
+    def __init__(self, selector: EpsilonGreedyActionSelector, params: Hyperparameters):
+        self.selector = selector
+        self.params = params
+        self.frame(0)
+
+    def frame(self, i: int) -> None:
+        """Set epsilon to max(epsilon_final, epsilon_start - i / epsilon_frames)."""
+        self.i = i
+        decayed = self.params.epsilon_start - i / self.params.epsilon_frames
+        self.selector.epsilon = max(self.params.epsilon_final, decayed)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"i": self.i}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.frame(state["i"])
+
+
+def batch_generator(
+    buffer: ExperienceReplayBuffer, initial: int, batch_size: int, steps: int = 1
+) -> Iterator[list[ExperienceFirstLast]]:
+    """Fill the replay with `initial` transitions, then forever add `steps` of them and yield a batch."""
+    buffer.populate(initial)
+    while True:
+        buffer.populate(steps)
+        yield buffer.sample(batch_size)
+
+
+def setup_ignite(
+    engine: Engine,
+    params: Hyperparameters,
+    exp_source: Any,
+    run_name: str,
+    extra_metrics: Sequence[str] = (),
+    *,
+    args: RunOptions | None = None,
+    save: Mapping[str, Any] | None = None,
+) -> Run:
+    """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
+
+    Args:
+        engine: its process function returns at least {"loss": float}; every value is written as train/<name>.
+        params: hyperparameters; stop_reward, milestone and max_steps say when to stop.
+        exp_source: what acts; its finished episodes are counted after every iteration.
+        run_name: the script's name.
+        extra_metrics: more names of engine.state.metrics to write as train/<name>.
+        args: what the command line said; None for a new run with the defaults.
+        save: by name, the objects with a state_dict that a checkpoint holds, at least "net"; None for no
+            checkpoints. On a resumed run they are brought back here, before this returns.
+
+    Returns:
+        The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
+
+    Raises:
+        UsageError: the run to resume is in use.
+        Fault: no checkpoint of the run to resume can be read.
+    """
+    args = args or RunOptions()
+    telemetry.start_console()
+    telemetry.register_events(engine)
+    run = Run(run_name, params, args)
+    log.info("Run folder: %s", run.path)
+
+    def steps() -> int:
+        return getattr(
+            exp_source, "steps_done", engine.state.iteration
+        )  # ptan's own source makes one an iteration
+
+    bounds = (params.stop_reward,) if params.milestone is None else (params.milestone, params.stop_reward)
+    episodes = telemetry.Episodes(exp_source, bounds, steps)
+    board = telemetry.TensorBoard(run.path)
+    stopper = Stopper(steps, args.stop_after or params.max_steps, args.time_limit)
+    speed = telemetry.Speed(exp_source, steps)
+
+    state = {"source": exp_source, "episodes": episodes, "files": board, **(save or {})}
+    if not params.checkpoint_replay:
+        state.pop("replay", None)
+    # These are brought back when the engine starts: it would reset the first two, and what comes before it
+    # draws random numbers.
+    late = {
+        "iteration": checkpoint.Iteration(engine),
+        "average": board.average,
+        "random": checkpoint.RandomState(),
+    }
+    content = checkpoint.newest(run.checkpoints) if args.resume else None
+    if content is not None:
+        checkpoint.restore(state, content)
+        log.info("Resumed at step %s.", f"{steps():,}")
+    elif args.resume:
+        board.load_state_dict({})
+        log.info("Nothing was saved yet: the run starts again from its beginning.")
+    if steps() >= stopper.step_limit:
+        raise UsageError(f"{run.path} is at step {steps():,} already; give --stop-after more than that")
+    warm_up = 0 if content is not None and "replay" in content else params.replay_initial
+
+    speed.attach(engine)  # first, as its timers stop when the iteration does
+    stopper.attach(engine)  # before those who ask whether the state is a good one
+    episodes.attach(engine)
+    board.attach(engine, episodes.steps, extra_metrics)
+    episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
+    engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
+    if not args.quiet:
+        telemetry.attach_lines(engine, episodes, speed, steps() + warm_up)
+        telemetry.attach_bars(engine, exp_source, episodes, speed, stopper.step_limit, warm_up)
+    if save is not None:
+        checkpoint.attach(engine, state | late, run.checkpoints, params.checkpoint_every, steps, stopper)
+
+    @engine.on(Events.STARTED)
+    def started(engine: Engine) -> None:
+        if content is not None:
+            checkpoint.restore(late, content)
+
+    @engine.on(Events.COMPLETED)
+    def completed(engine: Engine) -> None:
+        state: Any = engine.state
+        state.stopped = stopper.reason
+        run.write_json("result.json", telemetry.result(engine, stopper.reason, episodes, speed))
+        telemetry.log_result(engine, stopper.reason, episodes, speed)
+        board.close()
+        run.close()
+
+    return run

@@ -1,0 +1,276 @@
+"""The command line that every script shares, and the one place where errors become exit codes."""
+
+import argparse
+import dataclasses
+import math
+import re
+import signal
+import sys
+import types
+import typing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from ignite.engine import State
+from tqdm import tqdm
+
+from lib import checkpoint, runs, telemetry
+from lib.common import HYPERPARAMS, Hyperparameters
+from lib.errors import Fault, UsageError
+from lib.stopping import EXIT_CODES, Interrupted
+
+COMMON = frozenset(
+    ("device", "game", "env_id", "seed", "set", "stop_after", "time_limit", "resume", "runs_dir", "quiet")
+)
+
+Train = Callable[[Hyperparameters, runs.RunOptions], State]
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see --help)")
+
+
+def parser(doc: str | None) -> Parser:
+    """The common options; a script adds its own to what this returns, and they reach it as `options.knobs`."""
+    summary = (doc or "").split("\n\n")[0]
+    made = Parser(
+        description=summary, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    common = made.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
+    common.add_argument(
+        "--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"
+    )
+    common.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
+    common.add_argument(
+        "--game", metavar="G", help=f"hyperparameters: {', '.join(HYPERPARAMS)} (default: pong)"
+    )
+    common.add_argument(
+        "--env-id", metavar="ID", help="another gymnasium id, learnt with --game's hyperparameters"
+    )
+    common.add_argument("--seed", metavar="N", type=natural, help="seed of everything random (default: 1)")
+    common.add_argument(
+        "--set", metavar="FIELD=VALUE", action="append", help="override a hyperparameter; may be repeated"
+    )
+    common.add_argument(
+        "--stop-after",
+        metavar="STEPS",
+        type=positive,
+        help="agent steps, warm-up included (default: max_steps)",
+    )
+    common.add_argument(
+        "--time-limit", metavar="SECONDS", type=positive, help="of this process (default: none)"
+    )
+    common.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or the folder's name")
+    common.add_argument(
+        "--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)"
+    )
+    common.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode")
+    return made
+
+
+def main(train: Train, parser: Parser, argv: list[str] | None = None) -> NoReturn:
+    """Parse, seed, train, and exit: 0 solved or a limit reached, 2 wrong use, 1 a fault, 128 + n on signal n.
+
+    Args:
+        train: (params, args) -> the engine's final state, as setup_ignite leaves it.
+        parser: what `parser` made, with the script's own options.
+        argv: the arguments, without the script's name; None for the process's.
+    """
+    telemetry.start_console()
+    try:
+        params, args = resolve(parser, argv, script=Path(sys.argv[0]).stem)
+        checkpoint.seed_everything(args.seed)
+        state: Any = train(params, args)
+        sys.exit(EXIT_CODES[state.stopped])
+    except (UsageError, Fault) as error:
+        _exit(f"error: {error}", error.exit_code)
+    except OSError as error:
+        _exit(f"error: {error.strerror or error} {error.filename or ''}".rstrip(), Fault.exit_code)
+    except (KeyboardInterrupt, Interrupted) as error:
+        code = getattr(error, "exit_code", 128 + signal.SIGINT)
+        _exit("Interrupted before anything was learnt; --resume with the run's folder starts it again.", code)
+
+
+def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperparameters, runs.RunOptions]:
+    """Hyperparameters and options from the command line, and from the run where one is resumed.
+
+    Raises:
+        UsageError: the command line is wrong, or does not fit the run to resume.
+    """
+    given = vars(parser.parse_args(argv))
+    knobs = {name: given.pop(name) for name in list(given) if name not in COMMON}
+    if "runs_dir" in given:
+        given["runs_dir"] = given["runs_dir"].absolute()
+    given["device"] = usable_device(given.get("device", "cpu"))
+    overrides = given.pop("set", [])
+    env_id = given.pop("env_id", None)
+    if "resume" in given:
+        given["resume"] = runs.find(given["resume"], given.get("runs_dir", runs.DEFAULT_RUNS_DIR))
+        params = _resumed(given, env_id, overrides, knobs, parser, script)
+    else:
+        params = _new(given.setdefault("game", "pong"), env_id, overrides)
+        if "stop_after" in given and given["stop_after"] <= params.replay_initial:
+            raise UsageError(
+                f"--stop-after {given['stop_after']} lies within the warm-up of {params.replay_initial} steps; "
+                "give more, or a smaller --set replay_initial=N"
+            )
+    return params, runs.RunOptions(**given, knobs=knobs)
+
+
+def usable_device(name: str) -> torch.device:
+    """The device of that name, if this machine has it.
+
+    Raises:
+        UsageError: it has not.
+    """
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"unknown device {name!r}; use cpu, cuda, cuda:N or mps")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"{name} asks for a GPU, and PyTorch {torch.__version__} sees {torch.cuda.device_count()} of them here; "
+            "leave --cuda out or use --device cpu"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError("mps asks for an Apple GPU, and there is none here; use --device cpu")
+    return device
+
+
+def override(params: Hyperparameters, assignments: list[str]) -> Hyperparameters:
+    """Apply "field=value" strings.
+
+    Raises:
+        UsageError: a field is unknown, or a value is not of its type or range.
+    """
+    fields = typing.get_type_hints(Hyperparameters)
+    values = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
+        if not equals or name not in fields:
+            problem = (
+                f"--set has no field {name!r}" if equals else f"--set takes FIELD=VALUE, not {assignment!r}"
+            )
+            raise UsageError(f"{problem}; the fields are {', '.join(fields)}")
+        values[name] = _typed(name, fields[name], text)
+    try:
+        return dataclasses.replace(params, **values)
+    except ValueError as error:
+        raise UsageError(f"--set: {error}") from error
+
+
+def natural(text: str) -> int:
+    """argparse type: a whole number of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    return value
+
+
+def positive(text: str) -> int:
+    """argparse type: a whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def _typed(name: str, kind: Any, text: str) -> Any:
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    if types.NoneType in kinds and text.lower() == "none":
+        return None
+    readers: dict[Any, tuple[Callable[[str], Any], str]] = {
+        bool: (_boolean, "true or false"),
+        int: (_whole, "a whole number"),
+        float: (float, "a number"),
+        str: (str, "text"),
+    }
+    read, wanted = readers[kinds[0]]
+    try:
+        return read(text)
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"--set {name}={text}: {name} takes {wanted}") from error
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.lower()]
+    except KeyError as error:
+        raise ValueError(text) from error
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)  # 1e5 is a whole number too
+        if not value.is_integer():
+            raise
+        return int(value)
+
+
+def _new(game: str, env_id: str | None, overrides: list[str]) -> Hyperparameters:
+    if game not in HYPERPARAMS:
+        raise UsageError(f"unknown game {game!r}; choose one of {', '.join(HYPERPARAMS)}, or use --env-id")
+    params = HYPERPARAMS[game]
+    if env_id is not None:
+        # Another environment has another bound; until --set stop_reward names it, only a limit ends the run.
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)
+        params = dataclasses.replace(
+            params, env_name=env_id, run_name=name, stop_reward=math.inf, milestone=None
+        )
+    return override(params, overrides)
+
+
+def _resumed(
+    given: dict[str, Any],
+    env_id: str | None,
+    overrides: list[str],
+    knobs: dict[str, Any],
+    parser: Parser,
+    script: str,
+) -> Hyperparameters:
+    """The run's hyperparameters; completes `given` and `knobs` from it, and refuses whatever differs."""
+    run = given["resume"]
+    recorded = runs.read_params(run)
+    if recorded["script"] != script:
+        raise UsageError(
+            f"{run} was made by {recorded['script']}.py; resume it with that script, not {script}.py"
+        )
+    try:
+        params = Hyperparameters(**recorded["hyperparameters"])
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            f"{run} was made by another version of this project ({recorded.get('commit')}): {error}"
+        ) from error
+    asked = override(params, overrides)
+    if env_id is not None:
+        asked = dataclasses.replace(asked, env_name=env_id)
+    differing = {
+        field.name: (getattr(params, field.name), getattr(asked, field.name))
+        for field in dataclasses.fields(params)
+        if getattr(params, field.name) != getattr(asked, field.name)
+    }
+    for name in ("game", "seed"):
+        if given.setdefault(name, recorded[name]) != recorded[name]:
+            differing[name] = (recorded[name], given[name])
+    for name, value in knobs.items():
+        knobs[name] = recorded["knobs"].get(name, value)
+        if value not in (parser.get_default(name), knobs[name]):
+            differing[name] = (knobs[name], value)
+    if differing:
+        changes = "; ".join(f"{name} is {old!r}, asked for {new!r}" for name, (old, new) in differing.items())
+        raise UsageError(f"{run} has other settings: {changes}. Leave them out, or start a new run")
+    return params
+
+
+def _exit(message: str, code: int) -> NoReturn:
+    tqdm.write(message, file=sys.stderr)
+    sys.exit(code)
