@@ -1,1 +1,57 @@
-x:
+# Every target makes or refreshes .venv by itself; nothing has to be installed before but Python 3.11 and make.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PORT ?= 6006
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help train tensorboard test lint lock bench clean
+
+help:  ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+
+# ptan 0.8.1 pins packages of 2024, so it comes last and alone (docs/install.md).
+$(READY): requirements.lock setup.cfg pyproject.toml Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps ptan==0.8.1
+	$(BIN)/python -m pip install --quiet --no-deps --editable .
+	@touch $@
+
+# The page runs beside the training and ends with it, however that ends.
+train: $(READY)  ## train DQN on Pong, with a TensorBoard page; options by ARGS="--seed 2 ..."
+	@echo "TensorBoard: http://localhost:$(PORT)  (its log: runs/tensorboard.log)"
+	@training=$$$$; ( $(BIN)/tensorboard --logdir runs --port $(PORT) >runs/tensorboard.log 2>&1 & page=$$!; \
+	  trap '' INT; while kill -0 $$training 2>/dev/null; do sleep 1; done; kill $$page 2>/dev/null ) & \
+	exec $(BIN)/python chapter09/01_baseline.py $(ARGS)
+
+tensorboard: $(READY)  ## show all runs at http://localhost:6006
+	$(BIN)/tensorboard --logdir runs --port $(PORT)
+
+test: lint  ## formatter, linter, type checker, tests
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(READY)  ## formatter, linter, type checker
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure 00_slow_grads against 01_baseline, about ten minutes
+	$(BIN)/python benchmarks/chapter09.py
+
+# torch brings the accelerator packages that its own build needs; naming them would bind the lock to one build.
+lock:  ## resolve the newest versions that setup.cfg allows into requirements.lock
+	rm -rf .lock && $(PYTHON) -m venv .lock
+	.lock/bin/python -m pip install --quiet '.[dev]'
+	.lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|triton)' \
+	  | sed 's/^\(torch==[0-9.]*\)+.*/\1/' >requirements.lock
+	rm -rf .lock build *.egg-info
+
+clean:  ## remove .venv and all caches; runs/ stays
+	rm -rf $(VENV) .lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

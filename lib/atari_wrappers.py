@@ -104,12 +104,18 @@ def make_env(env_id: str) -> gym.Env:
     return FrameStack(env)
 
 
+def frame_skip(env: gym.Env) -> int:
+    """How many frames of the emulator an agent step lasts; 1 for what is no Atari game."""
+    return FRAME_SKIP if isinstance(env.unwrapped, ale_py.AtariEnv) else 1
+
+
 def _make(env_id: str) -> gym.Env:
     try:
-        spec = gym.spec(env_id)
-        # AtariPreprocessing skips the frames itself, so that it can take the maximum of the last two.
-        atari = spec.entry_point == "ale_py.env:AtariEnv"
-        return gym.make(env_id, frameskip=1) if atari else gym.make(env_id)
+        env = gym.make(env_id)
+        if isinstance(env.unwrapped, ale_py.AtariEnv) and env.unwrapped._frameskip != 1:
+            # AtariPreprocessing skips the frames itself, so that it can take the maximum of the last two.
+            env = gym.make(env_id, frameskip=1)
+        return env
     except (gym.error.Error, ImportError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "

@@ -27,7 +27,7 @@ from lib.stopping import NOT_FINITE, Stopper
 log = logging.getLogger(__name__)
 
 # What a checkpoint for playing and evaluating holds; all the rest is for resuming.
-PLAYABLE = ("net", "target")
+PLAYABLE = ("net", "target", "iteration")
 
 
 class VerifiedSaver(BaseSaveHandler):
@@ -48,9 +48,7 @@ class VerifiedSaver(BaseSaveHandler):
 
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
         if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
-            raise Fault(
-                f"the network's weights are not finite, so {filename} was not saved; use the one before"
-            )
+            raise Fault(f"the network's weights are not finite, so {filename} was not saved; use the one before")
         temporary = self.folder / f"{filename}.tmp"
         try:
             with temporary.open("wb") as file:
@@ -135,9 +133,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
         except Fault as fault:
             log.warning("%s", fault)
     if files:
-        raise Fault(
-            f"none of the {len(files)} checkpoints in {folder} can be read; nothing there was changed"
-        )
+        raise Fault(f"none of the {len(files)} checkpoints in {folder} can be read; nothing there was changed")
     return None
 
 
@@ -153,9 +149,7 @@ def load(file: Path) -> dict[str, Any]:
             raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise Fault(
-            f"{file} holds more than tensors and plain values, perhaps code; it was not loaded"
-        ) from error
+        raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
     except (OSError, RuntimeError, IndexError, EOFError) as error:
         raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
 
@@ -169,9 +163,7 @@ def restore(to_load: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     try:
         Checkpoint.load_objects(to_load, {name: content[name] for name in to_load})
     except (KeyError, ValueError, RuntimeError) as error:
-        raise Fault(
-            f"the checkpoint does not fit this script, perhaps it is of another version: {error}"
-        ) from error
+        raise Fault(f"the checkpoint does not fit this script, perhaps it is of another version: {error}") from error
 
 
 def attach(
@@ -202,17 +194,16 @@ def attach(
             objects, saver, n_saved=keep, filename_pattern=pattern, global_step_transform=lambda *_: steps()
         )
         there = sorted(folder.glob(f"{kind}-*.pt"))
-        made.load_state_dict(
-            {"_saved": [(int(file.stem.removeprefix(f"{kind}-")), file.name) for file in there]}
-        )
+        made.load_state_dict({"_saved": [(int(file.stem.removeprefix(f"{kind}-")), file.name) for file in there]})
         return made
 
     resumable = handler("step", save, keep=2)
     playable = handler("best", {name: save[name] for name in PLAYABLE if name in save}, keep=1)
-    saved_at = steps()
+    saved_at = steps() if resumable.last_checkpoint else 0
 
     def due(engine: Engine, event: int) -> bool:
-        return steps() // every > saved_at // every and stopper.reason is None
+        # The first time at once: what has been learnt can be resumed, and a disk that refuses is found early.
+        return (not saved_at or steps() // every > saved_at // every) and stopper.reason is None
 
     def save_resumable(engine: Engine) -> None:
         nonlocal saved_at

@@ -17,7 +17,7 @@ from ptan.ignite import EpisodeEvents
 from torch import nn
 from torch.nn import functional as F
 
-from lib import checkpoint, losses, telemetry
+from lib import atari_wrappers, checkpoint, console, losses, telemetry, timing
 from lib.errors import UsageError
 from lib.runs import Run, RunOptions
 from lib.stopping import Stopper
@@ -78,13 +78,9 @@ class Hyperparameters:
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         _require(0.0 < self.learning_rate < math.inf, self, "learning_rate", "above 0")
         _require(not math.isnan(self.stop_reward), self, "stop_reward", "a number")
-        _require(
-            self.replay_initial <= self.replay_size, self, "replay_initial", f"at most {self.replay_size=}"
-        )
+        _require(self.replay_initial <= self.replay_size, self, "replay_initial", f"at most {self.replay_size=}")
         fits = re.fullmatch(r"[A-Za-z0-9._-]+", self.run_name)
-        _require(
-            fits is not None, self, "run_name", "letters, digits, '.', '_' and '-', as it names a folder"
-        )
+        _require(fits is not None, self, "run_name", "letters, digits, '.', '_' and '-', as it names a folder")
 
 
 def _require(condition: bool, params: Hyperparameters, name: str, allowed: str) -> None:
@@ -169,8 +165,7 @@ def unpack_batch(
     states = [np.asarray(exp.state) for exp in batch]
     dones = [exp.last_state is None for exp in batch]
     last_states = [
-        state if done else np.asarray(exp.last_state)
-        for exp, state, done in zip(batch, states, dones, strict=True)
+        state if done else np.asarray(exp.last_state) for exp, state, done in zip(batch, states, dones, strict=True)
     ]
     return (
         np.stack(states),
@@ -278,21 +273,19 @@ def setup_ignite(
         Fault: no checkpoint of the run to resume can be read.
     """
     args = args or RunOptions()
-    telemetry.start_console()
+    console.start_console()
     telemetry.register_events(engine)
     run = Run(run_name, params, args)
     log.info("Run folder: %s", run.path)
 
     def steps() -> int:
-        return getattr(
-            exp_source, "steps_done", engine.state.iteration
-        )  # ptan's own source makes one an iteration
+        return getattr(exp_source, "steps_done", engine.state.iteration)  # ptan's own source makes one an iteration
 
     bounds = (params.stop_reward,) if params.milestone is None else (params.milestone, params.stop_reward)
     episodes = telemetry.Episodes(exp_source, bounds, steps)
     board = telemetry.TensorBoard(run.path)
     stopper = Stopper(steps, args.stop_after or params.max_steps, args.time_limit)
-    speed = telemetry.Speed(exp_source, steps)
+    speed = timing.Speed(exp_source, steps)
 
     state = {"source": exp_source, "episodes": episodes, "files": board, **(save or {})}
     if not params.checkpoint_replay:
@@ -309,8 +302,10 @@ def setup_ignite(
         checkpoint.restore(state, content)
         log.info("Resumed at step %s.", f"{steps():,}")
     elif args.resume:
+        if telemetry.last_step(run.path) > params.replay_initial:
+            raise UsageError(f"{run.path} has learnt, but has no checkpoint any more; start a new run")
         board.load_state_dict({})
-        log.info("Nothing was saved yet: the run starts again from its beginning.")
+        log.info("Nothing had been learnt yet: the run starts again from its beginning.")
     if steps() >= stopper.step_limit:
         raise UsageError(f"{run.path} is at step {steps():,} already; give --stop-after more than that")
     warm_up = 0 if content is not None and "replay" in content else params.replay_initial
@@ -322,8 +317,8 @@ def setup_ignite(
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     if not args.quiet:
-        telemetry.attach_lines(engine, episodes, speed, steps() + warm_up)
-        telemetry.attach_bars(engine, exp_source, episodes, speed, stopper.step_limit, warm_up)
+        console.attach_lines(engine, episodes, speed, steps() + warm_up)
+        console.attach_bars(engine, exp_source, episodes, speed, stopper.step_limit, warm_up)
     if save is not None:
         checkpoint.attach(engine, state | late, run.checkpoints, params.checkpoint_every, steps, stopper)
 
@@ -337,7 +332,8 @@ def setup_ignite(
         state: Any = engine.state
         state.stopped = stopper.reason
         run.write_json("result.json", telemetry.result(engine, stopper.reason, episodes, speed))
-        telemetry.log_result(engine, stopper.reason, episodes, speed)
+        frame_skip = atari_wrappers.frame_skip(exp_source.pool[0])
+        console.log_result(engine, stopper.reason, episodes, speed, frame_skip, run.path)
         board.close()
         run.close()
 

@@ -26,7 +26,7 @@ import ptan
 import torch
 from ptan.experience import ExperienceFirstLast
 
-from lib.atari_wrappers import LazyFrames
+from lib.atari_wrappers import FrameStack, LazyFrames
 from lib.errors import UsageError
 from lib.timing import Stopwatch, since_process_start
 
@@ -187,27 +187,28 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         UsageError: the full ring would not fit into this machine's free memory.
     """
 
-    # Measured: the tuple, its numbers and the headers of its arrays, for each transition beside its frame.
+    # Measured: a transition's numbers and the headers of its objects, beside its frame.
     OVERHEAD = 700
 
     def __init__(self, experience_source: ExperienceSourceFirstLast, buffer_size: int):
         super().__init__(experience_source, buffer_size)
-        space = experience_source.pool[0].observation_space
-        frame = np.prod(space.shape[1:]) * space.dtype.itemsize
-        needed, free = self.forecast(int(frame), buffer_size), free_memory()
+        needed, free = self.forecast(experience_source.pool[0], buffer_size), free_memory()
         if needed > free:
+            fitting = int(0.8 * buffer_size * free / needed)
             raise UsageError(
                 f"a replay of {buffer_size:,} transitions needs {needed / 1e9:.1f} GB of memory, and "
-                f"{free / 1e9:.1f} GB are free; try --set replay_size={int(buffer_size * free / needed * 0.8)}"
+                f"{free / 1e9:.1f} GB are free; try --set replay_size={fitting}"
             )
-        log.info(
-            "Replay of %s transitions: %.2f GB of %.1f GB free.", f"{buffer_size:,}", needed / 1e9, free / 1e9
-        )
+        log.info("Replay of %s transitions: %.1f GB of %.1f GB free.", f"{buffer_size:,}", needed / 1e9, free / 1e9)
 
     @classmethod
-    def forecast(cls, frame_bytes: int, buffer_size: int) -> int:
-        """Bytes that the full ring takes, one new frame a transition, and the copy made of it while saving."""
-        return buffer_size * (2 * frame_bytes + cls.OVERHEAD)
+    def forecast(cls, env: gym.Env, buffer_size: int) -> int:
+        """Bytes that the full ring takes: a new frame a transition, and the copy of it made while saving."""
+        space = env.observation_space
+        assert space.shape is not None
+        assert space.dtype is not None
+        shape = space.shape[1:] if isinstance(env, FrameStack) else space.shape
+        return buffer_size * (2 * int(np.prod(shape)) * space.dtype.itemsize + cls.OVERHEAD)
 
     def state_dict(self) -> dict[str, Any]:
         return {"pos": self.pos, "transitions": _pack(self.buffer)}
@@ -242,9 +243,7 @@ def _pack(transitions: Sequence[ExperienceFirstLast] | deque[ExperienceFirstLast
     def row(frame: np.ndarray) -> int:
         known = row_of_object.get(id(frame))
         if known is None:
-            known = row_of_content.setdefault(
-                hashlib.sha256(np.ascontiguousarray(frame).data).digest(), len(frames)
-            )
+            known = row_of_content.setdefault(hashlib.sha256(np.ascontiguousarray(frame).data).digest(), len(frames))
             row_of_object[id(frame)] = known
             if known == len(frames):
                 frames.append(frame)
@@ -259,7 +258,7 @@ def _pack(transitions: Sequence[ExperienceFirstLast] | deque[ExperienceFirstLast
         "frames": torch.from_numpy(np.stack(frames)) if frames else None,
         "lazy": bool(transitions) and isinstance(transitions[0].state, LazyFrames),
         "states": torch.tensor(firsts, dtype=torch.int32),
-        "last_states": torch.tensor([l or f for l, f in zip(lasts, firsts, strict=True)], dtype=torch.int32),
+        "last_states": torch.tensor([last or f for last, f in zip(lasts, firsts, strict=True)], dtype=torch.int32),
         "dones": torch.tensor([last is None for last in lasts]),
         "actions": torch.tensor([t.action for t in transitions], dtype=torch.int64),
         "rewards": torch.tensor([t.reward for t in transitions], dtype=torch.float64),

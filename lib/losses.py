@@ -23,9 +23,7 @@ def values_of(q_values: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     return q_values.gather(1, actions.unsqueeze(-1)).squeeze(-1)
 
 
-def td_targets(
-    rewards: torch.Tensor, dones: torch.Tensor, next_values: torch.Tensor, gamma: float
-) -> torch.Tensor:
+def td_targets(rewards: torch.Tensor, dones: torch.Tensor, next_values: torch.Tensor, gamma: float) -> torch.Tensor:
     """One-step targets r + gamma V(s'), with V = 0 behind a terminal state; Sutton and Barto (2018), eq. 6.3.
 
     Args:

@@ -16,7 +16,7 @@ import torch
 from ignite.engine import State
 from tqdm import tqdm
 
-from lib import checkpoint, runs, telemetry
+from lib import checkpoint, console, runs
 from lib.common import HYPERPARAMS, Hyperparameters
 from lib.errors import Fault, UsageError
 from lib.stopping import EXIT_CODES, Interrupted
@@ -38,20 +38,12 @@ class Parser(argparse.ArgumentParser):
 def parser(doc: str | None) -> Parser:
     """The common options; a script adds its own to what this returns, and they reach it as `options.knobs`."""
     summary = (doc or "").split("\n\n")[0]
-    made = Parser(
-        description=summary, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    made = Parser(description=summary, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     common = made.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
-    common.add_argument(
-        "--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"
-    )
+    common.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda")
     common.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
-    common.add_argument(
-        "--game", metavar="G", help=f"hyperparameters: {', '.join(HYPERPARAMS)} (default: pong)"
-    )
-    common.add_argument(
-        "--env-id", metavar="ID", help="another gymnasium id, learnt with --game's hyperparameters"
-    )
+    common.add_argument("--game", metavar="G", help=f"hyperparameters: {', '.join(HYPERPARAMS)} (default: pong)")
+    common.add_argument("--env-id", metavar="ID", help="another gymnasium id, learnt with --game's hyperparameters")
     common.add_argument("--seed", metavar="N", type=natural, help="seed of everything random (default: 1)")
     common.add_argument(
         "--set", metavar="FIELD=VALUE", action="append", help="override a hyperparameter; may be repeated"
@@ -62,13 +54,9 @@ def parser(doc: str | None) -> Parser:
         type=positive,
         help="agent steps, warm-up included (default: max_steps)",
     )
-    common.add_argument(
-        "--time-limit", metavar="SECONDS", type=positive, help="of this process (default: none)"
-    )
+    common.add_argument("--time-limit", metavar="SECONDS", type=positive, help="of this process (default: none)")
     common.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or the folder's name")
-    common.add_argument(
-        "--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)"
-    )
+    common.add_argument("--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)")
     common.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode")
     return made
 
@@ -81,7 +69,7 @@ def main(train: Train, parser: Parser, argv: list[str] | None = None) -> NoRetur
         parser: what `parser` made, with the script's own options.
         argv: the arguments, without the script's name; None for the process's.
     """
-    telemetry.start_console()
+    console.start_console()
     try:
         params, args = resolve(parser, argv, script=Path(sys.argv[0]).stem)
         checkpoint.seed_everything(args.seed)
@@ -155,9 +143,7 @@ def override(params: Hyperparameters, assignments: list[str]) -> Hyperparameters
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or name not in fields:
-            problem = (
-                f"--set has no field {name!r}" if equals else f"--set takes FIELD=VALUE, not {assignment!r}"
-            )
+            problem = f"--set has no field {name!r}" if equals else f"--set takes FIELD=VALUE, not {assignment!r}"
             raise UsageError(f"{problem}; the fields are {', '.join(fields)}")
         values[name] = _typed(name, fields[name], text)
     try:
@@ -223,9 +209,7 @@ def _new(game: str, env_id: str | None, overrides: list[str]) -> Hyperparameters
     if env_id is not None:
         # Another environment has another bound; until --set stop_reward names it, only a limit ends the run.
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)
-        params = dataclasses.replace(
-            params, env_name=env_id, run_name=name, stop_reward=math.inf, milestone=None
-        )
+        params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=math.inf, milestone=None)
     return override(params, overrides)
 
 
@@ -241,9 +225,7 @@ def _resumed(
     run = given["resume"]
     recorded = runs.read_params(run)
     if recorded["script"] != script:
-        raise UsageError(
-            f"{run} was made by {recorded['script']}.py; resume it with that script, not {script}.py"
-        )
+        raise UsageError(f"{run} was made by {recorded['script']}.py; resume it with that script, not {script}.py")
     try:
         params = Hyperparameters(**recorded["hyperparameters"])
     except (TypeError, ValueError) as error:

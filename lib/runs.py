@@ -115,9 +115,7 @@ def find(name: str, runs_dir: Path) -> Path:
     for path in (Path(name), runs_dir / name):
         if path.is_dir():
             if not (path / "params.json").is_file():
-                raise UsageError(
-                    f"{path} is not a run: it has no params.json; give a folder that a script made"
-                )
+                raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script made")
             return path.resolve()
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
 
@@ -163,12 +161,8 @@ def commit() -> str | None:
     """The project's commit, with "+" behind it where files differ from it; None outside a git checkout."""
     git = ["git", "-C", str(PROJECT)]
     try:
-        head = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            [*git, "status", "--porcelain"], capture_output=True, text=True, check=True
-        ).stdout
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return None
     return head + ("+" if changed else "")
@@ -185,9 +179,7 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     return {
         "system": platform.platform(),
         "processor": names[0] if names else platform.processor(),
-        "cores": len(psutil.Process().cpu_affinity())
-        if hasattr(psutil.Process, "cpu_affinity")
-        else os.cpu_count(),
+        "cores": len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "torch_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device),

@@ -9,8 +9,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan, TimeLimit
 from ptan.ignite import EpisodeEvents
 
-from lib.telemetry import TrainingEvents
-from lib.timing import since_process_start
+from lib.timing import TrainingEvents, since_process_start
 
 SOLVED, STEPS, TIME, NOT_FINITE = "solved", "step limit", "time limit", "loss not finite"
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -86,7 +85,9 @@ class Stopper:
                 raise Interrupted(number)
             self.stop(engine, signal.Signals(number).name)
 
-        self._previous = {number: signal.signal(number, on_signal) for number in SIGNALS}
+        # nohup has SIGHUP ignored, and that stays so; SIGINT is ignored in any script's background job.
+        heard = [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
+        self._previous = {number: signal.signal(number, on_signal) for number in heard}
 
     def _release_signals(self, engine: Engine) -> None:
         for number, handler in self._previous.items():

@@ -1,62 +1,32 @@
-"""What a run tells: console lines, progress bars, TensorBoard, episodes.csv, and where the seconds went."""
+"""What a run records: episodes and how good they are, TensorBoard's scalars, episodes.csv, result.json."""
 
 import csv
 import logging
 import math
-import sys
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ignite.engine import Engine, EventEnum, Events
-from ignite.handlers import Timer
+from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
 from ptan.ignite import EpisodeEvents
-from tqdm import tqdm
 
 from lib.experience import Episode
-from lib.timing import since_process_start
+from lib.timing import EVERY, PARTS, Speed, TrainingEvents, clock_face, since_process_start
 
 log = logging.getLogger(__name__)
 
 WINDOW = 100  # episodes that "solved" is judged by
 SMOOTHING = 0.98  # of avg_reward and avg_loss, as in ptan
-EVERY = Events.ITERATION_COMPLETED(every=100)  # scalars of the learner
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
-PARTS = ("act", "environment", "sample", "learn")
-
-
-class TrainingEvents(EventEnum):
-    """LEARNING_STARTED fires once a process, when the first batch has been sampled: the warm-up is over."""
-
-    LEARNING_STARTED = "learning_started"
 
 
 def register_events(engine: Engine) -> None:
     """Make the engine know the events of training, and ptan's, which count episodes."""
     engine.register_events(*TrainingEvents)
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
-
-
-class Console(logging.Handler):
-    """Writes log lines to standard output without tearing a progress bar apart."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        with tqdm.external_write_mode(file=sys.stdout):
-            print(self.format(record), flush=True)
-
-
-def start_console() -> None:
-    """Send this package's log lines to the console; a second call does nothing."""
-    logger = logging.getLogger("lib")
-    if not any(isinstance(handler, Console) for handler in logger.handlers):
-        logger.addHandler(Console())
-    logger.setLevel(logging.INFO)
-    # ignite logs an exception twice before it raises it; whoever catches it reports it once.
-    logging.getLogger("ignite").setLevel(logging.CRITICAL)
 
 
 class Episodes:
@@ -136,9 +106,7 @@ class Episodes:
                     "episode": self.count,
                     "iteration": engine.state.iteration,
                 }
-                log.info(
-                    "Mean of the last %d episodes reached %g in %s.", WINDOW, bound, clock_face(self.seconds)
-                )
+                log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, clock_face(self.seconds))
         if self.mean >= self.bounds[-1]:
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
@@ -159,112 +127,6 @@ class Episodes:
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before = state["seconds"]
-
-
-class Speed:
-    """Agent steps a second and seconds by part, over windows of training; the warm-up is measured apart.
-
-    Attributes:
-        parts: seconds of training so far in this process, by part.
-        warm_up: (agent steps, seconds) of filling the replay.
-    """
-
-    def __init__(self, exp_source: Any, steps: Callable[[], int]):
-        self.exp_source = exp_source
-        self.steps = steps
-        self.warm_up = (0, 0.0)
-        self._batch, self._learn = Timer(), Timer()
-        self._updates = 0
-        self._start = (0, 0.0)
-        self._parts_at_start = dict.fromkeys(PARTS, 0.0)
-        self._marks: deque[tuple[int, float]] = deque(maxlen=1001)
-        self._logged = (0, dict.fromkeys(PARTS, 0.0))
-
-    def attach(self, engine: Engine) -> None:
-        """Time the two halves of an iteration; put avg_fps and time into the metrics every 100 iterations."""
-        batch = {"resume": Events.GET_BATCH_STARTED, "pause": Events.GET_BATCH_COMPLETED}
-        learn = {"resume": Events.ITERATION_STARTED, "pause": Events.ITERATION_COMPLETED}
-        self._batch.attach(engine, start=Events.STARTED, **batch)
-        self._learn.attach(engine, start=Events.STARTED, **learn)
-        engine.add_event_handler(Events.STARTED, self._started)
-        engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._warmed_up)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self._mark)
-        engine.add_event_handler(EVERY, self._log)
-
-    def _started(self, engine: Engine) -> None:
-        self._start = (self.steps(), since_process_start())
-
-    def _warmed_up(self, engine: Engine) -> None:
-        if self._marks:
-            return
-        now = (self.steps(), since_process_start())
-        self.warm_up = (now[0] - self._start[0], now[1] - self._start[1])
-        self._start = now
-        self._parts_at_start = self._all_parts()
-        self._marks.append(now)
-        self._logged = (engine.state.iteration, dict.fromkeys(PARTS, 0.0))
-        engine.fire_event(TrainingEvents.LEARNING_STARTED)
-
-    def _mark(self, engine: Engine) -> None:
-        self._updates += 1
-        self._marks.append((self.steps(), since_process_start()))
-
-    def _log(self, engine: Engine) -> None:
-        iteration, before = self._logged
-        parts = self.parts
-        milliseconds = 1000 / max(1, engine.state.iteration - iteration)
-        engine.state.metrics["avg_fps"] = self.now
-        engine.state.metrics |= {part: (parts[part] - before[part]) * milliseconds for part in PARTS}
-        self._logged = (engine.state.iteration, parts)
-
-    @property
-    def now(self) -> float:
-        """Agent steps a second over the last 1,000 iterations, or over those that there were."""
-        return _rate(self._marks[0], self._marks[-1]) if len(self._marks) > 1 else math.nan
-
-    @property
-    def of_warm_up(self) -> float:
-        """Agent steps a second while the replay was filled."""
-        steps, seconds = self.warm_up
-        return steps / seconds if seconds else math.nan
-
-    @property
-    def overall(self) -> float:
-        """Agent steps a second of this process, from the end of the warm-up on."""
-        return _rate(self._start, self._marks[-1]) if len(self._marks) > 1 else math.nan
-
-    @property
-    def updates_per_second(self) -> float:
-        """Learner iterations a second of this process, from the end of the warm-up on."""
-        return self._updates / self.seconds if self.seconds else math.nan
-
-    @property
-    def parts(self) -> dict[str, float]:
-        parts = self._all_parts()
-        return {part: parts[part] - self._parts_at_start[part] for part in PARTS}
-
-    @property
-    def seconds(self) -> float:
-        """Seconds of training in this process."""
-        return self._marks[-1][1] - self._start[1] if self._marks else 0.0
-
-    def _all_parts(self) -> dict[str, float]:
-        clock = getattr(self.exp_source, "clock", None)
-        parts = dict.fromkeys(PARTS, 0.0) | (dict(clock.seconds) if clock else {})
-        parts["sample"] = self._batch.value() - parts["act"] - parts["environment"]
-        parts["learn"] = self._learn.value()
-        return parts
-
-    def table(self) -> str:
-        """Where the seconds of training went, a line a part."""
-        parts = self.parts
-        parts["rest"] = max(0.0, self.seconds - sum(parts.values()))
-        steps = max(1, self._marks[-1][0] - self._start[0]) if self._marks else 1
-        lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms a step':>11}"]
-        for part, seconds in parts.items():
-            share = seconds / self.seconds if self.seconds else 0.0
-            lines.append(f"{part:<12}{seconds:>10.1f}{share:>8.1%}{1000 * seconds / steps:>11.2f}")
-        return "\n".join(lines)
 
 
 class EpisodeFile:
@@ -288,67 +150,13 @@ class EpisodeFile:
             csv.writer(file).writerow(row)
 
 
-def attach_bars(
-    engine: Engine, exp_source: Any, episodes: Episodes, speed: Speed, limit: int, warm_up: int
-) -> None:
-    """A progress bar for filling the replay and one for training, each with its own speed and time to go.
-
-    tqdm itself and not ignite's ProgressBar, as that counts iterations and the ladder's clock is agent steps.
-
-    Args:
-        limit: agent steps at which the run gives up; training's time to go is the time until then, at most.
-        warm_up: agent steps to be made before the first batch.
-    """
-    # Lively on a terminal, a line every half minute in a log file.
-    manners: dict[str, Any] = {
-        "unit": "step",
-        "dynamic_ncols": True,
-        "mininterval": 0.5 if sys.stderr.isatty() else 30.0,
-    }
-    bars: list[tqdm] = []
-
-    def fill(engine: Engine) -> None:
-        if warm_up > 0:
-            bars.append(tqdm(total=warm_up, desc="Replay warm-up", leave=False, **manners))
-            exp_source.on_step = bars[0].update
-
-    def train(engine: Engine) -> None:
-        exp_source.on_step = None
-        close(engine)
-        bars.append(tqdm(total=limit, desc="Training", initial=episodes.steps(), smoothing=0.1, **manners))
-
-    def update(engine: Engine) -> None:
-        bars[0].set_postfix({"mean_100": f"{episodes.mean:.2f}"}, refresh=False)
-        bars[0].update(episodes.steps() - bars[0].n)
-
-    def close(engine: Engine) -> None:
-        while bars:
-            bars.pop().close()
-
-    engine.add_event_handler(Events.STARTED, fill)
-    engine.add_event_handler(TrainingEvents.LEARNING_STARTED, train)
-    engine.add_event_handler(Events.ITERATION_COMPLETED, update)
-    engine.add_event_handler(Events.COMPLETED, close)
-
-
-def attach_lines(engine: Engine, episodes: Episodes, speed: Speed, warm_up: int) -> None:
-    """The console's line an episode.
-
-    Args:
-        warm_up: the agent step with which the warm-up ends; an episode before it has the warm-up's speed.
-    """
-
-    def episode_completed(engine: Engine) -> None:
-        episode = episodes.last
-        assert episode is not None
-        steps_per_second = speed.of_warm_up if episode.step <= warm_up else speed.now
-        elapsed = clock_face(episodes.seconds_before + episode.clock)
-        log.info(
-            "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
-            *(episodes.count, episode.total, episode.length, steps_per_second, elapsed),
-        )
-
-    engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)
+def last_step(folder: Path) -> int:
+    """The agent step of the last episode in a run folder's episodes.csv; 0 where there is none."""
+    path = folder / "episodes.csv"
+    if not path.exists():
+        return 0
+    with path.open(newline="") as file:
+        return max((int(row["step"]) for row in csv.DictReader(file)), default=0)
 
 
 class TensorBoard:
@@ -384,9 +192,7 @@ class TensorBoard:
         scalars = ["avg_loss", "avg_fps", *extra_metrics]
         train = OutputHandler("train", scalars, lambda output: output, global_step_transform=agent_step)
         self.logger.attach(engine, train, EVERY)
-        self.logger.attach(
-            engine, OutputHandler("time", list(PARTS), global_step_transform=agent_step), EVERY
-        )
+        self.logger.attach(engine, OutputHandler("time", list(PARTS), global_step_transform=agent_step), EVERY)
 
     def state_dict(self) -> dict[str, int]:
         if self.logger is not None:
@@ -432,25 +238,3 @@ def result(engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None  # JSON knows neither NaN nor infinity
-
-
-def log_result(engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed) -> None:
-    """The last lines of a run: where the seconds went, how fast it was, how it ended, how to go on."""
-    log.info("Where the seconds of training went:\n%s", speed.table())
-    log.info("Speed: %.1f agent steps/s, %.1f learner updates/s.", speed.overall, speed.updates_per_second)
-    if stopped == "solved":
-        log.info(
-            "Game solved in %s, after %d episodes and %d iterations!",
-            *(clock_face(episodes.seconds), episodes.count, engine.state.iteration),
-        )
-    else:
-        log.info("Stopped at step %s: %s.", f"{episodes.steps():,}", stopped)
-
-
-def clock_face(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
-    return str(timedelta(seconds=int(seconds)))
-
-
-def _rate(old: tuple[int, float], new: tuple[int, float]) -> float:
-    return (new[0] - old[0]) / (new[1] - old[1]) if new[1] > old[1] else math.nan

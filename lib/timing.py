@@ -1,11 +1,25 @@
-"""Where the seconds go."""
+"""Where the seconds go, and how many steps they make."""
 
+import math
 import time
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
 
 import psutil
+from ignite.engine import Engine, EventEnum, Events
+from ignite.handlers import Timer
+
+PARTS = ("act", "environment", "sample", "learn")
+EVERY = Events.ITERATION_COMPLETED(every=100)  # scalars of the learner
+
+
+class TrainingEvents(EventEnum):
+    """LEARNING_STARTED fires once a process, when the first batch has been sampled: the warm-up is over."""
+
+    LEARNING_STARTED = "learning_started"
 
 
 class Stopwatch:
@@ -29,3 +43,121 @@ _PROCESS_START = time.monotonic() - (time.time() - psutil.Process().create_time(
 def since_process_start() -> float:
     """Seconds since the operating system started this process, imports included."""
     return time.monotonic() - _PROCESS_START
+
+
+def clock_face(seconds: float) -> str:
+    """Seconds as h:mm:ss."""
+    return str(timedelta(seconds=int(seconds)))
+
+
+class Speed:
+    """Agent steps a second and seconds by part, over windows of training; the warm-up is measured apart.
+
+    Attributes:
+        parts: seconds of training so far in this process, by part.
+        warm_up: (agent steps, seconds) of filling the replay.
+    """
+
+    # avg_fps looks back over this many iterations.
+    WINDOW = 1000
+
+    def __init__(self, exp_source: Any, steps: Callable[[], int]):
+        self.exp_source = exp_source
+        self.steps = steps
+        self.warm_up = (0, 0.0)
+        self._batch, self._learn = Timer(), Timer()
+        self._updates = 0
+        self._start = (0, 0.0)
+        self._parts_at_start = dict.fromkeys(PARTS, 0.0)
+        self._marks: deque[tuple[int, float]] = deque(maxlen=self.WINDOW + 1)
+        self._logged = (0, dict.fromkeys(PARTS, 0.0))
+
+    def attach(self, engine: Engine) -> None:
+        """Time the two halves of an iteration; put avg_fps and time into the metrics every 100 iterations."""
+        batch = {"resume": Events.GET_BATCH_STARTED, "pause": Events.GET_BATCH_COMPLETED}
+        learn = {"resume": Events.ITERATION_STARTED, "pause": Events.ITERATION_COMPLETED}
+        self._batch.attach(engine, start=Events.STARTED, **batch)
+        self._learn.attach(engine, start=Events.STARTED, **learn)
+        engine.add_event_handler(Events.STARTED, self._started)
+        engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._warmed_up)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._mark)
+        engine.add_event_handler(EVERY, self._log)
+
+    def _started(self, engine: Engine) -> None:
+        self._start = (self.steps(), since_process_start())
+
+    def _warmed_up(self, engine: Engine) -> None:
+        if self._marks:
+            return
+        now = (self.steps(), since_process_start())
+        self.warm_up = (now[0] - self._start[0], now[1] - self._start[1])
+        self._start = now
+        self._parts_at_start = self._all_parts()
+        self._marks.append(now)
+        self._logged = (engine.state.iteration, dict.fromkeys(PARTS, 0.0))
+        engine.fire_event(TrainingEvents.LEARNING_STARTED)
+
+    def _mark(self, engine: Engine) -> None:
+        self._updates += 1
+        self._marks.append((self.steps(), since_process_start()))
+
+    def _log(self, engine: Engine) -> None:
+        iteration, before = self._logged
+        parts = self.parts
+        milliseconds = 1000 / max(1, engine.state.iteration - iteration)
+        engine.state.metrics["avg_fps"] = self.now
+        engine.state.metrics |= {part: (parts[part] - before[part]) * milliseconds for part in PARTS}
+        self._logged = (engine.state.iteration, parts)
+
+    @property
+    def now(self) -> float:
+        """Agent steps a second over the last 1,000 iterations, or over those that there were."""
+        return _rate(self._marks[0], self._marks[-1]) if len(self._marks) > 1 else math.nan
+
+    @property
+    def of_warm_up(self) -> float:
+        """Agent steps a second while the replay was filled."""
+        steps, seconds = self.warm_up
+        return steps / seconds if seconds else math.nan
+
+    @property
+    def overall(self) -> float:
+        """Agent steps a second of this process, from the end of the warm-up on."""
+        return _rate(self._start, self._marks[-1]) if len(self._marks) > 1 else math.nan
+
+    @property
+    def updates_per_second(self) -> float:
+        """Learner iterations a second of this process, from the end of the warm-up on."""
+        return self._updates / self.seconds if self.seconds else math.nan
+
+    @property
+    def parts(self) -> dict[str, float]:
+        parts = self._all_parts()
+        return {part: parts[part] - self._parts_at_start[part] for part in PARTS}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training in this process."""
+        return self._marks[-1][1] - self._start[1] if self._marks else 0.0
+
+    def _all_parts(self) -> dict[str, float]:
+        clock = getattr(self.exp_source, "clock", None)
+        parts = dict.fromkeys(PARTS, 0.0) | (dict(clock.seconds) if clock else {})
+        parts["sample"] = self._batch.value() - parts["act"] - parts["environment"]
+        parts["learn"] = self._learn.value()
+        return parts
+
+    def table(self) -> str:
+        """Where the seconds of training went, a line a part."""
+        parts = self.parts
+        parts["rest"] = max(0.0, self.seconds - sum(parts.values()))
+        steps = max(1, self._marks[-1][0] - self._start[0]) if self._marks else 1
+        lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms a step':>11}"]
+        for part, seconds in parts.items():
+            share = seconds / self.seconds if self.seconds else 0.0
+            lines.append(f"{part:<12}{seconds:>10.1f}{share:>8.1%}{1000 * seconds / steps:>11.2f}")
+        return "\n".join(lines)
+
+
+def _rate(old: tuple[int, float], new: tuple[int, float]) -> float:
+    return (new[0] - old[0]) / (new[1] - old[1]) if new[1] > old[1] else math.nan

@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Measure chapter 9's rungs: steps a second in turn, where the seconds go, and what the replay takes.
+
+    ./chapter09.py                 # everything, about ten minutes on two cores
+    ./chapter09.py speed parts     # some of it
+    ./chapter09.py tables          # only make docs/chapter09.md's tables anew from the CSV files
+
+Every rung runs as a process of its own, as a person would start it, one after the other and round after round, so that a
+machine whose speed drifts wrongs nobody.
+"""
+
+import argparse
+import dataclasses
+import gc
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import ale_py
+import lab
+import numpy as np
+import psutil
+import ptan
+from tqdm import tqdm
+
+from lib import atari_wrappers, checkpoint, common, dqn_model, experience, runs, timing
+
+RUNGS = ("00_slow_grads", "01_baseline")
+BASELINE = "01_baseline"
+WARM_UP = 2000
+BOOK = {"00_slow_grads": ("157", "-1.5 %"), "01_baseline": ("159", "")}  # f/s on a GTX 1080 Ti and an i5-6600K
+
+
+def speed(rounds: int, steps: int) -> None:
+    """Steps a second of every rung after its warm-up, in turn."""
+    columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", "act", "environment", "sample", "learn")
+    results = lab.Results("chapter09-speed", columns)
+    for number, rung in tqdm([(number, rung) for number in range(rounds) for rung in RUNGS], desc="speed"):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
+            script = lab.PROJECT / "chapter09" / f"{rung}.py"
+            command = [sys.executable, script, *options, "--runs-dir", folder]
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            [result] = Path(folder).glob("*/result.json")
+            measured = json.loads(result.read_text())["this_process"]
+        parts = {part: f"{1000 * seconds / steps:.3f}" for part, seconds in measured["parts"].items()}
+        results.add(
+            round=number,
+            rung=rung,
+            steps_per_second=f"{measured['steps_per_second']:.2f}",
+            warm_up_steps_per_second=f"{measured['warm_up_steps_per_second']:.1f}",
+            **parts,
+        )
+
+
+def parts(steps: int) -> None:
+    """Where 01_baseline's seconds go, finer than its own table: what is the network's and the emulator's own."""
+    clock = timing.Stopwatch()
+
+    def timed(part, function):
+        def call(*args, **kwargs):
+            with clock(part(*args) if callable(part) else part):
+                return function(*args, **kwargs)
+
+        return call
+
+    common.unpack_batch = timed("unpack", common.unpack_batch)
+    dqn_model.DQN.forward = timed(lambda net, states: f"forward of {len(states)}", dqn_model.DQN.forward)
+    ale_py.AtariEnv.step = timed("emulator", ale_py.AtariEnv.step)
+
+    # The seconds of the patched functions begin with learning, as those of the run's own table do.
+    before: dict[str, float] = {}
+    speed_of_run: list[timing.Speed] = []
+
+    class Watched(timing.Speed):
+        def attach(self, engine):
+            super().attach(engine)
+            speed_of_run.append(self)
+            engine.add_event_handler(timing.TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
+
+    timing.Speed = Watched
+    spec = importlib.util.spec_from_file_location(BASELINE, lab.PROJECT / "chapter09" / f"{BASELINE}.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=WARM_UP)
+    checkpoint.seed_everything(1)
+    with tempfile.TemporaryDirectory() as folder:
+        args = runs.RunOptions(runs_dir=Path(folder), stop_after=WARM_UP + steps, quiet=True)
+        script.train(params, args)
+
+    [run] = speed_of_run
+    own = {part: seconds - before.get(part, 0.0) for part, seconds in clock.seconds.items()}
+    whole = run.parts
+    seconds = {
+        "network, learning": whole["learn"] - own["unpack"],
+        "network, acting": own["forward of 1"],
+        "emulator": own["emulator"],
+        "wrappers": whole["environment"] - own["emulator"],
+        "agent around the network": whole["act"] - own["forward of 1"],
+        "store and sample": whole["sample"],
+        "unpack the batch": own["unpack"],
+    }
+    seconds["telemetry, checkpoints, ignite"] = run.seconds - sum(seconds.values())
+    results = lab.Results("chapter09-parts", ("part", "milliseconds_per_step", "share"))
+    for part, spent in seconds.items():
+        results.add(part=part, milliseconds_per_step=f"{1000 * spent / steps:.3f}", share=f"{spent / run.seconds:.4f}")
+
+
+def memory(transitions: int) -> None:
+    """Resident memory of a full replay of Pong, and what a checkpoint of it costs."""
+    process = psutil.Process()
+    env = atari_wrappers.make_env("PongNoFrameskip-v4")
+
+    class Anything(ptan.agent.BaseAgent):
+        def __call__(self, states, agent_states):
+            return np.random.randint(env.action_space.n, size=len(states)), agent_states
+
+    source = experience.ExperienceSourceFirstLast(env, Anything(), gamma=0.99)
+    replay = experience.ReplayBuffer(source, transitions)
+    replay.populate(100)
+    gc.collect()
+    before = process.memory_info().rss
+    for _ in tqdm(range(0, transitions, 1000), desc="memory"):
+        replay.populate(1000)
+    full = process.memory_info().rss
+    with tempfile.TemporaryDirectory() as folder:
+        saver = checkpoint.VerifiedSaver(Path(folder))
+        start = time.perf_counter()
+        saver({"net": {}, "replay": replay.state_dict()}, "step-000000000.pt")
+        saved = time.perf_counter()
+        content = checkpoint.newest(Path(folder))
+        replay.load_state_dict(content["replay"])
+        loaded = time.perf_counter()
+        size = (Path(folder) / "step-000000000.pt").stat().st_size
+    results = lab.Results("chapter09-memory", ("what", "value", "unit"))
+    results.add(what=f"replay of {transitions:,} stacked states", value=f"{(full - before) / 1e9:.2f}", unit="GB")
+    results.add(
+        what="of these, forecast without the copy made while saving",
+        value=f"{(experience.ReplayBuffer.forecast(env, transitions) - transitions * 84 * 84) / 1e9:.2f}",
+        unit="GB",
+    )
+    results.add(what="a checkpoint of it", value=f"{size / 1e9:.2f}", unit="GB")
+    results.add(what="to save it", value=f"{saved - start:.1f}", unit="s")
+    results.add(what="to read it back", value=f"{loaded - saved:.1f}", unit="s")
+
+
+def tables() -> None:
+    """docs/chapter09.md's tables, from the CSV files."""
+    frame, stamped = lab.read("chapter09-speed")
+    per_round = frame.pivot(index="round", columns="rung", values="steps_per_second")
+    rows = []
+    for rung in RUNGS:
+        measured, ratios = per_round[rung], per_round[rung] / per_round[BASELINE]
+        warm_up = frame[frame.rung == rung].warm_up_steps_per_second.median()
+        book = " ".join(BOOK[rung]).strip()
+        spread = " / ".join(f"{value:.1f}" for value in (measured.min(), measured.median(), measured.max()))
+        ratio = " / ".join(f"{value:.3f}" for value in (ratios.min(), ratios.median(), ratios.max()))
+        rows.append((f"`{rung}`", spread, ratio, f"{warm_up:.0f}", book))
+    header = ("rung", "agent steps/s: min / median / max", "ratio to 01, round by round", "warm-up steps/s", "book f/s")
+    note = f"{lab.where(stamped)} {len(per_round)} rounds."
+    lab.put("docs/chapter09.md", "speed", f"{lab.table(header, rows)}\n\n{note}")
+
+    frame, stamped = lab.read("chapter09-parts")
+    rows = [(row.part, f"{row.milliseconds_per_step:.2f}", f"{row.share:.1%}") for row in frame.itertuples()]
+    own = frame[frame.part.isin(["network, learning", "network, acting", "emulator"])].share.sum()
+    note = f"The network's own and the emulator's: {own:.1%}. {lab.where(stamped)}"
+    lab.put("docs/chapter09.md", "parts", f"{lab.table(('part', 'ms a step', 'share'), rows)}\n\n{note}")
+
+    frame, stamped = lab.read("chapter09-memory")
+    rows = [(row.what, f"{row.value:g} {row.unit}") for row in frame.itertuples()]
+    lab.put("docs/chapter09.md", "memory", f"{lab.table(('what', 'measured'), rows)}\n\n{lab.where(stamped)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    experiments = ("speed", "parts", "memory", "tables")
+    parser.add_argument("what", nargs="*", choices=[*experiments, []], help="default: everything")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of `speed` (default: 5)")
+    parser.add_argument("--steps", type=int, default=600, help="learning steps of each run (default: 600)")
+    args = parser.parse_args()
+    chosen = args.what or experiments
+    if "speed" in chosen:
+        speed(args.rounds, args.steps)
+    if "parts" in chosen:
+        parts(args.steps)
+    if "memory" in chosen:
+        memory(100_000)
+    tables()
+
+
+if __name__ == "__main__":
+    main()

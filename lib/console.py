@@ -1,0 +1,116 @@
+"""What a run says on the console: a line an episode, progress bars, how it ended."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from ignite.engine import Engine, Events
+from ptan.ignite import EpisodeEvents
+from tqdm import tqdm
+
+from lib.telemetry import Episodes
+from lib.timing import Speed, TrainingEvents, clock_face
+
+log = logging.getLogger(__name__)
+
+
+class Console(logging.Handler):
+    """Writes log lines to standard output without tearing a progress bar apart."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with tqdm.external_write_mode(file=sys.stdout):
+            print(self.format(record), flush=True)
+
+
+def start_console() -> None:
+    """Send this package's log lines to the console; a second call does nothing."""
+    logger = logging.getLogger("lib")
+    if not any(isinstance(handler, Console) for handler in logger.handlers):
+        logger.addHandler(Console())
+    logger.setLevel(logging.INFO)
+    # ignite logs an exception twice before it raises it; whoever catches it reports it once.
+    logging.getLogger("ignite").setLevel(logging.CRITICAL)
+
+
+def attach_bars(engine: Engine, exp_source: Any, episodes: Episodes, speed: Speed, limit: int, warm_up: int) -> None:
+    """A progress bar for filling the replay and one for training, each with its own speed and time to go.
+
+    tqdm itself and not ignite's ProgressBar, as that counts iterations and the ladder's clock is agent steps.
+
+    Args:
+        limit: agent steps at which the run gives up; training's time to go is the time until then, at most.
+        warm_up: agent steps to be made before the first batch.
+    """
+    # Lively on a terminal, a line every half minute in a log file.
+    manners: dict[str, Any] = {
+        "unit": "step",
+        "dynamic_ncols": True,
+        "mininterval": 0.5 if sys.stderr.isatty() else 30.0,
+    }
+    bars: list[tqdm] = []
+
+    def fill(engine: Engine) -> None:
+        if warm_up > 0:
+            bars.append(tqdm(total=warm_up, desc="Replay warm-up", leave=False, **manners))
+            exp_source.on_step = bars[0].update
+
+    def train(engine: Engine) -> None:
+        exp_source.on_step = None
+        close(engine)
+        bars.append(tqdm(total=limit, desc="Training", initial=episodes.steps(), smoothing=0.1, **manners))
+
+    def update(engine: Engine) -> None:
+        bars[0].set_postfix({"mean_100": f"{episodes.mean:.2f}"}, refresh=False)
+        bars[0].update(episodes.steps() - bars[0].n)
+
+    def close(engine: Engine) -> None:
+        while bars:
+            bars.pop().close()
+
+    engine.add_event_handler(Events.STARTED, fill)
+    engine.add_event_handler(TrainingEvents.LEARNING_STARTED, train)
+    engine.add_event_handler(Events.ITERATION_COMPLETED, update)
+    engine.add_event_handler(Events.COMPLETED, close)
+
+
+def attach_lines(engine: Engine, episodes: Episodes, speed: Speed, warm_up: int) -> None:
+    """The console's line an episode.
+
+    Args:
+        warm_up: the agent step with which the warm-up ends; an episode before it has the warm-up's speed.
+    """
+
+    def episode_completed(engine: Engine) -> None:
+        episode = episodes.last
+        assert episode is not None
+        steps_per_second = speed.of_warm_up if episode.step <= warm_up else speed.now
+        elapsed = clock_face(episodes.seconds_before + episode.clock)
+        log.info(
+            "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
+            *(episodes.count, episode.total, episode.length, steps_per_second, elapsed),
+        )
+
+    engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)
+
+
+def log_result(
+    engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed, frame_skip: int, folder: Path
+) -> None:
+    """The last lines of a run: where the seconds went, how fast it was, how it ended and how to go on.
+
+    Args:
+        frame_skip: emulator frames in an agent step.
+    """
+    log.info("Where the seconds of training went:\n%s", speed.table())
+    log.info(
+        "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
+        *(speed.overall, speed.overall * frame_skip, speed.updates_per_second),
+    )
+    if stopped == "solved":
+        log.info(
+            "Game solved in %s, after %d episodes and %d iterations!",
+            *(clock_face(episodes.seconds), episodes.count, engine.state.iteration),
+        )
+    else:
+        log.info("Stopped at step %s: %s. Go on with --resume %s", f"{episodes.steps():,}", stopped, folder)

@@ -1,0 +1,121 @@
+"""Toy environments with known answers, and environments that misbehave on demand.
+
+Registered with gymnasium, so that scripts under test reach them as `--env-id fakes:Catch-v0`.
+"""
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+
+class Counting(gym.Env):
+    """Its observation is its own step number, its reward the same; it ends after `length` steps.
+
+    Args:
+        length: steps in an episode.
+        truncates: whether the end is a truncation.
+    """
+
+    def __init__(self, length=4, truncates=False):
+        self.observation_space = spaces.Box(0, 255, (1,), np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.length = length
+        self.truncates = truncates
+        self.seeds = []
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.t = 0
+        return np.array([0], np.uint8), {}
+
+    def step(self, action):
+        self.t += 1
+        end = self.t == self.length
+        return np.array([self.t], np.uint8), float(self.t), end and not self.truncates, end and self.truncates, {}
+
+
+class Random(Counting):
+    """Observations drawn from its own generator: two instances agree only after the same seed and actions."""
+
+    def step(self, action):
+        _, reward, terminated, truncated, info = super().step(action)
+        observation = self.np_random.integers(0, 255, (1,)).astype(np.uint8) + np.uint8(action)
+        return observation, reward, terminated, truncated, info
+
+
+class Chain(gym.Env):
+    """The abc chain: `length` right actions in a row earn 1, a wrong one ends the episode with nothing.
+
+    In state s (a one-hot vector) action s % 2 is right. Its optimal value is gamma ** (length - 1 - s), the
+    value of the other action 0.
+    """
+
+    def __init__(self, length=3):
+        self.observation_space = spaces.Box(0.0, 1.0, (length,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.s = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        right = action == self.s % 2
+        won = right and self.s == self.length - 1
+        if right and not won:
+            self.s += 1
+        return self._observation(), float(won), bool(won or not right), False, {}
+
+    def _observation(self):
+        return np.eye(self.length, dtype=np.float32)[self.s]
+
+
+class Catch(gym.Env):
+    """A ball falls through a grid of pixels; a paddle at the bottom catches it (+1) or does not (-1)."""
+
+    def __init__(self, size=7):
+        self.observation_space = spaces.Box(0, 255, (size, size), np.uint8)
+        self.action_space = spaces.Discrete(3)
+        self.size = size
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.ball = [0, int(self.np_random.integers(self.size))]
+        self.paddle = self.size // 2
+        return self._observation(), {}
+
+    def step(self, action):
+        self.paddle = min(max(self.paddle + int(action) - 1, 0), self.size - 1)
+        self.ball[0] += 1
+        landed = self.ball[0] == self.size - 1
+        reward = (1.0 if self.ball[1] == self.paddle else -1.0) if landed else 0.0
+        return self._observation(), reward, landed, False, {}
+
+    def _observation(self):
+        screen = np.zeros((self.size, self.size), np.uint8)
+        screen[tuple(self.ball)] = 255
+        screen[-1, self.paddle] = 255
+        return screen
+
+
+class Continuous(Catch):
+    """Catch with an action space that DQN cannot choose from."""
+
+    def __init__(self):
+        super().__init__()
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+
+class Forgetful(Catch):
+    """Catch that draws from the global generator: its seed does not bring it back."""
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.ball = [0, int(np.random.default_rng().integers(self.size))]
+        return self._observation(), {}
+
+
+for environment in (Chain, Catch, Continuous, Forgetful):
+    gym.register(f"{environment.__name__}-v0", environment)

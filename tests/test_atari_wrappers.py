@@ -1,0 +1,136 @@
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fakes import Catch
+from lib import atari_wrappers
+from lib.errors import UsageError
+from oracles import atari
+
+GOLDEN = Path(__file__).parent / "golden" / "pong.json"
+
+
+def trace(env, seed, steps, actions_seed=0):
+    """SHA-256 of the newest frames, of the rewards and of the ends over `steps` steps of random play."""
+    frames, rewards, ends = hashlib.sha256(), [], []
+    generator = np.random.default_rng(actions_seed)
+    observation, _ = env.reset(seed=seed)
+    for _ in range(steps):
+        frames.update(np.ascontiguousarray(np.asarray(observation)[-1]))
+        observation, reward, terminated, truncated, _ = env.step(int(generator.integers(env.action_space.n)))
+        rewards.append(float(reward))
+        ends.append((terminated, truncated))
+        if terminated or truncated:
+            observation, _ = env.reset()
+    digest = {
+        "frames": frames.hexdigest(),
+        "rewards": hashlib.sha256(repr(rewards).encode()).hexdigest(),
+        "ends": hashlib.sha256(repr(ends).encode()).hexdigest(),
+    }
+    return digest | {"return": sum(rewards), "episodes": sum(map(any, ends))}
+
+
+def test_the_golden_trace_of_pong():
+    golden = json.loads(GOLDEN.read_text())
+    seen = trace(atari_wrappers.make_env("PongNoFrameskip-v4"), golden["seed"], golden["steps"])
+    assert seen == golden["trace"]
+
+
+def test_the_plain_gymnasium_stack_gives_the_golden_trace_too():
+    golden = json.loads(GOLDEN.read_text())
+    seen = trace(atari.make("PongNoFrameskip-v4"), golden["seed"], golden["steps"])
+    assert seen == golden["trace"]
+
+
+@pytest.mark.parametrize("game", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
+def test_whole_stacks_equal_the_plain_ones_in_other_games(game):
+    ours, theirs = atari_wrappers.make_env(game), atari.make(game)
+    assert ours.observation_space.shape == theirs.observation_space.shape == (4, 84, 84)
+    a, b = ours.reset(seed=11)[0], theirs.reset(seed=11)[0]
+    generator = np.random.default_rng(5)
+    for _ in range(150):
+        assert np.array_equal(a, b)
+        action = int(generator.integers(ours.action_space.n))
+        (a, *ours_rest, _), (b, *theirs_rest, _) = ours.step(action), theirs.step(action)
+        assert ours_rest == theirs_rest
+
+
+def test_pong_has_all_six_actions_and_its_seeds_matter():
+    env = atari_wrappers.make_env("PongNoFrameskip-v4")
+    assert env.action_space.n == 6
+    assert len({trace(env, seed, 40)["frames"] for seed in range(6)}) > 1
+
+
+def test_an_id_with_its_own_frame_skip_is_not_skipped_twice():
+    env = atari_wrappers.make_env("ALE/Pong-v5")
+    env.reset(seed=0)
+    before = env.unwrapped.ale.getEpisodeFrameNumber()
+    env.step(0)
+    assert env.unwrapped.ale.getEpisodeFrameNumber() - before == 4
+    assert atari_wrappers.frame_skip(env) == 4
+
+
+def test_successive_states_share_their_frames():
+    env = atari_wrappers.make_env("fakes:Catch-v0")
+    first, _ = env.reset(seed=0)
+    second = env.step(0)[0]
+    assert second.frames[0] is first.frames[1]
+    assert np.asarray(second).shape == (4, 84, 84)
+    assert np.asarray(second, dtype=np.float32).dtype == np.float32
+    assert atari_wrappers.frame_skip(env) == 1
+
+
+def test_returns_are_the_games_own_before_the_clipping():
+    env = atari_wrappers.make_env("SpaceInvadersNoFrameskip-v4")
+    env.reset(seed=1)
+    generator, clipped, end = np.random.default_rng(1), 0.0, False
+    while not end:
+        _, reward, terminated, truncated, info = env.step(int(generator.integers(6)))
+        clipped += reward
+        end = terminated or truncated
+    assert float(info["episode"]["r"]) > clipped > 0
+
+
+class Colours(Catch):
+    """Catch as an RGB, or grey but three-dimensional, or five-channel image."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.channels = channels
+        shape = (*self.observation_space.shape, channels)
+        self.observation_space = type(self.observation_space)(0, 255, shape, np.uint8)
+
+    def _observation(self):
+        return np.repeat(super()._observation()[:, :, None], self.channels, axis=2)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_with_a_channel_axis_become_grey(channels, monkeypatch):
+    monkeypatch.setattr(atari_wrappers, "_make", lambda env_id: Colours(channels))
+    env = atari_wrappers.make_env("Colours")
+    assert np.asarray(env.reset(seed=0)[0]).shape == env.observation_space.shape == (4, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("NoSuchGame-v0", "has to be registered"),
+        ("no_such_module:Game-v0", "No module named 'no_such_module'"),
+        ("Pendulum-v1", "finitely many actions"),
+        ("fakes:Continuous-v0", "finitely many actions"),
+        ("CartPole-v1", "needs images"),
+        ("fakes:Chain-v0", "needs images"),
+    ],
+)
+def test_environments_that_do_not_fit_are_refused(env_id, message):
+    with pytest.raises(UsageError, match=message):
+        atari_wrappers.make_env(env_id)
+
+
+def test_images_of_five_channels_are_refused(monkeypatch):
+    monkeypatch.setattr(atari_wrappers, "_make", lambda env_id: Colours(5))
+    with pytest.raises(UsageError, match="last axis"):
+        atari_wrappers.make_env("Colours")

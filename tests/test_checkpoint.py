@@ -1,0 +1,234 @@
+import os
+import pickle
+import random
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ignite.engine import Engine, Events
+
+from lib import checkpoint, stopping, telemetry
+from lib.errors import Fault
+
+WEIGHTS = {"net": {"w": torch.arange(4.0)}}
+
+
+def save(folder, name="step-000000001.pt", content=WEIGHTS):
+    checkpoint.VerifiedSaver(folder)(content, name)
+    return folder / name
+
+
+def test_what_is_saved_comes_back_and_sha256sum_agrees(tmp_path):
+    file = save(tmp_path)
+    assert torch.equal(checkpoint.load(file)["net"]["w"], WEIGHTS["net"]["w"])
+    checked = subprocess.run(["sha256sum", "-c", f"{file.name}.sha256"], cwd=tmp_path, capture_output=True, text=True)
+    assert checked.stdout == f"{file.name}: OK\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
+
+
+def test_nothing_saved_yet_is_none(tmp_path):
+    assert checkpoint.newest(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-7], lambda data: data[:40] + b"?" + data[41:], lambda data: b""]
+)
+def test_a_damaged_newest_gives_way_to_the_one_before_with_a_line(tmp_path, caplog, damage):
+    save(tmp_path, "step-000000001.pt", WEIGHTS | {"iteration": 1})
+    file = save(tmp_path, "step-000000002.pt", WEIGHTS | {"iteration": 2})
+    assert checkpoint.newest(tmp_path)["iteration"] == 2
+    file.write_bytes(damage(file.read_bytes()))
+    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert "step-000000002.pt is damaged" in caplog.text
+
+
+def test_all_damaged_is_a_fault_that_changes_nothing(tmp_path):
+    files = [save(tmp_path, f"step-00000000{k}.pt") for k in (1, 2)]
+    for file in files:
+        file.write_bytes(file.read_bytes()[:100])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(Fault, match="none of the 2 checkpoints"):
+        checkpoint.newest(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_checkpoint_without_its_digest_is_a_fault(tmp_path):
+    file = save(tmp_path)
+    file.with_name(file.name + ".sha256").unlink()
+    with pytest.raises(Fault, match="cannot be read"):
+        checkpoint.load(file)
+
+
+class Code:
+    def __reduce__(self):
+        return os.mkdir, (str(Path(__file__).parent / "executed"),)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda content, file: pickle.dump(content, file.open("wb"))])
+def test_code_in_a_checkpoint_is_refused_and_never_run(tmp_path, write):
+    file = save(tmp_path)
+    write({"net": Code()}, file)
+    digest = checkpoint._digest(file)
+    file.with_name(file.name + ".sha256").write_text(f"{digest}  {file.name}\n")
+    with pytest.raises(Fault, match=r"more than tensors and plain values|cannot be read"):
+        checkpoint.load(file)
+    assert not (Path(__file__).parent / "executed").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("enforce fail\nmore")])
+def test_a_full_disk_is_a_fault_and_leaves_the_one_before(tmp_path, monkeypatch, error):
+    file = save(tmp_path)
+
+    def half(content, into):
+        into.write(b"half of it")
+        raise error
+
+    monkeypatch.setattr(torch, "save", half)
+    saver = checkpoint.VerifiedSaver(tmp_path)
+    saver.remove(file.name)
+    with pytest.raises(Fault, match=r"step-000000002\.pt could not be saved: .*(No space left|enforce fail)"):
+        saver(WEIGHTS, "step-000000002.pt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
+    checkpoint.load(file)
+
+
+def test_an_outdated_file_goes_only_after_its_successor_is_there(tmp_path):
+    first = save(tmp_path, "step-000000001.pt")
+    saver = checkpoint.VerifiedSaver(tmp_path)
+    saver.remove(first.name)
+    assert first.exists()
+    saver(WEIGHTS, "step-000000002.pt")
+    assert not first.exists()
+    saver.remove("step-000000002.pt")
+    saver(WEIGHTS, "step-000000002.pt")  # saved once more under the same name, as after a resume
+    assert checkpoint.load(tmp_path / "step-000000002.pt")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, bad):
+    with pytest.raises(Fault, match="not finite"):
+        save(tmp_path, content={"net": {"w": torch.tensor([1.0, bad])}})
+    assert list(tmp_path.iterdir()) == []
+
+
+WRITER = """
+    import sys, torch
+    from pathlib import Path
+    from lib import checkpoint
+    folder = Path(sys.argv[1])
+    saver = checkpoint.VerifiedSaver(folder)
+    content = {"net": {"w": torch.zeros(3_000_000)}}
+    for step in range(1, 10_000):
+        if step > 2:
+            saver.remove(f"step-{step - 2:09d}.pt")
+        content["net"]["w"][0] = step
+        saver(content, f"step-{step:09d}.pt")
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.011, 0.043, 0.087])
+def test_killed_while_writing_the_newest_whole_one_is_found(tmp_path, delay):
+    writer = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    for _ in range(3):
+        writer.stdout.readline()
+    time.sleep(delay)
+    writer.kill()
+    said = [int(line) for line in writer.communicate()[0].split()]
+    saved = int(checkpoint.newest(tmp_path)["net"]["w"][0])
+    assert saved >= max([3, *said])
+    checkpoint.VerifiedSaver(tmp_path)
+    assert not list(tmp_path.glob("*.tmp"))
+
+
+def test_every_generator_goes_on_where_it_was():
+    def draw():
+        return random.random(), np.random.random(), np.random.standard_normal(), torch.rand(3).tolist()
+
+    checkpoint.seed_everything(3)
+    draw()
+    state = checkpoint.RandomState().state_dict()
+    expected = draw()
+    checkpoint.seed_everything(4)
+    assert draw() != expected
+    checkpoint.RandomState().load_state_dict(state)
+    assert draw() == expected
+
+
+class Scalar:
+    def __init__(self, value=0.0):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": torch.tensor(self.value)}
+
+    def load_state_dict(self, state):
+        self.value = state["value"].item()
+
+
+def train(folder, iterations, every, losses=None, best_at=()):
+    """An engine whose network is a number that counts iterations; one iteration is one agent step."""
+    net = Scalar()
+    losses = losses or {}
+
+    def process(engine, batch):
+        net.value = float(engine.state.iteration)
+        return {"loss": losses.get(engine.state.iteration, 0.0)}
+
+    engine = Engine(process)
+    telemetry.register_events(engine)
+    stopper = stopping.Stopper(lambda: engine.state.iteration, iterations, None)
+    stopper.attach(engine)
+    checkpoint.attach(
+        engine,
+        {"net": net, "iteration": checkpoint.Iteration(engine), "epsilon": Scalar(1.0)},
+        folder,
+        every,
+        lambda: engine.state.iteration,
+        stopper,
+    )
+
+    @engine.on(Events.ITERATION_COMPLETED)
+    def best(engine):
+        if engine.state.iteration in best_at:
+            engine.fire_event(telemetry.EpisodeEvents.BEST_REWARD_REACHED)
+
+    engine.run(iter(range(10_000)))
+    return stopper
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*.pt"))
+
+
+def test_saved_at_once_then_every_so_often_and_at_the_end_two_are_kept(tmp_path):
+    train(tmp_path, 1, every=10)
+    assert names(tmp_path) == ["step-000000001.pt"]
+    train(tmp_path, 25, every=10)
+    assert names(tmp_path) == ["step-000000020.pt", "step-000000025.pt"]
+
+
+def test_the_best_holds_what_plays_and_only_the_newest_best_is_kept(tmp_path):
+    train(tmp_path, 25, every=10, best_at=(3, 17))
+    assert names(tmp_path) == ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt"]
+    best = checkpoint.load(tmp_path / "best-000000017.pt")
+    assert best == {"net": {"value": torch.tensor(17.0)}, "iteration": {"iteration": 17}}
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path):
+    stopper = train(tmp_path, 25, every=10, losses={20: float("nan")}, best_at=(20,))
+    assert stopper.reason == stopping.NOT_FINITE
+    assert stopping.EXIT_CODES[stopper.reason] == 1
+    assert names(tmp_path) == ["step-000000001.pt", "step-000000010.pt"]
+
+
+def test_a_checkpoint_of_other_parts_is_a_fault():
+    with pytest.raises(Fault, match="does not fit"):
+        checkpoint.restore({"net": Scalar(), "noise": Scalar()}, {"net": {"value": torch.tensor(1.0)}})

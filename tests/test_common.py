@@ -1,0 +1,173 @@
+import dataclasses
+
+import numpy as np
+import ptan
+import pytest
+import torch
+from ignite.engine import Engine
+from ptan.experience import ExperienceFirstLast
+from torch import nn
+
+from fakes import Counting
+from lib import common, runs
+from lib.atari_wrappers import LazyFrames
+
+
+def test_pong_has_the_books_hyperparameters():
+    pong = common.HYPERPARAMS["pong"]
+    book = {
+        "env_name": "PongNoFrameskip-v4",
+        "stop_reward": 18.0,
+        "run_name": "pong",
+        "replay_size": 100000,
+        "replay_initial": 10000,
+        "target_net_sync": 1000,
+        "epsilon_frames": 10**5,
+        "epsilon_start": 1.0,
+        "epsilon_final": 0.02,
+        "learning_rate": 0.0001,
+        "gamma": 0.99,
+        "batch_size": 32,
+    }
+    assert {name: getattr(pong, name) for name in book} == book
+
+
+def test_all_four_games_are_there_under_names_of_their_own():
+    assert list(common.HYPERPARAMS) == ["pong", "breakout-small", "breakout", "invaders"]
+    assert [params.run_name for params in common.HYPERPARAMS.values()] == list(common.HYPERPARAMS)
+
+
+def test_hyperparameters_are_frozen_and_checked_when_replaced():
+    pong = common.HYPERPARAMS["pong"]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        pong.gamma = 0.5
+    assert dataclasses.replace(pong, gamma=0.5).gamma == 0.5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"gamma": 1.5},
+        {"epsilon_final": -0.1},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": float("nan")},
+        {"stop_reward": float("nan")},
+        {"replay_initial": 100_001},
+        {"run_name": "a:b"},
+        {"run_name": "../x"},
+        {"run_name": ""},
+        {"checkpoint_every": 0},
+    ],
+)
+def test_hyperparameters_out_of_range_name_the_field(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        dataclasses.replace(common.HYPERPARAMS["pong"], **change)
+
+
+def lazy(*numbers):
+    return LazyFrames(tuple(np.full((2, 2), n, np.uint8) for n in numbers))
+
+
+def test_unpack_batch_types_shapes_and_the_stand_in_for_a_missing_last_state():
+    batch = [
+        ExperienceFirstLast(lazy(1, 2), 3, 0.5, lazy(2, 9)),
+        ExperienceFirstLast(lazy(5, 6), 0, -1.0, None),
+    ]
+    states, actions, rewards, dones, last_states = common.unpack_batch(batch)
+    assert [a.dtype for a in (states, actions, rewards, dones, last_states)] == [
+        np.uint8,
+        np.int64,
+        np.float32,
+        np.uint8,
+        np.uint8,
+    ]
+    assert states.shape == last_states.shape == (2, 2, 2, 2)
+    assert states[:, :, 0, 0].tolist() == [[1, 2], [5, 6]]
+    assert last_states[:, :, 0, 0].tolist() == [[2, 9], [5, 6]]
+    assert (actions.tolist(), rewards.tolist(), dones.tolist()) == ([3, 0], [0.5, -1.0], [0, 1])
+
+
+class Table(nn.Module):
+    """Action values looked up by the state's single number."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = nn.Parameter(torch.tensor(rows))
+
+    def forward(self, states):
+        return self.rows[states.long().squeeze(1)]
+
+
+BATCH = [
+    ExperienceFirstLast(np.array([0], np.uint8), 1, 1.0, np.array([2], np.uint8)),
+    ExperienceFirstLast(np.array([1], np.uint8), 0, -1.0, None),
+]
+
+
+def test_calc_loss_dqn_by_hand():
+    net = Table([[7.0, 2.0], [0.5, 7.0], [70.0, 70.0]])  # sevens and seventies are decoys
+    target = Table([[90.0, 90.0], [90.0, 90.0], [3.0, 4.0]])
+    # First: 1 + 0.5 * max(3, 4) = 3 against 2. Second: terminal, so -1 against 0.5.
+    assert common.calc_loss_dqn(BATCH, net, target, gamma=0.5).item() == pytest.approx((1.0 + 2.25) / 2)
+
+
+@pytest.mark.parametrize("no_grad", [True, False])
+def test_calc_loss_dqn_moves_only_the_actions_taken_and_never_the_target_network(no_grad):
+    net = Table([[7.0, 2.0], [0.5, 7.0], [70.0, 70.0]])
+    target = Table([[90.0, 90.0], [90.0, 90.0], [3.0, 4.0]])
+    common.calc_loss_dqn(BATCH, net, target, gamma=0.5, no_grad=no_grad).backward()
+    assert net.rows.grad.tolist() == [[0.0, -1.0], [1.5, 0.0], [0.0, 0.0]]
+    assert target.rows.grad is None
+
+
+def test_calc_loss_dqn_refuses_a_network_that_gives_no_value_an_action():
+    with pytest.raises(ValueError, match="q_values have the shape"):
+        common.calc_loss_dqn(BATCH, lambda states: states.float().squeeze(1), Table([[1.0]] * 3), gamma=0.9)
+
+
+def test_epsilon_falls_linearly_to_its_floor():
+    selector = ptan.actions.EpsilonGreedyActionSelector()
+    params = dataclasses.replace(common.HYPERPARAMS["pong"], epsilon_frames=100, epsilon_final=0.1)
+    tracker = common.EpsilonTracker(selector, params)
+    assert selector.epsilon == 1.0
+    seen = []
+    for i in (0, 1, 50, 90, 91, 10**9):
+        tracker.frame(i)
+        seen.append(selector.epsilon)
+    assert seen == pytest.approx([1.0, 0.99, 0.5, 0.1, 0.1, 0.1])
+
+
+class TapedBuffer:
+    def __init__(self, tape):
+        self.tape = tape
+
+    def populate(self, samples):
+        self.tape.append(f"populate {samples}")
+
+    def sample(self, batch_size):
+        self.tape.append(f"sample {batch_size}")
+        return self.tape[-1]
+
+
+def test_batch_generator_fills_once_then_adds_and_samples_forever():
+    tape = []
+    batches = common.batch_generator(TapedBuffer(tape), initial=7, batch_size=3, steps=2)
+    assert tape == []
+    assert [next(batches), next(batches)] == ["sample 3", "sample 3"]
+    assert tape == ["populate 7", "populate 2", "sample 3", "populate 2", "sample 3"]
+
+
+def test_setup_ignite_as_in_the_book_with_ptans_own_source(tmp_path, capsys):
+    agent = ptan.agent.DQNAgent(lambda states: torch.zeros(len(states), 2), ptan.actions.ArgmaxActionSelector())
+    source = ptan.experience.ExperienceSourceFirstLast(Counting(length=5), agent, gamma=0.9)
+    buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
+    engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
+    params = dataclasses.replace(common.HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
+    run = common.setup_ignite(engine, params, source, "book", args=runs.RunOptions(runs_dir=tmp_path))
+    state = engine.run(common.batch_generator(buffer, 10, 4))
+    assert state.stopped == "solved"
+    said = capsys.readouterr().out
+    assert "Episode 12: reward=15, steps=5, speed=" in said
+    assert "after 100 episodes and " in said
+    assert run.path.parent == tmp_path

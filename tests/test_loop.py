@@ -1,0 +1,106 @@
+"""What the whole loop does, in order, read from a tape."""
+
+import dataclasses
+
+import numpy as np
+import ptan
+import pytest
+import torch
+from ignite.engine import Engine
+from torch import nn
+
+from fakes import Chain, Counting
+from lib import common, experience, runs
+
+
+class TapedEnv(Counting):
+    def __init__(self, tape, **kwargs):
+        super().__init__(**kwargs)
+        self.tape = tape
+
+    def reset(self, **kwargs):
+        self.tape.append("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.tape.append("step")
+        return super().step(action)
+
+
+class TapedAgent(ptan.agent.BaseAgent):
+    def __init__(self, tape):
+        self.tape = tape
+
+    def __call__(self, states, agent_states):
+        self.tape.append("act")
+        return [0] * len(states), agent_states
+
+
+class TapedBuffer(experience.ReplayBuffer):
+    def __init__(self, tape, *args):
+        super().__init__(*args)
+        self.tape = tape
+
+    def _add(self, sample):
+        self.tape.append("add")
+        super()._add(sample)
+
+    def sample(self, batch_size):
+        self.tape.append("sample")
+        return super().sample(batch_size)
+
+
+def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_path):
+    tape = []
+    source = experience.ExperienceSourceFirstLast(TapedEnv(tape, length=3), TapedAgent(tape), gamma=0.9)
+    buffer = TapedBuffer(tape, source, 100)
+    engine = Engine(lambda engine, batch: tape.append("train") or {"loss": 0.0})
+    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=2)
+    args = runs.RunOptions(runs_dir=tmp_path, stop_after=5)
+    common.setup_ignite(engine, params, source, "tape", args=args)
+    state = engine.run(common.batch_generator(buffer, params.replay_initial, 4))
+    warm_up = ["reset", "act", "step", "add", "act", "step", "add"]
+    iteration = ["act", "step", "add", "sample", "train"]
+    end_of_episode = ["act", "step", "reset", "add", "sample", "train"]
+    assert tape == warm_up + end_of_episode + iteration * 2
+    assert (state.iteration, source.steps_done, state.stopped) == (3, 5, "step limit")
+
+
+@pytest.mark.parametrize("no_grad", [True, False])
+def test_dqn_learns_the_chains_known_values(tmp_path, no_grad):
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    target = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector()
+    params = dataclasses.replace(
+        common.HYPERPARAMS["pong"],
+        replay_initial=100,
+        replay_size=1000,
+        epsilon_frames=1000,
+        epsilon_final=0.2,
+        target_net_sync=20,
+        learning_rate=0.02,
+        gamma=0.9,
+        max_steps=1500,
+    )
+    tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, preprocessor=ptan.agent.float32_preprocessor)
+    source = experience.ExperienceSourceFirstLast(Chain(3), agent, params.gamma)
+    buffer = experience.ReplayBuffer(source, params.replay_size)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(batch, net, target.target_model, params.gamma, no_grad=no_grad)
+        loss.backward()
+        optimizer.step()
+        tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            target.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    common.setup_ignite(engine, params, source, "chain", args=runs.RunOptions(runs_dir=tmp_path, quiet=True))
+    engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
+    values = net(torch.eye(3)).detach().numpy()
+    assert values == pytest.approx(np.array([[0.81, 0.0], [0.0, 0.9], [1.0, 0.0]]), abs=0.08)

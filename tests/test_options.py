@@ -1,0 +1,161 @@
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib import common, options, runs
+from lib.errors import UsageError
+
+RUNS = Path("/nowhere")
+
+
+def resolve(*argv, script="01_baseline", knob=None):
+    parser = options.parser("Summary.\n\nRest.")
+    if knob is not None:
+        parser.add_argument("--envs", type=int, default=knob)
+    return options.resolve(parser, list(argv), script)
+
+
+def test_the_defaults():
+    params, args = resolve()
+    assert params == common.HYPERPARAMS["pong"]
+    assert args == runs.RunOptions()
+
+
+@pytest.mark.parametrize("game", common.HYPERPARAMS)
+def test_every_game_is_reachable(game):
+    params, args = resolve("--game", game)
+    assert params == common.HYPERPARAMS[game]
+    assert args.game == game
+
+
+@pytest.mark.parametrize(
+    ("assignment", "field", "value"),
+    [
+        ("batch_size=64", "batch_size", 64),
+        ("replay_size=1e6", "replay_size", 1_000_000),
+        ("gamma=0.5", "gamma", 0.5),
+        ("stop_reward=-3", "stop_reward", -3.0),
+        ("stop_reward=inf", "stop_reward", math.inf),
+        ("milestone=none", "milestone", None),
+        ("milestone=16", "milestone", 16.0),
+        ("checkpoint_replay=False", "checkpoint_replay", False),
+        ("run_name=mine", "run_name", "mine"),
+    ],
+)
+def test_set_overrides_any_field(assignment, field, value):
+    params, _ = resolve("--set", assignment)
+    assert getattr(params, field) == value
+    assert type(getattr(params, field)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--set", "batchsize=3"], "no field 'batchsize'; the fields are env_name, stop_reward"),
+        (["--set", "gamma"], "takes FIELD=VALUE, not 'gamma'"),
+        (["--set", "batch_size=3.5"], "batch_size takes a whole number"),
+        (["--set", "batch_size=inf"], "batch_size takes a whole number"),
+        (["--set", "batch_size=-1"], "batch_size is -1; it has to be at least 1"),
+        (["--set", "gamma=high"], "gamma takes a number"),
+        (["--set", "checkpoint_replay=maybe"], "checkpoint_replay takes true or false"),
+        (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
+        (["--device", "abacus"], "unknown device 'abacus'; use cpu, cuda"),
+        (["--device", "meta"], "unknown device 'meta'"),
+        (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
+        (["--stop-after", "0"], "0 is below 1"),
+        (["--seed", "-1"], "-1 is below 0"),
+        (["--seed", "one"], "invalid natural value: 'one'"),
+        (["--resume", "no-such-run"], "no run 'no-such-run'"),
+        (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
+        (["--gam", "pong"], "unrecognized arguments: --gam pong"),
+    ],
+)
+def test_wrong_use_is_one_line_that_says_what_is_allowed(argv, message):
+    with pytest.raises(UsageError) as error:
+        resolve(*argv)
+    assert message in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("argv", [["--cuda"], ["--device", "cuda:1"]])
+def test_a_gpu_that_is_not_there_names_the_way_out(argv):
+    with pytest.raises(UsageError, match="--device cpu"):
+        resolve(*argv)
+
+
+def test_another_environment_has_no_bound_until_one_is_set():
+    params, _ = resolve("--env-id", "ALE/Freeway-v5")
+    assert (params.env_name, params.run_name) == ("ALE/Freeway-v5", "ALE-Freeway-v5")
+    assert (params.stop_reward, params.milestone) == (math.inf, None)
+    assert resolve("--env-id", "x:Y-v0", "--set", "stop_reward=2")[0].stop_reward == 2.0
+
+
+def test_a_scripts_own_option_is_an_attribute():
+    _, args = resolve("--envs", "5", knob=3)
+    assert args.envs == 5
+    with pytest.raises(AttributeError, match="no option 'players'"):
+        _ = args.players
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a run of 01_baseline with --seed 7 --set batch_size=8 --envs 4."""
+    params, args = resolve("--seed", "7", "--set", "batch_size=8", "--runs-dir", str(tmp_path), "--envs", "4", knob=3)
+    made = runs.Run("01_baseline", params, args)
+    made.close()
+    return made.path
+
+
+def test_resume_takes_everything_from_the_run(run):
+    params, args = resolve("--resume", str(run), knob=3)
+    assert (params.batch_size, args.seed, args.game, args.envs) == (8, 7, "pong", 4)
+    by_name = resolve("--resume", run.name, "--runs-dir", str(run.parent), "--set", "batch_size=8", knob=3)
+    assert by_name[0] == params
+    assert by_name[1].resume == args.resume == run
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--set", "batch_size=16"], "batch_size is 8, asked for 16"),
+        (["--seed", "8"], "seed is 7, asked for 8"),
+        (["--game", "breakout"], "game is 'pong', asked for 'breakout'"),
+        (["--env-id", "ALE/Freeway-v5"], "env_name is 'PongNoFrameskip-v4'"),
+        (["--envs", "5"], "envs is 4, asked for 5"),
+    ],
+)
+def test_resume_refuses_other_settings(run, argv, message):
+    with pytest.raises(UsageError, match="has other settings") as error:
+        resolve("--resume", str(run), *argv, knob=3)
+    assert message in str(error.value)
+
+
+def test_resume_refuses_another_scripts_run(run):
+    with pytest.raises(UsageError, match=r"was made by 01_baseline\.py; resume it with that script"):
+        resolve("--resume", str(run), script="00_slow_grads", knob=3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "lacks|cannot be read"),
+        ("{}", "lacks game, hyperparameters, knobs, script, seed"),
+    ],
+)
+def test_resume_refuses_a_params_json_that_is_not_ours(run, content, message):
+    (run / "params.json").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        resolve("--resume", str(run), knob=3)
+
+
+def test_resume_refuses_hyperparameters_of_another_version(run):
+    recorded = json.loads((run / "params.json").read_text())
+    recorded["hyperparameters"]["warp"] = 9
+    (run / "params.json").write_text(json.dumps(recorded))
+    with pytest.raises(UsageError, match="another version of this project"):
+        resolve("--resume", str(run), knob=3)

@@ -1,0 +1,66 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lib import common, runs
+from lib.errors import UsageError
+
+PONG = common.HYPERPARAMS["pong"]
+
+
+def test_the_folders_name_has_no_colon_and_a_second_one_gets_a_number(tmp_path):
+    made = [runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path / "new" / "runs")) for _ in range(3)]
+    first, second, third = (run.path.name for run in made)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}-pong-01_baseline", first)
+    if second.startswith(first):  # the minute may have changed in between
+        assert second == f"{first}-2"
+    assert len({first, second, third}) == 3
+
+
+def test_params_json_says_what_a_run_was_made_with(tmp_path):
+    run = runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path, seed=9, knobs={"envs": 3}))
+    content = json.loads((run.path / "params.json").read_text())
+    assert content["hyperparameters"]["replay_size"] == 100_000
+    assert (content["script"], content["seed"], content["knobs"]) == ("01_baseline", 9, {"envs": 3})
+    assert content["versions"]["ptan"] == "0.8.1"
+    assert content["machine"]["cores"] >= 1
+    assert content["argv"] == sys.argv
+    assert content["commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", content["commit"])
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from lib import common, runs
+run = runs.Run("01_baseline", common.HYPERPARAMS["pong"], runs.RunOptions(resume=Path(sys.argv[1])))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_in_use_is_refused_until_its_process_is_gone(tmp_path):
+    first = runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path))
+    first.close()
+    options = runs.RunOptions(resume=first.path)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(first.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
+        runs.Run("01_baseline", PONG, options)
+    holder.kill()  # even so the lock ends
+    holder.wait()
+    runs.Run("01_baseline", PONG, options).close()
+
+
+def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path):
+    run = runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path))
+    run.write_json("result.json", {"a": 1})
+    with pytest.raises(TypeError):
+        run.write_json("result.json", {("no", "key"): 1})
+    assert json.loads((run.path / "result.json").read_text()) == {"a": 1}
+    assert not [path for path in os.listdir(run.path) if path.endswith(".tmp")]

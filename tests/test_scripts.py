@@ -1,0 +1,238 @@
+"""Every script, shortened, as a person would run it: a process of its own, started from inside its folder."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib import checkpoint
+
+PROJECT = Path(__file__).parents[1]
+SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
+BASELINE = Path("chapter09/01_baseline.py")
+# The scripts find the toy environments and this Python as a person's shell would.
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": str(PROJECT / "tests"),
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+}
+CATCH = ("--env-id", "fakes:Catch-v0", "--set", "replay_initial=700", "--set", "replay_size=2000")
+
+
+def start(script, *options, **kwargs):
+    return subprocess.Popen(
+        [f"./{script.name}", *map(str, options)],
+        cwd=PROJECT / script.parent,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def run(script, *options):
+    process = start(script, *options)
+    stdout, stderr = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def folder(runs_dir):
+    [path] = runs_dir.iterdir()
+    return path
+
+
+def checkpoint_of(path):
+    """The newest checkpoint, less what differs by the clock."""
+    content = checkpoint.newest(path / "checkpoints")
+    del content["files"], content["episodes"]["seconds"]
+    return content
+
+
+def differences(a, b, name=""):
+    """Names of the entries in which two nested checkpoints are not bit for bit the same."""
+    if isinstance(a, torch.Tensor):
+        return [] if torch.equal(a, b) else [name]
+    if isinstance(a, dict):
+        return [d for key in a.keys() | b.keys() for d in differences(a.get(key), b.get(key), f"{name}/{key}")]
+    if isinstance(a, list):
+        pairs = zip(a, b, strict=True)
+        return [d for i, (x, y) in enumerate(pairs) for d in differences(x, y, f"{name}/{i}")]
+    return [] if a == b else [name]
+
+
+def episodes_of(path):
+    lines = (path / "episodes.csv").read_text().splitlines()
+    return [line.split(",")[:4] for line in lines]
+
+
+@pytest.fixture(scope="module")
+def catch(tmp_path_factory):
+    """Every script's run of 60 learner iterations on Catch: (process, run folder) by script."""
+    results = {}
+    for script in SCRIPTS:
+        runs_dir = tmp_path_factory.mktemp(script.stem)
+        process = run(script, *CATCH, "--stop-after", 760, "--seed", 3, "--runs-dir", runs_dir)
+        results[script] = process, folder(runs_dir)
+    return results
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+def test_a_script_runs_from_inside_its_folder(catch, script):
+    process, path = catch[script]
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"^Episode 12: reward=-?\d+, steps=6, speed=\d+\.\d f/s, elapsed=0:00:\d\d$", process.stdout, re.M)
+    assert "Replay warm-up: 701 steps" in process.stdout
+    assert "Stopped at step 760: step limit." in process.stdout
+    assert "Replay warm-up" in process.stderr
+    assert "Training" in process.stderr
+    assert path.name.endswith(f"-fakes-Catch-v0-{script.stem}")
+    assert {"params.json", "result.json", "episodes.csv", "checkpoints"} <= set(os.listdir(path))
+    result = json.loads((path / "result.json").read_text())
+    assert (result["stopped"], result["steps"], result["iterations"]) == ("step limit", 760, 60)
+    assert episodes_of(path)[1][0::2] == ["1", "6"]
+    assert checkpoint_of(path)["source"]["steps_done"] == 760
+
+
+def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
+    contents = {script.stem: checkpoint_of(path) for script, (_, path) in catch.items()}
+    for exact in ("00_slow_grads", "01_dqn_basic"):
+        assert differences(contents["01_baseline"], contents[exact]) == []
+
+
+def test_another_seed_gives_other_numbers(catch, tmp_path):
+    run(BASELINE, *CATCH, "--stop-after", 760, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
+    assert any(
+        "net" in name for name in differences(checkpoint_of(catch[BASELINE][1]), checkpoint_of(folder(tmp_path)))
+    )
+
+
+def test_from_the_root_a_solved_run_says_so_and_exits_with_zero(tmp_path):
+    process = subprocess.run(
+        [sys.executable, PROJECT / BASELINE, *CATCH, "--set", "stop_reward=-2", "--quiet", "--runs-dir", "relative"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"Game solved in 0:00:\d\d, after 116 episodes and 1 iterations!", process.stdout)
+    assert "Episode" not in process.stdout
+    assert process.stderr == ""
+    assert folder(tmp_path / "relative").name.endswith("01_baseline")
+
+
+PONG = ("--set", "replay_initial=1100", "--set", "checkpoint_every=60", "--seed", "5", "--quiet")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """A run of 01_baseline on Pong to step 1300."""
+    runs_dir = tmp_path_factory.mktemp("uninterrupted")
+    assert run(BASELINE, *PONG, "--stop-after", 1300, "--runs-dir", runs_dir).returncode == 0
+    return folder(runs_dir)
+
+
+def wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
+    process = start(BASELINE, *PONG, "--stop-after", 1300, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000114*.pt.sha256")), process)
+    time.sleep(0.3)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number, stderr
+        assert re.search(rf"Stopped at step 1,1\d\d: {number.name}. Go on with --resume ", stdout)
+    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1300, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+    assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
+    assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
+
+
+def test_stopped_in_the_warm_up_a_run_starts_again_from_its_beginning(uninterrupted, tmp_path):
+    process = start(BASELINE, *PONG, "--stop-after", 1300, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/events.out*")), process)
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted before anything was learnt" in stderr
+    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1300, "--quiet")
+    assert "the run starts again from its beginning" in resumed.stdout
+    assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
+
+
+def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path):
+    options = (*CATCH, "--set", "checkpoint_replay=false", "--quiet")
+    assert run(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path).returncode == 0
+    assert "replay" not in checkpoint_of(folder(tmp_path))
+    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1450)
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Resumed at step 720." in resumed.stdout
+    assert "Replay warm-up: 701 steps" in resumed.stdout
+    assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1450 - 720 - 700
+
+
+def test_a_run_in_use_is_refused(tmp_path):
+    process = start(BASELINE, *PONG, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256")), process)
+    second = run(BASELINE, "--resume", folder(tmp_path))
+    process.kill()
+    process.communicate()
+    assert second.returncode == 2
+    assert f"in use by process {process.pid}" in second.stderr
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path):
+    process = run(BASELINE, *CATCH, "--set", "learning_rate=1e30", "--quiet", "--runs-dir", tmp_path)
+    assert process.returncode == 1
+    assert "loss not finite" in process.stdout
+    net = checkpoint.newest(folder(tmp_path) / "checkpoints")["net"]
+    assert all(bool(torch.isfinite(weights).all()) for weights in net.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--game", "chess"], 2, "unknown game 'chess'"),
+        (["--env-id", "CartPole-v1"], 2, "needs images"),
+        (["--set", "replay_size=10000000000"], 2, "GB are free; try --set replay_size="),
+        (["--runs-dir", "/proc/runs"], 1, "/proc/runs"),
+    ],
+)
+def test_wrong_use_and_faults_are_one_or_two_lines(options, code, message):
+    process = run(BASELINE, *options)
+    assert process.returncode == code
+    assert message in process.stderr
+    assert process.stderr.startswith("error: ")
+    assert len(process.stderr.strip().splitlines()) <= 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_cuda_without_a_gpu_names_the_way_out():
+    process = run(BASELINE, "--cuda")
+    assert process.returncode == 2
+    assert "--device cpu" in process.stderr
+
+
+def test_help_shows_the_idea_and_every_common_option():
+    said = run(BASELINE, "--help").stdout
+    for option in ("--cuda", "--device", "--game", "--env-id", "--seed", "--set", "--stop-after", "--time-limit"):
+        assert option in said
+    assert "textbook DQN" in said

@@ -1,0 +1,109 @@
+"""The house rules that a machine can check."""
+
+import ast
+import difflib
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+SCRIPTS = sorted(PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
+LIB = sorted(PROJECT.glob("lib/*.py"))
+FIELDS = ["Idea", "Parent", "Keeps", "Paper", "Run", "Read"]
+KEEPS = ("exact", "close", "statistics", "changes the task")
+# Leaf modules take plain values: they know neither hyperparameters nor the command line.
+LEAVES = {"atari_wrappers", "dqn_model", "errors", "experience", "losses", "timing"}
+
+
+def body(path):
+    """The lines of a script below its header docstring."""
+    tree = ast.parse(path.read_text())
+    return path.read_text().splitlines()[tree.body[0].end_lineno :]
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def name(path):
+    return str(path.relative_to(PROJECT))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name)
+def test_a_script_has_its_header(script):
+    header = ast.get_docstring(ast.parse(script.read_text()))
+    assert re.findall(r"^([A-Z][a-z]+)  +\S", header, re.M) == FIELDS
+    assert re.search(r"^Keeps   (.*)$", header, re.M).group(1).startswith(KEEPS)
+    assert f"./{script.name}" in header
+    assert script.read_text().startswith("#!/usr/bin/env python3\n")
+    assert os.access(script, os.X_OK)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name)
+def test_a_script_is_wiring_on_one_screen(script):
+    tree = ast.parse(script.read_text())
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    process_batch = functions["process_batch"]
+    assert process_batch.end_lineno - process_batch.lineno < 15
+    assert functions["train"].end_lineno - functions["train"].lineno < 50
+    assert len(body(script)) < 70
+    assert len(body(script)) - body(script).index('if __name__ == "__main__":') == 3
+    assert "NAME = Path(__file__).stem" in body(script)
+    assert script.read_text().count(script.stem) == script.read_text().count(script.name)  # the name is never typed
+
+
+@pytest.mark.parametrize("path", SCRIPTS + LIB, ids=name)
+def test_scripts_import_no_scripts_and_lib_no_chapters(path):
+    assert not [module for module in imports(path) if module.startswith(("chapter", "0", "tests"))]
+    if path.parent.name == "lib" and path.stem in LEAVES:
+        ours = {module.split(".")[1] for module in imports(path) if module.startswith("lib.")}
+        assert ours <= LEAVES
+
+
+def changed_lines(parent, child):
+    """Lines that differ between two scripts, their headers aside."""
+    old, new = (body(PROJECT / path) for path in (parent, child))
+    return [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
+
+
+@pytest.mark.parametrize(
+    ("parent", "child", "budget"),
+    [
+        ("chapter09/01_baseline.py", "chapter09/00_slow_grads.py", 6),
+        ("chapter08/01_dqn_basic.py", "chapter09/01_baseline.py", 20),
+    ],
+)
+def test_a_rung_is_its_parent_plus_one_change(parent, child, budget):
+    assert 0 < len(changed_lines(parent, child)) <= budget
+
+
+def test_the_missing_no_grad_is_all_that_makes_00_slow():
+    changed = changed_lines("chapter09/01_baseline.py", "chapter09/00_slow_grads.py")
+    assert len(changed) == 2
+    assert all("no_grad=" in line for line in changed)
+
+
+@pytest.mark.parametrize("path", LIB, ids=name)
+def test_public_names_of_lib_have_docstrings(path):
+    tree = ast.parse(path.read_text())
+    assert ast.get_docstring(tree)
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), node.name
+
+
+def test_nothing_is_called_utils_and_no_file_name_has_a_colon():
+    tracked = [path for path in PROJECT.rglob("*") if ".venv" not in path.parts and ".git" not in path.parts]
+    assert not [path for path in tracked if "util" in path.name or ":" in path.name]
+
+
+def test_ptan_is_pinned_where_the_documents_say():
+    assert "ptan==0.8.1" in (PROJECT / "Makefile").read_text()
+    assert "ptan==" not in (PROJECT / "requirements.lock").read_text()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in (PROJECT / "requirements.lock").read_text().split())
