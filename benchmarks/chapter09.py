@@ -5,8 +5,8 @@
     ./chapter09.py speed parts     # some of it
     ./chapter09.py tables          # only make docs/chapter09.md's tables anew from the CSV files
 
-Every rung runs as a process of its own, as a person would start it, one after the other and round after round, so that a
-machine whose speed drifts wrongs nobody.
+Every rung runs as a process of its own, as a person would start it, one after the other and round after round,
+so that a machine whose speed drifts wrongs nobody.
 """
 
 import argparse
@@ -162,7 +162,8 @@ def tables() -> None:
         rows.append((f"`{rung}`", spread, ratio, f"{warm_up:.0f}", book))
     header = ("rung", "agent steps/s: min / median / max", "ratio to 01, round by round", "warm-up steps/s", "book f/s")
     note = f"{lab.where(stamped)} {len(per_round)} rounds."
-    lab.put("docs/chapter09.md", "speed", f"{lab.table(header, rows)}\n\n{note}")
+    for document in ("docs/chapter09.md", "README.md"):
+        lab.put(document, "speed", f"{lab.table(header, rows)}\n\n{note}")
 
     frame, stamped = lab.read("chapter09-parts")
     rows = [(row.part, f"{row.milliseconds_per_step:.2f}", f"{row.share:.1%}") for row in frame.itertuples()]
@@ -178,7 +179,7 @@ def tables() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     experiments = ("speed", "parts", "memory", "tables")
-    parser.add_argument("what", nargs="*", choices=[*experiments, []], help="default: everything")
+    parser.add_argument("what", nargs="*", choices=experiments, help="default: everything")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of `speed` (default: 5)")
     parser.add_argument("--steps", type=int, default=600, help="learning steps of each run (default: 600)")
     args = parser.parse_args()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Keep the learning curve of a run: CSV in benchmarks/results, picture in docs/pictures.
 
-    ./curve.py ../runs/2026-11-20T0827-pong-01_baseline
+./curve.py ../runs/2026-11-20T0827-pong-01_baseline
 """
 
 import argparse
@@ -31,13 +31,15 @@ def keep(run: Path) -> str:
     mean = episodes["return"].rolling(100, min_periods=1).mean()
     for row, mean_100 in zip(episodes.itertuples(index=False), mean, strict=True):
         episode, step, length, total, seconds, _ = row
-        results.add(episode=episode, step=step, length=length, seconds=seconds, mean_100=f"{mean_100:.3f}", **{"return": total})
+        results.add(
+            episode=episode, step=step, length=length, seconds=seconds, mean_100=f"{mean_100:.3f}", **{"return": total}
+        )
     return name
 
 
 def draw(name: str) -> Path:
     """The kept curve as docs/pictures/<name>.png."""
-    frame, stamped = lab.read(name)
+    frame, _ = lab.read(name)
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
     axes.plot(frame.step, frame["return"], ".", markersize=2, alpha=0.4, label="episodes")
     axes.plot(frame.step, frame.mean_100, label="mean of the last 100")

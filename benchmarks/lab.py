@@ -5,7 +5,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -23,7 +22,7 @@ def stamp() -> dict[str, Any]:
 
 
 class Results:
-    """A CSV file in benchmarks/results whose first line is its stamp; rows are on the disk as soon as they are added."""
+    """A CSV file in benchmarks/results; its first line is its stamp, and a row is on the disk once it is added."""
 
     def __init__(self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None):
         self.path = RESULTS / f"{name}.csv"

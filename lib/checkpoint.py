@@ -193,8 +193,9 @@ def attach(
         made = Checkpoint(
             objects, saver, n_saved=keep, filename_pattern=pattern, global_step_transform=lambda *_: steps()
         )
-        there = sorted(folder.glob(f"{kind}-*.pt"))
-        made.load_state_dict({"_saved": [(int(file.stem.removeprefix(f"{kind}-")), file.name) for file in there]})
+        there = sorted((int(file.stem.removeprefix(f"{kind}-")), file.name) for file in folder.glob(f"{kind}-*.pt"))
+        # A newer one than the state is damaged, or of a stretch that will be run again: it is not counted.
+        made.load_state_dict({"_saved": [(step, name) for step, name in there if step <= steps()]})
         return made
 
     resumable = handler("step", save, keep=2)

@@ -318,7 +318,8 @@ def setup_ignite(
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     if not args.quiet:
         console.attach_lines(engine, episodes, speed, steps() + warm_up)
-        console.attach_bars(engine, exp_source, episodes, speed, stopper.step_limit, warm_up)
+        console.attach_bars(engine, exp_source, episodes, stopper.step_limit, warm_up)
+    console.attach_start(engine, speed)
     if save is not None:
         checkpoint.attach(engine, state | late, run.checkpoints, params.checkpoint_every, steps, stopper)
 
@@ -332,7 +333,8 @@ def setup_ignite(
         state: Any = engine.state
         state.stopped = stopper.reason
         run.write_json("result.json", telemetry.result(engine, stopper.reason, episodes, speed))
-        frame_skip = atari_wrappers.frame_skip(exp_source.pool[0])
+        envs = getattr(exp_source, "pool", ())
+        frame_skip = atari_wrappers.frame_skip(envs[0]) if envs else 1
         console.log_result(engine, stopper.reason, episodes, speed, frame_skip, run.path)
         board.close()
         run.close()

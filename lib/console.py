@@ -33,7 +33,19 @@ def start_console() -> None:
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
 
 
-def attach_bars(engine: Engine, exp_source: Any, episodes: Episodes, speed: Speed, limit: int, warm_up: int) -> None:
+def attach_start(engine: Engine, speed: Speed) -> None:
+    """The line that says that the warm-up is over, and how fast it was."""
+
+    def learning_started(engine: Engine) -> None:
+        steps, seconds = speed.warm_up
+        if steps > 1:  # a resumed run has its replay and plays the one step of its first iteration
+            log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.of_warm_up)
+        log.info("Learning. Ctrl-C stops and saves.")
+
+    engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
+
+
+def attach_bars(engine: Engine, exp_source: Any, episodes: Episodes, limit: int, warm_up: int) -> None:
     """A progress bar for filling the replay and one for training, each with its own speed and time to go.
 
     tqdm itself and not ignite's ProgressBar, as that counts iterations and the ladder's clock is agent steps.

@@ -199,7 +199,10 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
                 f"a replay of {buffer_size:,} transitions needs {needed / 1e9:.1f} GB of memory, and "
                 f"{free / 1e9:.1f} GB are free; try --set replay_size={fitting}"
             )
-        log.info("Replay of %s transitions: %.1f GB of %.1f GB free.", f"{buffer_size:,}", needed / 1e9, free / 1e9)
+        log.info(
+            "Memory: a replay of %s transitions needs up to %.1f GB; %.1f GB are free.",
+            *(f"{buffer_size:,}", needed / 1e9, free / 1e9),
+        )
 
     @classmethod
     def forecast(cls, env: gym.Env, buffer_size: int) -> int:

@@ -16,7 +16,7 @@ import torch
 from ignite.engine import State
 from tqdm import tqdm
 
-from lib import checkpoint, console, runs
+from lib import checkpoint, console, malloc, runs
 from lib.common import HYPERPARAMS, Hyperparameters
 from lib.errors import Fault, UsageError
 from lib.stopping import EXIT_CODES, Interrupted
@@ -70,8 +70,10 @@ def main(train: Train, parser: Parser, argv: list[str] | None = None) -> NoRetur
         argv: the arguments, without the script's name; None for the process's.
     """
     console.start_console()
+    malloc.keep_freed_memory()
     try:
         params, args = resolve(parser, argv, script=Path(sys.argv[0]).stem)
+        torch.backends.cudnn.deterministic = True  # a resumed run has to repeat the uninterrupted one
         checkpoint.seed_everything(args.seed)
         state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])
@@ -79,9 +81,10 @@ def main(train: Train, parser: Parser, argv: list[str] | None = None) -> NoRetur
         _exit(f"error: {error}", error.exit_code)
     except OSError as error:
         _exit(f"error: {error.strerror or error} {error.filename or ''}".rstrip(), Fault.exit_code)
-    except (KeyboardInterrupt, Interrupted) as error:
-        code = getattr(error, "exit_code", 128 + signal.SIGINT)
-        _exit("Interrupted before anything was learnt; --resume with the run's folder starts it again.", code)
+    except Interrupted as error:
+        _exit("Interrupted before learning began; --resume with the run's folder starts it again.", error.exit_code)
+    except KeyboardInterrupt:
+        _exit("Stopped at once; what was saved before is kept, and --resume goes on from there.", 128 + signal.SIGINT)
 
 
 def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperparameters, runs.RunOptions]:

@@ -14,7 +14,7 @@ LIB = sorted(PROJECT.glob("lib/*.py"))
 FIELDS = ["Idea", "Parent", "Keeps", "Paper", "Run", "Read"]
 KEEPS = ("exact", "close", "statistics", "changes the task")
 # Leaf modules take plain values: they know neither hyperparameters nor the command line.
-LEAVES = {"atari_wrappers", "dqn_model", "errors", "experience", "losses", "timing"}
+LEAVES = {"atari_wrappers", "dqn_model", "errors", "experience", "losses", "malloc", "timing"}
 
 
 def body(path):
