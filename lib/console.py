@@ -73,7 +73,8 @@ def attach_bars(engine: Engine, exp_source: Any, episodes: Episodes, limit: int,
         bars.append(tqdm(total=limit, desc="Training", initial=episodes.steps(), smoothing=0.1, **manners))
 
     def update(engine: Engine) -> None:
-        bars[0].set_postfix({"mean_100": f"{episodes.mean:.2f}"}, refresh=False)
+        if episodes.returns:
+            bars[0].set_postfix({"mean_100": f"{episodes.mean:.2f}"}, refresh=False)
         bars[0].update(episodes.steps() - bars[0].n)
 
     def close(engine: Engine) -> None:
