@@ -53,7 +53,8 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    return engine.run(common.batch_generator(buffer, params.replay_initial - len(buffer), params.batch_size))
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 
 if __name__ == "__main__":
