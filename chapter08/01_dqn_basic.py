@@ -3,7 +3,7 @@
 
 Idea    learn action values from a replay of what was seen, against a target network that follows slowly
 Parent  none
-Keeps   exact
+Keeps   nothing: it is the root
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_dqn_basic.py --cuda
@@ -29,7 +29,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = experience.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
-    buffer = experience.ReplayBuffer(exp_source, buffer_size=params.replay_size)
+    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -57,4 +57,4 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    options.main(train, parser)
+    options.main(train, parser, NAME)

@@ -29,7 +29,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = experience.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
-    buffer = experience.ReplayBuffer(exp_source, buffer_size=params.replay_size)
+    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -59,4 +59,4 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    options.main(train, parser)
+    options.main(train, parser, NAME)

@@ -116,7 +116,7 @@ def _make(env_id: str) -> gym.Env:
             # AtariPreprocessing skips the frames itself, so that it can take the maximum of the last two.
             env = gym.make(env_id, frameskip=1)
         return env
-    except (gym.error.Error, ImportError) as error:
+    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
             "'package.module:Id' imports package.module first"

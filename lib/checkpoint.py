@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -45,6 +45,9 @@ class VerifiedSaver(BaseSaveHandler):
         self._outdated: list[str] = []
         for leftover in folder.glob("*.tmp"):
             leftover.unlink()
+        for digest in folder.glob("*.pt.sha256"):
+            if not digest.with_suffix("").exists():
+                digest.unlink()
 
     def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
         if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
@@ -126,14 +129,19 @@ def newest(folder: Path) -> dict[str, Any] | None:
     Raises:
         Fault: there are checkpoints, but not one that can be read.
     """
-    files = sorted(folder.glob("step-*.pt"), reverse=True)
-    for file in files:
+    damaged: list[Path] = []
+    for file in sorted(folder.glob("step-*.pt"), reverse=True):
         try:
-            return load(file)
+            content = load(file)
         except Fault as fault:
             log.warning("%s", fault)
-    if files:
-        raise Fault(f"none of the {len(files)} checkpoints in {folder} can be read; nothing there was changed")
+            damaged.append(file)
+        else:
+            for other in damaged:  # out of the way of the rotation, but not lost
+                other.rename(other.with_suffix(".damaged"))
+            return content
+    if damaged:
+        raise Fault(f"none of the {len(damaged)} checkpoints in {folder} can be read; nothing there was changed")
     return None
 
 
@@ -150,7 +158,7 @@ def load(file: Path) -> dict[str, Any]:
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
-    except (OSError, RuntimeError, IndexError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, IndexError, EOFError) as error:
         raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
 
 
@@ -166,14 +174,7 @@ def restore(to_load: Mapping[str, Any], content: Mapping[str, Any]) -> None:
         raise Fault(f"the checkpoint does not fit this script, perhaps it is of another version: {error}") from error
 
 
-def attach(
-    engine: Engine,
-    save: Mapping[str, Any],
-    folder: Path,
-    every: int,
-    steps: Callable[[], int],
-    stopper: Stopper,
-) -> None:
+def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, stopper: Stopper) -> None:
     """Save through ignite's Checkpoint: every so many steps, at the end, and at each best mean return.
 
     A state whose loss is not finite is never saved.
@@ -183,9 +184,9 @@ def attach(
         save: objects with a state_dict by name; at least "net".
         folder: where to.
         every: agent steps between resumable checkpoints.
-        steps: function () -> agent steps so far, which number the files.
-        stopper: knows whether the state is a good one.
+        stopper: counts the steps, and knows whether the state is a good one.
     """
+    steps = stopper.steps
     saver = VerifiedSaver(folder)
 
     def handler(kind: str, objects: Mapping[str, Any], keep: int) -> Checkpoint:
@@ -194,7 +195,7 @@ def attach(
             objects, saver, n_saved=keep, filename_pattern=pattern, global_step_transform=lambda *_: steps()
         )
         there = sorted((int(file.stem.removeprefix(f"{kind}-")), file.name) for file in folder.glob(f"{kind}-*.pt"))
-        # A newer one than the state is damaged, or of a stretch that will be run again: it is not counted.
+        # A newer one than the state is of a stretch that will be run again, and written again then.
         made.load_state_dict({"_saved": [(step, name) for step, name in there if step <= steps()]})
         return made
 

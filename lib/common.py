@@ -17,7 +17,7 @@ from ptan.ignite import EpisodeEvents
 from torch import nn
 from torch.nn import functional as F
 
-from lib import atari_wrappers, checkpoint, console, losses, telemetry, timing
+from lib import atari_wrappers, checkpoint, console, telemetry, timing
 from lib.errors import UsageError
 from lib.runs import Run, RunOptions
 from lib.stopping import Stopper
@@ -31,7 +31,7 @@ class Hyperparameters:
 
     Attributes:
         env_name: gymnasium id.
-        stop_reward: mean return of the last 100 training episodes that counts as solved.
+        stop_reward: mean return of the last 100 training episodes that counts as solved; None for nothing does.
         run_name: part of the run folder's name.
         replay_size: transitions that the replay holds.
         replay_initial: agent steps of random play before learning.
@@ -47,7 +47,7 @@ class Hyperparameters:
     """
 
     env_name: str
-    stop_reward: float
+    stop_reward: float | None
     run_name: str
     replay_size: int
     replay_initial: int
@@ -77,8 +77,12 @@ class Hyperparameters:
         for name in (*counts, "checkpoint_every"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
         _require(0.0 < self.learning_rate < math.inf, self, "learning_rate", "above 0")
-        _require(not math.isnan(self.stop_reward), self, "stop_reward", "a number")
+        for name in ("stop_reward", "milestone"):
+            bound = getattr(self, name)
+            _require(bound is None or math.isfinite(bound), self, name, "a finite number, or none")
         _require(self.replay_initial <= self.replay_size, self, "replay_initial", f"at most {self.replay_size=}")
+        _require(self.batch_size <= self.replay_initial, self, "batch_size", f"at most {self.replay_initial=}")
+        _require(self.max_steps > self.replay_initial, self, "max_steps", f"above {self.replay_initial=}")
         fits = re.fullmatch(r"[A-Za-z0-9._-]+", self.run_name)
         _require(fits is not None, self, "run_name", "letters, digits, '.', '_' and '-', as it names a folder")
 
@@ -161,15 +165,21 @@ def unpack_batch(
     Returns:
         states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and
         last_states (batch, ...), in which a missing last state is the first one: its value is masked anyway.
+
+    Raises:
+        TypeError: an action is no whole number.
     """
     states = [np.asarray(exp.state) for exp in batch]
     dones = [exp.last_state is None for exp in batch]
     last_states = [
         state if done else np.asarray(exp.last_state) for exp, state, done in zip(batch, states, dones, strict=True)
     ]
+    actions = np.array([exp.action for exp in batch])
+    if actions.dtype.kind not in "iu":
+        raise TypeError(f"the actions of the batch are {actions.dtype}; they have to be whole numbers")
     return (
         np.stack(states),
-        np.array([exp.action for exp in batch], dtype=np.int64),
+        actions.astype(np.int64),
         np.array([exp.reward for exp in batch], dtype=np.float32),
         np.array(dones, dtype=np.uint8),
         np.stack(last_states),
@@ -196,15 +206,34 @@ def calc_loss_dqn(
 
     Returns:
         A scalar, to be minimised in net's parameters.
+
+    Raises:
+        ValueError: a network gives another shape.
+        TypeError: a network gives no floating-point numbers, or a batch's actions are not whole ones.
     """
     states, actions, rewards, dones, last_states = (
         torch.as_tensor(array, device=device) for array in unpack_batch(batch)
     )
-    values = losses.values_of(net(states), actions)
+    q_values = net(states)
+    _check("q_values", q_values, (len(batch), None))
+    values = q_values.gather(1, actions.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad() if no_grad else nullcontext():
-        next_values = tgt_net(last_states).max(dim=1).values
-        targets = losses.td_targets(rewards, dones.bool(), next_values, gamma)
+        next_q_values = tgt_net(last_states)
+        _check("next_q_values", next_q_values, tuple(q_values.shape))
+        next_values = next_q_values.max(dim=1).values.masked_fill(dones.bool(), 0.0)
+        targets = rewards + gamma * next_values
     return F.mse_loss(values, targets.detach())
+
+
+def _check(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
+    fits = tensor.ndim == len(shape) and all(
+        want in (None, size) for want, size in zip(shape, tensor.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if want is None else str(want) for want in shape)
+        raise ValueError(f"{name} have the shape {tuple(tensor.shape)}; it has to be ({wanted})")
+    if not tensor.is_floating_point():
+        raise TypeError(f"{name} are {tensor.dtype}; they have to be of a floating-point type")
 
 
 class EpsilonTracker:
@@ -281,62 +310,69 @@ def setup_ignite(
     def steps() -> int:
         return getattr(exp_source, "steps_done", engine.state.iteration)  # ptan's own source makes one an iteration
 
-    bounds = (params.stop_reward,) if params.milestone is None else (params.milestone, params.stop_reward)
-    episodes = telemetry.Episodes(exp_source, bounds, steps)
-    board = telemetry.TensorBoard(run.path)
+    episodes = telemetry.Episodes(exp_source, steps, params.stop_reward, params.milestone)
+    files = telemetry.GrowingFiles(run.path)
     stopper = Stopper(steps, args.stop_after or params.max_steps, args.time_limit)
     speed = timing.Speed(exp_source, steps)
-
-    state = {"source": exp_source, "episodes": episodes, "files": board, **(save or {})}
+    state = {"source": exp_source, "episodes": episodes, **(save or {})}
     if not params.checkpoint_replay:
         state.pop("replay", None)
-    # These are brought back when the engine starts: it would reset the first two, and what comes before it
-    # draws random numbers.
+
+    content = checkpoint.newest(run.checkpoints) if args.resume else None
+    if content is not None:
+        checkpoint.restore(state, content)
+        log.info("Resumed at step %s.", f"{steps():,}")
+    elif args.resume and telemetry.last_step(run.path) > params.replay_initial:
+        raise UsageError(f"{run.path} has learnt, but has no checkpoint any more; start a new run")
+    elif args.resume:
+        log.info("Nothing had been learnt yet: the run starts again from its beginning.")
+    if steps() >= stopper.step_limit:
+        raise UsageError(f"{run.path} is at step {steps():,} already; give --stop-after more than that")
+    warm_up = 0 if content is not None and "replay" in content else params.replay_initial
+    # Only now, when nothing can be refused any more, is a file of the run changed.
+    files.load_state_dict(content["files"] if content is not None else {})
+    board = telemetry.TensorBoard(run.path)
+    files.flush = board.flush
     late = {
         "iteration": checkpoint.Iteration(engine),
         "average": board.average,
         "random": checkpoint.RandomState(),
     }
-    content = checkpoint.newest(run.checkpoints) if args.resume else None
-    if content is not None:
-        checkpoint.restore(state, content)
-        log.info("Resumed at step %s.", f"{steps():,}")
-    elif args.resume:
-        if telemetry.last_step(run.path) > params.replay_initial:
-            raise UsageError(f"{run.path} has learnt, but has no checkpoint any more; start a new run")
-        board.load_state_dict({})
-        log.info("Nothing had been learnt yet: the run starts again from its beginning.")
-    if steps() >= stopper.step_limit:
-        raise UsageError(f"{run.path} is at step {steps():,} already; give --stop-after more than that")
-    warm_up = 0 if content is not None and "replay" in content else params.replay_initial
+    resumed = None if content is None else {name: content[name] for name in late}
+    content = None  # and with it the second copy of the replay
 
-    speed.attach(engine)  # first, as its timers stop when the iteration does
-    stopper.attach(engine)  # before those who ask whether the state is a good one
+    # The order of these is the order of what happens when an iteration is completed.
+    speed.attach(engine)
+    stopper.watch_loss(engine)
     episodes.attach(engine)
-    board.attach(engine, episodes.steps, extra_metrics)
+    board.attach(engine, steps, extra_metrics)
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
+    console.attach_start(engine, speed)
     if not args.quiet:
         console.attach_lines(engine, episodes, speed, steps() + warm_up)
         console.attach_bars(engine, exp_source, episodes, stopper.step_limit, warm_up)
-    console.attach_start(engine, speed)
+    stopper.watch_ends(engine)
     if save is not None:
-        checkpoint.attach(engine, state | late, run.checkpoints, params.checkpoint_every, steps, stopper)
+        checkpoint.attach(engine, state | late | {"files": files}, run.checkpoints, params.checkpoint_every, stopper)
 
     @engine.on(Events.STARTED)
     def started(engine: Engine) -> None:
-        if content is not None:
-            checkpoint.restore(late, content)
+        # As the last of its handlers: ignite has reset the iteration and the average by now, and nothing comes
+        # after it that draws random numbers.
+        if resumed is not None:
+            checkpoint.restore(late, resumed)
 
     @engine.on(Events.COMPLETED)
     def completed(engine: Engine) -> None:
-        state: Any = engine.state
-        state.stopped = stopper.reason
+        engine_state: Any = engine.state
+        engine_state.stopped = stopper.reason
         run.write_json("result.json", telemetry.result(engine, stopper.reason, episodes, speed))
         envs = getattr(exp_source, "pool", ())
         frame_skip = atari_wrappers.frame_skip(envs[0]) if envs else 1
         console.log_result(engine, stopper.reason, episodes, speed, frame_skip, run.path)
         board.close()
         run.close()
+        stopper.release_signals()
 
     return run

@@ -9,6 +9,7 @@ from ignite.engine import Engine, Events
 from ptan.ignite import EpisodeEvents
 from tqdm import tqdm
 
+from lib.stopping import NOT_FINITE, SOLVED
 from lib.telemetry import Episodes
 from lib.timing import Speed, TrainingEvents, clock_face
 
@@ -19,8 +20,11 @@ class Console(logging.Handler):
     """Writes log lines to standard output without tearing a progress bar apart."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        with tqdm.external_write_mode(file=sys.stdout):
-            print(self.format(record), flush=True)
+        try:
+            with tqdm.external_write_mode(file=sys.stdout):
+                print(self.format(record), flush=True)
+        except OSError:
+            logging.getLogger("lib").removeHandler(self)  # nobody listens any more, and a run need not die of it
 
 
 def start_console() -> None:
@@ -73,9 +77,13 @@ def attach_bars(engine: Engine, exp_source: Any, episodes: Episodes, limit: int,
         bars.append(tqdm(total=limit, desc="Training", initial=episodes.steps(), smoothing=0.1, **manners))
 
     def update(engine: Engine) -> None:
-        if episodes.returns:
-            bars[0].set_postfix({"mean_100": f"{episodes.mean:.2f}"}, refresh=False)
-        bars[0].update(episodes.steps() - bars[0].n)
+        for bar in bars:
+            if episodes.returns:
+                bar.set_postfix({"mean_100": f"{episodes.mean:.2f}"}, refresh=False)
+            try:
+                bar.update(episodes.steps() - bar.n)
+            except OSError:
+                bar.disable = True  # nobody watches any more
 
     def close(engine: Engine) -> None:
         while bars:
@@ -120,10 +128,15 @@ def log_result(
         "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
         *(speed.overall, speed.overall * frame_skip, speed.updates_per_second),
     )
-    if stopped == "solved":
+    if stopped == SOLVED:
         log.info(
             "Game solved in %s, after %d episodes and %d iterations!",
             *(clock_face(episodes.seconds), episodes.count, engine.state.iteration),
+        )
+    elif stopped == NOT_FINITE:
+        log.info(
+            "Stopped at step %s: %s. The last good state is in %s; try a new run with a smaller learning_rate.",
+            *(f"{episodes.steps():,}", stopped, folder / "checkpoints"),
         )
     else:
         log.info("Stopped at step %s: %s. Go on with --resume %s", f"{episodes.steps():,}", stopped, folder)

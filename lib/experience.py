@@ -11,22 +11,20 @@ What differs from ptan 0.8.1, and why:
 4. Both have a state_dict: a run that stops and goes on is bit for bit the run that did not stop.
 """
 
-import hashlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-import psutil
 import ptan
 import torch
 from ptan.experience import ExperienceFirstLast
 
-from lib.atari_wrappers import FrameStack, LazyFrames
+from lib import memory, packing
+from lib.atari_wrappers import FrameStack
 from lib.errors import UsageError
 from lib.timing import Stopwatch, since_process_start
 
@@ -50,7 +48,7 @@ class Episode(NamedTuple):
 
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:
-    """The reset seed of an environment's n-th episode: 32 bits that differ for every combination."""
+    """The reset seed of an environment's n-th episode: 32 bits hashed from all three."""
     return int(np.random.SeedSequence((seed, environment, episode)).generate_state(1)[0])
 
 
@@ -149,12 +147,12 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         slots = [
             {
                 "episode": slot.episode,
-                "actions": torch.tensor(slot.actions, dtype=torch.int16),
+                "actions": torch.tensor(slot.actions, dtype=torch.int64),
                 "state": None if slot.state is None else torch.from_numpy(np.array(slot.state)),
             }
             for slot in self._slots
         ]
-        return {"steps_done": self.steps_done, "slots": slots, "ready": _pack(self._ready)}
+        return {"steps_done": self.steps_done, "slots": slots, "ready": packing.pack(self._ready)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state["slots"]) != len(self._slots):
@@ -164,35 +162,45 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
             slot.episode = saved["episode"]
             if saved["state"] is not None:
                 self._replay(index, slot, saved)
-        self._ready = deque(_unpack(state["ready"]))
+        self._ready = deque(packing.unpack(state["ready"]))
 
     def _replay(self, index: int, slot: _Slot, saved: dict[str, Any]) -> None:
         self._reset(index, slot)
         for action in saved["actions"].tolist():
-            slot.state, reward, *_ = slot.env.step(action)
+            slot.state, reward, terminated, truncated, _ = slot.env.step(action)
             slot.actions.append(action)
             slot.total += float(reward)
-        if not np.array_equal(np.asarray(slot.state), saved["state"].numpy()):
-            log.warning(
-                "Environment %d does not repeat itself from its seed and actions: the resumed run is a good "
-                "continuation, but not bit for bit the uninterrupted one.",
-                index,
-            )
+            if terminated or truncated:
+                break
+        if len(slot.actions) == len(saved["actions"]) and np.array_equal(slot.state, saved["state"].numpy()):
+            return
+        log.warning(
+            "Environment %d does not repeat itself from its seed and actions: the resumed run is a good "
+            "continuation, but not bit for bit the uninterrupted one.",
+            index,
+        )
+        slot.episode += 1
+        self._reset(index, slot)
 
 
 class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
     """ptan's uniform ring of the last `buffer_size` transitions, with a memory forecast and a state_dict.
 
+    Args:
+        experience_source: where `populate` takes transitions from.
+        buffer_size: how many are kept.
+        saved: whether checkpoints will hold the ring, which takes a copy of its frames for a moment.
+
     Raises:
-        UsageError: the full ring would not fit into this machine's free memory.
+        UsageError: the full ring would not fit into the memory that is free.
     """
 
     # Measured: a transition's numbers and the headers of its objects, beside its frame.
     OVERHEAD = 700
 
-    def __init__(self, experience_source: ExperienceSourceFirstLast, buffer_size: int):
+    def __init__(self, experience_source: ExperienceSourceFirstLast, buffer_size: int, saved: bool = True):
         super().__init__(experience_source, buffer_size)
-        needed, free = self.forecast(experience_source.pool[0], buffer_size), free_memory()
+        needed, free = self.forecast(experience_source.pool[0], buffer_size, saved), memory.free()
         if needed > free:
             fitting = int(0.8 * buffer_size * free / needed)
             raise UsageError(
@@ -205,80 +213,18 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         )
 
     @classmethod
-    def forecast(cls, env: gym.Env, buffer_size: int) -> int:
-        """Bytes that the full ring takes: a new frame a transition, and the copy of it made while saving."""
+    def forecast(cls, env: gym.Env, buffer_size: int, saved: bool) -> int:
+        """Bytes that the full ring takes, a new frame a transition, with the copy of the frames made while saving."""
         space = env.observation_space
         assert space.shape is not None
         assert space.dtype is not None
         shape = space.shape[1:] if isinstance(env, FrameStack) else space.shape
-        return buffer_size * (2 * int(np.prod(shape)) * space.dtype.itemsize + cls.OVERHEAD)
+        frame = int(np.prod(shape)) * space.dtype.itemsize
+        return buffer_size * (frame * (2 if saved else 1) + cls.OVERHEAD)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"pos": self.pos, "transitions": _pack(self.buffer)}
+        return {"pos": self.pos, "transitions": packing.pack(self.buffer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.buffer = _unpack(state["transitions"])
+        self.buffer = packing.unpack(state["transitions"])
         self.pos = state["pos"]
-
-
-def free_memory() -> int:
-    """Bytes that this process can still take: the machine's, or what is left of its control group's limit."""
-    free = psutil.virtual_memory().available
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, int(limit) - used)
-
-
-def _pack(transitions: Sequence[ExperienceFirstLast] | deque[ExperienceFirstLast]) -> dict[str, Any]:
-    """Transitions as tensors that torch.load(weights_only=True) gives back, every frame once.
-
-    Neighbouring states share their frames, so most are known by identity; the rest are told apart by content,
-    as a resumed run has copies where the uninterrupted one has the same object.
-    """
-    row_of_object: dict[int, int] = {}
-    row_of_content: dict[bytes, int] = {}
-    frames: list[np.ndarray] = []
-
-    def row(frame: np.ndarray) -> int:
-        known = row_of_object.get(id(frame))
-        if known is None:
-            known = row_of_content.setdefault(hashlib.sha256(np.ascontiguousarray(frame).data).digest(), len(frames))
-            row_of_object[id(frame)] = known
-            if known == len(frames):
-                frames.append(frame)
-        return known
-
-    def rows(state: Any) -> list[int]:
-        return [row(frame) for frame in (state.frames if isinstance(state, LazyFrames) else (state,))]
-
-    firsts = [rows(t.state) for t in transitions]
-    lasts = [None if t.last_state is None else rows(t.last_state) for t in transitions]
-    return {
-        "frames": torch.from_numpy(np.stack(frames)) if frames else None,
-        "lazy": bool(transitions) and isinstance(transitions[0].state, LazyFrames),
-        "states": torch.tensor(firsts, dtype=torch.int32),
-        "last_states": torch.tensor([last or f for last, f in zip(lasts, firsts, strict=True)], dtype=torch.int32),
-        "dones": torch.tensor([last is None for last in lasts]),
-        "actions": torch.tensor([t.action for t in transitions], dtype=torch.int64),
-        "rewards": torch.tensor([t.reward for t in transitions], dtype=torch.float64),
-    }
-
-
-def _unpack(packed: dict[str, Any]) -> list[ExperienceFirstLast]:
-    if packed["frames"] is None:
-        return []
-    # Copies, not views: a view would keep the whole block alive until its last frame has left the ring.
-    frames = [frame.copy() for frame in packed["frames"].numpy()]
-
-    def state(rows: list[int]) -> Any:
-        return LazyFrames(tuple(frames[row] for row in rows)) if packed["lazy"] else frames[rows[0]]
-
-    columns = (packed[name].tolist() for name in ("states", "actions", "rewards", "last_states", "dones"))
-    return [
-        ExperienceFirstLast(state(first), action, reward, None if done else state(last))
-        for first, action, reward, last, done in zip(*columns, strict=True)
-    ]

@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import math
 import re
 import signal
 import sys
@@ -16,20 +15,22 @@ import torch
 from ignite.engine import State
 from tqdm import tqdm
 
-from lib import checkpoint, console, malloc, runs
+from lib import checkpoint, console, memory, runs
 from lib.common import HYPERPARAMS, Hyperparameters
 from lib.errors import Fault, UsageError
 from lib.stopping import EXIT_CODES, Interrupted
-
-COMMON = frozenset(
-    ("device", "game", "env_id", "seed", "set", "stop_after", "time_limit", "resume", "runs_dir", "quiet")
-)
 
 Train = Callable[[Hyperparameters, runs.RunOptions], State]
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line."""
+    """argparse whose complaints are one line.
+
+    Attributes:
+        common: names of the options that every script has; all others are the script's own knobs.
+    """
+
+    common: frozenset[str] = frozenset()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
@@ -39,42 +40,37 @@ def parser(doc: str | None) -> Parser:
     """The common options; a script adds its own to what this returns, and they reach it as `options.knobs`."""
     summary = (doc or "").split("\n\n")[0]
     made = Parser(description=summary, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    common = made.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
-    common.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda")
-    common.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)")
-    common.add_argument("--game", metavar="G", help=f"hyperparameters: {', '.join(HYPERPARAMS)} (default: pong)")
-    common.add_argument("--env-id", metavar="ID", help="another gymnasium id, learnt with --game's hyperparameters")
-    common.add_argument("--seed", metavar="N", type=natural, help="seed of everything random (default: 1)")
-    common.add_argument(
-        "--set", metavar="FIELD=VALUE", action="append", help="override a hyperparameter; may be repeated"
+    group = made.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
+    options = (
+        group.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
+        group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
+        group.add_argument("--game", metavar="G", help=f"hyperparameters: {', '.join(HYPERPARAMS)} (default: pong)"),
+        group.add_argument("--env-id", metavar="ID", help="another gymnasium id, with --game's hyperparameters"),
+        group.add_argument("--seed", metavar="N", type=seed, help="seed of everything random (default: 1)"),
+        group.add_argument("--set", metavar="FIELD=VALUE", action="append", help="a hyperparameter; may be repeated"),
+        group.add_argument("--stop-after", metavar="STEPS", type=positive, help="agent steps (default: max_steps)"),
+        group.add_argument("--time-limit", metavar="SECONDS", type=positive, help="of this process (default: none)"),
+        group.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or the folder's name"),
+        group.add_argument("--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)"),
+        group.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode"),
     )
-    common.add_argument(
-        "--stop-after",
-        metavar="STEPS",
-        type=positive,
-        help="agent steps, warm-up included (default: max_steps)",
-    )
-    common.add_argument("--time-limit", metavar="SECONDS", type=positive, help="of this process (default: none)")
-    common.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or the folder's name")
-    common.add_argument("--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)")
-    common.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode")
+    made.common = frozenset(option.dest for option in options)
     return made
 
 
-def main(train: Train, parser: Parser, argv: list[str] | None = None) -> NoReturn:
+def main(train: Train, parser: Parser, script: str, argv: list[str] | None = None) -> NoReturn:
     """Parse, seed, train, and exit: 0 solved or a limit reached, 2 wrong use, 1 a fault, 128 + n on signal n.
 
     Args:
         train: (params, args) -> the engine's final state, as setup_ignite leaves it.
         parser: what `parser` made, with the script's own options.
+        script: the script's name, "01_baseline".
         argv: the arguments, without the script's name; None for the process's.
     """
     console.start_console()
-    malloc.keep_freed_memory()
     try:
-        params, args = resolve(parser, argv, script=Path(sys.argv[0]).stem)
-        torch.backends.cudnn.deterministic = True  # a resumed run has to repeat the uninterrupted one
-        checkpoint.seed_everything(args.seed)
+        params, args = resolve(parser, argv, script)
+        prepare(args.seed)
         state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])
     except (UsageError, Fault) as error:
@@ -84,7 +80,14 @@ def main(train: Train, parser: Parser, argv: list[str] | None = None) -> NoRetur
     except Interrupted as error:
         _exit("Interrupted before learning began; --resume with the run's folder starts it again.", error.exit_code)
     except KeyboardInterrupt:
-        _exit("Stopped at once; what was saved before is kept, and --resume goes on from there.", 128 + signal.SIGINT)
+        _exit("Stopped at once. What was saved before is kept, and --resume goes on from there.", 128 + signal.SIGINT)
+
+
+def prepare(seed: int) -> None:
+    """What has to be set in a process before anything is built in it."""
+    memory.keep_freed_memory()
+    torch.backends.cudnn.deterministic = True  # a resumed run has to repeat the uninterrupted one
+    checkpoint.seed_everything(seed)
 
 
 def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperparameters, runs.RunOptions]:
@@ -94,7 +97,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperp
         UsageError: the command line is wrong, or does not fit the run to resume.
     """
     given = vars(parser.parse_args(argv))
-    knobs = {name: given.pop(name) for name in list(given) if name not in COMMON}
+    knobs = {name: given.pop(name) for name in list(given) if name not in parser.common}
     if "runs_dir" in given:
         given["runs_dir"] = given["runs_dir"].absolute()
     given["device"] = usable_device(given.get("device", "cpu"))
@@ -102,7 +105,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperp
     env_id = given.pop("env_id", None)
     if "resume" in given:
         given["resume"] = runs.find(given["resume"], given.get("runs_dir", runs.DEFAULT_RUNS_DIR))
-        params = _resumed(given, env_id, overrides, knobs, parser, script)
+        # Parsed again on top of None for each knob, to learn which were asked for and which are defaults.
+        asked = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
+        knobs = {name: asked[name] for name in knobs}
+        params = _resumed(given, env_id, overrides, knobs, script)
     else:
         params = _new(given.setdefault("game", "pong"), env_id, overrides)
         if "stop_after" in given and given["stop_after"] <= params.replay_initial:
@@ -155,11 +161,11 @@ def override(params: Hyperparameters, assignments: list[str]) -> Hyperparameters
         raise UsageError(f"--set: {error}") from error
 
 
-def natural(text: str) -> int:
-    """argparse type: a whole number of at least 0."""
+def seed(text: str) -> int:
+    """argparse type: a whole number that every generator takes as its seed, 0 to 2**32 - 1."""
     value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below 0")
+    if not 0 <= value < 2**32:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
     return value
 
 
@@ -212,7 +218,10 @@ def _new(game: str, env_id: str | None, overrides: list[str]) -> Hyperparameters
     if env_id is not None:
         # Another environment has another bound; until --set stop_reward names it, only a limit ends the run.
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)
-        params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=math.inf, milestone=None)
+        try:
+            params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=None, milestone=None)
+        except ValueError as error:
+            raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
     return override(params, overrides)
 
 
@@ -221,7 +230,6 @@ def _resumed(
     env_id: str | None,
     overrides: list[str],
     knobs: dict[str, Any],
-    parser: Parser,
     script: str,
 ) -> Hyperparameters:
     """The run's hyperparameters; completes `given` and `knobs` from it, and refuses whatever differs."""
@@ -233,7 +241,7 @@ def _resumed(
         params = Hyperparameters(**recorded["hyperparameters"])
     except (TypeError, ValueError) as error:
         raise UsageError(
-            f"{run} was made by another version of this project ({recorded.get('commit')}): {error}"
+            f"{run} was made by another version of this project ({recorded['sessions'][0]['commit']}): {error}"
         ) from error
     asked = override(params, overrides)
     if env_id is not None:
@@ -247,8 +255,8 @@ def _resumed(
         if given.setdefault(name, recorded[name]) != recorded[name]:
             differing[name] = (recorded[name], given[name])
     for name, value in knobs.items():
-        knobs[name] = recorded["knobs"].get(name, value)
-        if value not in (parser.get_default(name), knobs[name]):
+        knobs[name] = recorded["knobs"][name]
+        if value not in (None, knobs[name]):
             differing[name] = (knobs[name], value)
     if differing:
         changes = "; ".join(f"{name} is {old!r}, asked for {new!r}" for name, (old, new) in differing.items())

@@ -11,6 +11,7 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[-k]/
 
 import dataclasses
 import json
+import logging
 import os
 import platform
 import subprocess
@@ -25,6 +26,8 @@ import psutil
 import torch
 
 from lib.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 PROJECT = Path(__file__).resolve().parents[1]
 DEFAULT_RUNS_DIR = PROJECT / "runs"
@@ -58,12 +61,10 @@ class RunOptions:
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["knobs"][name]
-        except KeyError:
-            raise AttributeError(
-                f"no option {name!r}; the script's own are {', '.join(self.__dict__['knobs'])}"
-            ) from None
+        knobs = self.__dict__.get("knobs", {})
+        if name not in knobs:
+            raise AttributeError(f"no option {name!r}; the script's own are {', '.join(knobs) or 'none'}")
+        return knobs[name]
 
 
 class Run:
@@ -86,19 +87,33 @@ class Run:
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout as error:
-            raise UsageError(
-                f"{self.path} is in use by process {(self.path / 'pid').read_text()}; stop that one first"
-            ) from error
+            pid = self.path / "pid"
+            holder = pid.read_text() if pid.exists() else "of unknown number"
+            raise UsageError(f"{self.path} is in use by process {holder}; stop that one first") from error
         (self.path / "pid").write_text(str(os.getpid()))
         self.checkpoints.mkdir(exist_ok=True)
-        if not options.resume:
+        if options.resume:
+            self._add_session(options)
+        else:
             self.write_json("params.json", describe(script, params, options))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of the folder as a whole or not at all."""
         temporary = self.path / f".{name}.tmp"
-        temporary.write_text(json.dumps(content, indent=2, default=str) + "\n")
+        temporary.write_text(json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
         temporary.replace(self.path / name)
+
+    def _add_session(self, options: RunOptions) -> None:
+        """Note in params.json that another process goes on, and say in what it differs from the one before."""
+        recorded = read_params(self.path)
+        now = session(options)
+        before = recorded["sessions"][-1]
+        changed = [name for name in ("commit", "versions", "machine") if now[name] != before[name]]
+        if changed:
+            log.warning(
+                "Other than before: %s. The run may not be bit for bit the uninterrupted one.", ", ".join(changed)
+            )
+        self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], now]})
 
     def close(self) -> None:
         """Let others work in the folder; the lock also ends with the process, however that dies."""
@@ -128,7 +143,7 @@ def read_params(path: Path) -> dict[str, Any]:
     """
     try:
         content = json.loads((path / "params.json").read_text())
-        missing = {"script", "hyperparameters", "seed", "game", "knobs"} - set(content)
+        missing = {"script", "hyperparameters", "seed", "game", "knobs", "sessions"} - set(content)
     except (ValueError, TypeError) as error:
         raise UsageError(f"{path / 'params.json'} cannot be read: {error}") from error
     if missing:
@@ -144,6 +159,13 @@ def describe(script: str, params: Any, options: RunOptions) -> dict[str, Any]:
         "seed": options.seed,
         "hyperparameters": dataclasses.asdict(params),
         "knobs": options.knobs,
+        "sessions": [session(options)],
+    }
+
+
+def session(options: RunOptions) -> dict[str, Any]:
+    """By what, when and where this process works on a run; a resumed run has one of these for each process."""
+    return {
         "argv": sys.argv,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
         "commit": commit(),

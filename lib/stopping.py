@@ -1,6 +1,5 @@
 """Why and how a run ends, and which exit code tells."""
 
-import math
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +26,7 @@ class Interrupted(BaseException):
 class Stopper:
     """Ends the run when it is solved, at a limit, on a loss that is no number, or on a signal.
 
-    The first signal lets the iteration end, so that a whole state is saved; a second one ends the process.
+    A signal lets the iteration end and the state be saved; a second one ends the process at once.
 
     Args:
         steps: function () -> agent steps so far.
@@ -46,55 +45,62 @@ class Stopper:
         self._learning = False
         self._previous: dict[int, Any] = {}
 
-    def attach(self, engine: Engine) -> None:
-        """Attach first of all handlers: whoever saves asks `reason` whether the state is a good one."""
-        engine.add_event_handler(
-            Events.ITERATION_COMPLETED, self._quietly(TerminateOnNan(lambda output: output["loss"]))
-        )
-        if self.time_limit is not None:
-            time_limit = self._quietly(TimeLimit(self.time_limit))
-            time_limit.start_time -= since_process_start()
-            engine.add_event_handler(Events.ITERATION_COMPLETED, time_limit)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self._judge)
-        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
-        engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, self.stop, SOLVED)
-        engine.add_event_handler(Events.STARTED, self._catch_signals)
-        engine.add_event_handler(Events.COMPLETED, self._release_signals)
+    def watch_loss(self, engine: Engine) -> None:
+        """Attach before all that records or saves an iteration: they ask `reason` whether its state is a good one."""
+        self._attach(engine, TerminateOnNan(lambda output: output["loss"]), NOT_FINITE)
 
-    def stop(self, engine: Engine, reason: str) -> None:
-        """End the run after this iteration; the first reason given is kept."""
+    def watch_ends(self, engine: Engine) -> None:
+        """Attach after the episodes have been counted: solved goes before a limit reached in the same iteration."""
+        if self.time_limit is not None:
+            limit = TimeLimit(self.time_limit)
+            limit.start_time -= since_process_start()
+            self._attach(engine, limit, TIME)
+        engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, self._stop, SOLVED)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
+        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
+        engine.add_event_handler(Events.STARTED, self._catch_signals)
+
+    def release_signals(self) -> None:
+        """Give the signals back to whoever had them; called once the end of the run is saved."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}
+
+    def _attach(self, engine: Engine, handler: Any, reason: str) -> None:
+        handler.logger.disabled = True  # the run itself says why it ends
+
+        def watch(engine: Engine) -> None:
+            before = engine.should_terminate
+            handler(engine)
+            if engine.should_terminate and not before:
+                self.reason = self.reason or reason
+
+        engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
+
+    def _stop(self, engine: Engine, reason: str) -> None:
         self.reason = self.reason or reason
         engine.terminate()
 
-    def _judge(self, engine: Engine) -> None:
-        output: Any = engine.state.output
-        if not math.isfinite(output["loss"]):
-            self.reason = NOT_FINITE
-        elif engine.should_terminate:
-            self.reason = self.reason or TIME
-        elif self.steps() >= self.step_limit:
-            self.stop(engine, STEPS)
+    def _iteration_completed(self, engine: Engine) -> None:
+        if self.steps() >= self.step_limit:
+            self._stop(engine, STEPS)
+        elif self.reason is not None:  # a signal came; ending in the middle of an iteration would lose its learning
+            engine.terminate()
 
     def _learning_started(self, engine: Engine) -> None:
         self._learning = True
 
     def _catch_signals(self, engine: Engine) -> None:
         def on_signal(number: int, frame: Any) -> None:
-            self._release_signals(engine)
             if not self._learning:
+                self.release_signals()
                 raise Interrupted(number)
-            self.stop(engine, signal.Signals(number).name)
+            self.reason = self.reason or signal.Signals(number).name
+            for known, handler in self._previous.items():
+                # A closing terminal says so more than once.
+                hangs_up = signal.Signals(known).name == "SIGHUP"
+                signal.signal(known, signal.SIG_IGN if hangs_up else handler)
 
         # nohup has SIGHUP ignored, and that stays so; SIGINT is ignored in any script's background job.
         heard = [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
         self._previous = {number: signal.signal(number, on_signal) for number in heard}
-
-    def _release_signals(self, engine: Engine) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-        self._previous = {}
-
-    @staticmethod
-    def _quietly(handler: Any) -> Any:
-        handler.logger.disabled = True  # the run itself says why it ends
-        return handler

@@ -3,6 +3,7 @@
 import csv
 import logging
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -33,7 +34,8 @@ class Episodes:
     """Counts finished episodes and fires ptan's episode events; solved by the true mean of the last 100.
 
     Attributes:
-        bounds: mean returns whose first reaching is recorded; the highest means solved.
+        stop_reward: the mean return that means solved, or None.
+        milestone: another one whose first reaching is recorded, or None.
         count: episodes finished so far; `last` is the newest of them.
         reached: by bound, when it was first reached: seconds, step, episode, iteration.
         best_mean: the highest mean of the last (10 to 100) episodes so far.
@@ -41,9 +43,16 @@ class Episodes:
 
     MINIMUM = 10  # episodes before a mean can be the best
 
-    def __init__(self, exp_source: Any, bounds: tuple[float, ...], steps: Callable[[], int]):
+    def __init__(
+        self,
+        exp_source: Any,
+        steps: Callable[[], int],
+        stop_reward: float | None,
+        milestone: float | None = None,
+    ):
         self.exp_source = exp_source
-        self.bounds = tuple(sorted(bounds))
+        self.stop_reward = stop_reward
+        self.milestone = milestone
         self.steps = steps
         self.count = 0
         self.last: Episode | None = None
@@ -98,8 +107,8 @@ class Episodes:
     def _check_bounds(self, engine: Engine) -> None:
         if len(self.returns) < WINDOW:
             return
-        for bound in self.bounds:
-            if self.mean >= bound and str(bound) not in self.reached:
+        for bound in (self.milestone, self.stop_reward):
+            if bound is not None and self.mean >= bound and str(bound) not in self.reached:
                 self.reached[str(bound)] = {
                     "seconds": self.seconds,
                     "step": self.steps(),
@@ -107,7 +116,7 @@ class Episodes:
                     "iteration": engine.state.iteration,
                 }
                 log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, clock_face(self.seconds))
-        if self.mean >= self.bounds[-1]:
+        if self.stop_reward is not None and self.mean >= self.stop_reward:
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
     def state_dict(self) -> dict[str, Any]:
@@ -160,60 +169,68 @@ def last_step(folder: Path) -> int:
 
 
 class TensorBoard:
-    """TensorBoard's scalars; its state_dict holds the files' sizes, so that a resumed run doubles nothing.
-
-    Args:
-        folder: the run folder.
-        appended: other files of the folder that only grow, cut back in the same way.
+    """TensorBoard's scalars, by ignite's own handlers.
 
     Attributes:
         average: the smoothed loss.
     """
 
-    def __init__(self, folder: Path, appended: tuple[str, ...] = ("episodes.csv",)):
-        self.folder = folder
-        self.appended = appended
+    def __init__(self, folder: Path):
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
-        self.logger: TensorboardLogger | None = None
+        self.logger = TensorboardLogger(log_dir=folder)
 
     def attach(self, engine: Engine, steps: Callable[[], int], extra_metrics: Sequence[str]) -> None:
         """Write episodes/* by episode as they end, train/* and time/* by agent step every 100 iterations."""
-        self.average.attach(engine, "avg_loss")
-        self.logger = TensorboardLogger(log_dir=self.folder)
-        self.logger.attach(
-            engine,
-            OutputHandler("episodes", metric_names=["reward", "steps", "avg_reward", "mean_100"]),
-            EpisodeEvents.EPISODE_COMPLETED,
-        )
 
         def agent_step(engine: Engine, event_name: Any) -> int:
             return steps()
 
+        episodes = OutputHandler("episodes", metric_names=["reward", "steps", "avg_reward", "mean_100"])
         scalars = ["avg_loss", "avg_fps", *extra_metrics]
         train = OutputHandler("train", scalars, lambda output: output, global_step_transform=agent_step)
+        time = OutputHandler("time", list(PARTS), global_step_transform=agent_step)
+        self.average.attach(engine, "avg_loss")
+        self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
         self.logger.attach(engine, train, EVERY)
-        self.logger.attach(engine, OutputHandler("time", list(PARTS), global_step_transform=agent_step), EVERY)
+        self.logger.attach(engine, time, EVERY)
+
+    def flush(self) -> None:
+        """Bring to the disk what has been written so far."""
+        self.logger.writer.flush()
+
+    def close(self) -> None:
+        """Bring everything to the disk and end."""
+        self.logger.close()
+
+
+class GrowingFiles:
+    """The files of a run folder that only grow; its state_dict holds their sizes, and loading cuts them back to these.
+
+    So a run that is resumed from a checkpoint has no stretch twice, in TensorBoard or in episodes.csv.
+
+    Args:
+        folder: the run folder.
+    """
+
+    PATTERNS = ("episodes.csv", "events.out.tfevents.*")
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.flush: Callable[[], None] = lambda: None
 
     def state_dict(self) -> dict[str, int]:
-        if self.logger is not None:
-            self.logger.writer.flush()
+        self.flush()
         return {path.name: path.stat().st_size for path in self._files()}
 
     def load_state_dict(self, sizes: dict[str, int]) -> None:
         for path in self._files():
             if sizes.get(path.name, 0):
-                with path.open("r+b") as file:
-                    file.truncate(sizes[path.name])
+                os.truncate(path, sizes[path.name])
             else:
                 path.unlink()
 
-    def close(self) -> None:
-        if self.logger is not None:
-            self.logger.close()
-
     def _files(self) -> list[Path]:
-        named = [self.folder / name for name in self.appended]
-        return [path for path in named if path.exists()] + sorted(self.folder.glob("events.out.tfevents.*"))
+        return sorted(path for pattern in self.PATTERNS for path in self.folder.glob(pattern))
 
 
 def result(engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed) -> dict[str, Any]:
@@ -231,6 +248,7 @@ def result(engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed
             "seconds": since_process_start(),
             "warm_up_steps_per_second": _finite(speed.of_warm_up),
             "steps_per_second": _finite(speed.overall),
+            "last_1000_steps_per_second": _finite(speed.now),
             "parts": speed.parts,
         },
     }

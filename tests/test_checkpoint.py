@@ -45,6 +45,10 @@ def test_a_damaged_newest_gives_way_to_the_one_before_with_a_line(tmp_path, capl
     file.write_bytes(damage(file.read_bytes()))
     assert checkpoint.newest(tmp_path)["iteration"] == 1
     assert "step-000000002.pt is damaged" in caplog.text
+    assert file.with_suffix(".damaged").exists()
+    caplog.clear()
+    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert caplog.text == ""
 
 
 def test_all_damaged_is_a_fault_that_changes_nothing(tmp_path):
@@ -57,9 +61,11 @@ def test_all_damaged_is_a_fault_that_changes_nothing(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_checkpoint_without_its_digest_is_a_fault(tmp_path):
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_a_checkpoint_without_its_digest_is_a_fault(tmp_path, content):
     file = save(tmp_path)
-    file.with_name(file.name + ".sha256").unlink()
+    digest = file.with_name(file.name + ".sha256")
+    digest.unlink() if content is None else digest.write_bytes(content)
     with pytest.raises(Fault, match="cannot be read"):
         checkpoint.load(file)
 
@@ -144,8 +150,10 @@ def test_killed_while_writing_the_newest_whole_one_is_found(tmp_path, delay):
     said = [int(line) for line in writer.communicate()[0].split()]
     saved = int(checkpoint.newest(tmp_path)["net"]["w"][0])
     assert saved >= max([3, *said])
+    (tmp_path / "step-999999999.pt.sha256").write_text("of a file that was never renamed")
     checkpoint.VerifiedSaver(tmp_path)
     assert not list(tmp_path.glob("*.tmp"))
+    assert {path.name.removesuffix(".sha256") for path in tmp_path.iterdir()} == set(names(tmp_path))
 
 
 def test_every_generator_goes_on_where_it_was():
@@ -185,22 +193,18 @@ def train(folder, iterations, every, losses=None, best_at=()):
     engine = Engine(process)
     telemetry.register_events(engine)
     stopper = stopping.Stopper(lambda: engine.state.iteration, iterations, None)
-    stopper.attach(engine)
-    checkpoint.attach(
-        engine,
-        {"net": net, "iteration": checkpoint.Iteration(engine), "epsilon": Scalar(1.0)},
-        folder,
-        every,
-        lambda: engine.state.iteration,
-        stopper,
-    )
+    objects = {"net": net, "iteration": checkpoint.Iteration(engine), "epsilon": Scalar(1.0)}
+    stopper.watch_loss(engine)
 
     @engine.on(Events.ITERATION_COMPLETED)
     def best(engine):
         if engine.state.iteration in best_at:
             engine.fire_event(telemetry.EpisodeEvents.BEST_REWARD_REACHED)
 
+    stopper.watch_ends(engine)
+    checkpoint.attach(engine, objects, folder, every, stopper)
     engine.run(iter(range(10_000)))
+    stopper.release_signals()
     return stopper
 
 

@@ -4,6 +4,8 @@ import numpy as np
 import ptan
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from ignite.engine import Engine
 from ptan.experience import ExperienceFirstLast
 from torch import nn
@@ -11,6 +13,7 @@ from torch import nn
 from fakes import Counting
 from lib import common, runs
 from lib.atari_wrappers import LazyFrames
+from oracles import td
 
 
 def test_pong_has_the_books_hyperparameters():
@@ -53,6 +56,9 @@ def test_hyperparameters_are_frozen_and_checked_when_replaced():
         {"learning_rate": 0.0},
         {"learning_rate": float("nan")},
         {"stop_reward": float("nan")},
+        {"milestone": float("inf")},
+        {"batch_size": 10_001},
+        {"max_steps": 10_000},
         {"replay_initial": 100_001},
         {"run_name": "a:b"},
         {"run_name": "../x"},
@@ -121,9 +127,52 @@ def test_calc_loss_dqn_moves_only_the_actions_taken_and_never_the_target_network
     assert target.rows.grad is None
 
 
-def test_calc_loss_dqn_refuses_a_network_that_gives_no_value_an_action():
-    with pytest.raises(ValueError, match="q_values have the shape"):
-        common.calc_loss_dqn(BATCH, lambda states: states.float().squeeze(1), Table([[1.0]] * 3), gamma=0.9)
+@settings(max_examples=50, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**31), st.floats(0, 1))
+def test_calc_loss_dqn_agrees_with_its_loop_twin(size, n_actions, seed, gamma):
+    random = np.random.default_rng(seed)
+    net, target = (Table(random.normal(size=(20, n_actions)).tolist()) for _ in range(2))
+    states, last_states = random.integers(0, 20, (2, size, 1)).astype(np.uint8)
+    rows = [(int(random.integers(n_actions)), float(random.normal()), random.random() < 0.3) for _ in range(size)]
+    batch = [
+        ExperienceFirstLast(state, action, reward, None if done else last_state)
+        for state, last_state, (action, reward, done) in zip(states, last_states, rows, strict=True)
+    ]
+    values, next_values = net.rows[states[:, 0].tolist()].tolist(), target.rows[last_states[:, 0].tolist()].tolist()
+    expected = td.dqn_loss(rows, values, next_values, gamma)
+    assert common.calc_loss_dqn(batch, net, target, gamma).item() == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(("gamma", "target"), [(0.0, 1.0), (1.0, 5.0)])
+def test_calc_loss_dqn_at_the_ends_of_gamma(gamma, target):
+    net, table = Table([[0.0, 2.0]] * 3), Table([[3.0, 4.0]] * 3)
+    assert common.calc_loss_dqn(BATCH[:1], net, table, gamma).item() == pytest.approx((target - 2.0) ** 2)
+
+
+def test_a_value_behind_a_terminal_state_is_never_looked_at():
+    endless = Table([[float("inf")] * 2] * 3)
+    assert common.calc_loss_dqn(BATCH[1:], Table([[0.0, 0.0]] * 3), endless, 0.9).item() == 1.0
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda values: values[:, 0], ValueError, r"q_values have the shape \(2,\); it has to be \(2, any\)"),
+        (lambda values: values[:1], ValueError, r"q_values have the shape \(1, 2\)"),
+        (lambda values: values.long(), TypeError, "q_values are torch.int64"),
+    ],
+)
+def test_calc_loss_dqn_refuses_networks_of_other_shapes_and_types(change, error, message):
+    net = Table([[1.0, 2.0]] * 3)
+    with pytest.raises(error, match=message):
+        common.calc_loss_dqn(BATCH, lambda states: change(net(states)), net, gamma=0.9)
+    with pytest.raises(error, match=f"next_{message.split(';')[0]}"):
+        common.calc_loss_dqn(BATCH, net, lambda states: change(net(states)), gamma=0.9)
+
+
+def test_actions_that_are_no_whole_numbers_are_refused():
+    with pytest.raises(TypeError, match="actions of the batch are float64"):
+        common.unpack_batch([ExperienceFirstLast(np.zeros(1), 0.5, 0.0, None)])
 
 
 def test_epsilon_falls_linearly_to_its_floor():

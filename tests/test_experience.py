@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ptan.experience import ExperienceFirstLast
 
-from fakes import Counting, Forgetful, Random
-from lib import experience
+from fakes import Catch, Counting, Forgetful, Random
+from lib import experience, memory
 from lib.atari_wrappers import FrameStack, LazyFrames
 from lib.errors import UsageError
 from oracles.replay import ListReplay
@@ -146,6 +146,15 @@ def test_an_environment_that_does_not_repeat_itself_is_said_so(caplog):
     assert "Environment 0 does not repeat itself" in caplog.text
 
 
+def test_an_environment_whose_replay_ends_early_begins_its_next_episode(caplog):
+    source = source_of(Counting(length=9))
+    take(source, 5)
+    shorter = source_of(Counting(length=3))
+    shorter.load_state_dict(source.state_dict())
+    assert "Environment 0 does not repeat itself" in caplog.text
+    assert int(take(shorter, 1)[0].state[0]) == 0
+
+
 def test_another_number_of_environments_is_refused():
     with pytest.raises(UsageError, match="has 2 environments, asked for 1"):
         source_of(Counting()).load_state_dict(source_of(Counting(), Counting()).state_dict())
@@ -250,15 +259,11 @@ def test_loaded_frames_leave_memory_one_by_one():
 
 
 def test_a_ring_that_cannot_fit_is_refused_with_one_that_would(monkeypatch):
-    monkeypatch.setattr(experience, "free_memory", lambda: 10_000_000)
+    monkeypatch.setattr(memory, "free", lambda: 10_000_000)
     source = source_of(FrameStack(Counting()))
     with pytest.raises(UsageError, match=r"replay of 1,000,000 transitions needs 0\.7 GB .*0\.0 GB are free"):
         experience.ReplayBuffer(source, 1_000_000)
     fitting = int(0.8 * 10_000_000 / 702)
     assert experience.ReplayBuffer(source, fitting).capacity == fitting
-
-
-def test_free_memory_is_at_most_the_machines():
-    import psutil
-
-    assert 0 < experience.free_memory() <= psutil.virtual_memory().total
+    saved, unsaved = (experience.ReplayBuffer.forecast(FrameStack(Catch(9)), 1000, saved) for saved in (True, False))
+    assert saved - unsaved == 1000 * 81

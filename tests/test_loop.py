@@ -55,7 +55,7 @@ def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_pa
     source = experience.ExperienceSourceFirstLast(TapedEnv(tape, length=3), TapedAgent(tape), gamma=0.9)
     buffer = TapedBuffer(tape, source, 100)
     engine = Engine(lambda engine, batch: tape.append("train") or {"loss": 0.0})
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=2)
+    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
     args = runs.RunOptions(runs_dir=tmp_path, stop_after=5)
     common.setup_ignite(engine, params, source, "tape", args=args)
     state = engine.run(common.batch_generator(buffer, params.replay_initial, 4))

@@ -1,5 +1,5 @@
 import json
-import math
+import pickle
 from pathlib import Path
 
 import pytest
@@ -38,7 +38,7 @@ def test_every_game_is_reachable(game):
         ("replay_size=1e6", "replay_size", 1_000_000),
         ("gamma=0.5", "gamma", 0.5),
         ("stop_reward=-3", "stop_reward", -3.0),
-        ("stop_reward=inf", "stop_reward", math.inf),
+        ("stop_reward=None", "stop_reward", None),
         ("milestone=none", "milestone", None),
         ("milestone=16", "milestone", 16.0),
         ("checkpoint_replay=False", "checkpoint_replay", False),
@@ -66,8 +66,13 @@ def test_set_overrides_any_field(assignment, field, value):
         (["--device", "meta"], "unknown device 'meta'"),
         (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
         (["--stop-after", "0"], "0 is below 1"),
-        (["--seed", "-1"], "-1 is below 0"),
-        (["--seed", "one"], "invalid natural value: 'one'"),
+        (["--seed", "-1"], "-1 is not between 0 and 4294967295"),
+        (["--seed", "5000000000"], "5000000000 is not between 0 and 4294967295"),
+        (["--seed", "one"], "invalid seed value: 'one'"),
+        (["--env-id", ""], "--env-id '' names no environment"),
+        (["--set", "stop_reward=inf"], "stop_reward is inf; it has to be a finite number"),
+        (["--set", "max_steps=9000"], "max_steps is 9000; it has to be above"),
+        (["--set", "replay_initial=31"], "batch_size is 32; it has to be at most"),
         (["--resume", "no-such-run"], "no run 'no-such-run'"),
         (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
         (["--gam", "pong"], "unrecognized arguments: --gam pong"),
@@ -90,7 +95,7 @@ def test_a_gpu_that_is_not_there_names_the_way_out(argv):
 def test_another_environment_has_no_bound_until_one_is_set():
     params, _ = resolve("--env-id", "ALE/Freeway-v5")
     assert (params.env_name, params.run_name) == ("ALE/Freeway-v5", "ALE-Freeway-v5")
-    assert (params.stop_reward, params.milestone) == (math.inf, None)
+    assert (params.stop_reward, params.milestone) == (None, None)
     assert resolve("--env-id", "x:Y-v0", "--set", "stop_reward=2")[0].stop_reward == 2.0
 
 
@@ -99,6 +104,7 @@ def test_a_scripts_own_option_is_an_attribute():
     assert args.envs == 5
     with pytest.raises(AttributeError, match="no option 'players'"):
         _ = args.players
+    assert pickle.loads(pickle.dumps(args)) == args  # another process gets it
 
 
 @pytest.fixture
@@ -126,6 +132,7 @@ def test_resume_takes_everything_from_the_run(run):
         (["--game", "breakout"], "game is 'pong', asked for 'breakout'"),
         (["--env-id", "ALE/Freeway-v5"], "env_name is 'PongNoFrameskip-v4'"),
         (["--envs", "5"], "envs is 4, asked for 5"),
+        (["--envs", "3"], "envs is 4, asked for 3"),  # the default, but asked for
     ],
 )
 def test_resume_refuses_other_settings(run, argv, message):
@@ -144,7 +151,7 @@ def test_resume_refuses_another_scripts_run(run):
     [
         ("{", "cannot be read"),
         ("[]", "lacks|cannot be read"),
-        ("{}", "lacks game, hyperparameters, knobs, script, seed"),
+        ("{}", "lacks game, hyperparameters, knobs, script, seed, sessions"),
     ],
 )
 def test_resume_refuses_a_params_json_that_is_not_ours(run, content, message):

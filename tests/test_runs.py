@@ -26,10 +26,24 @@ def test_params_json_says_what_a_run_was_made_with(tmp_path):
     content = json.loads((run.path / "params.json").read_text())
     assert content["hyperparameters"]["replay_size"] == 100_000
     assert (content["script"], content["seed"], content["knobs"]) == ("01_baseline", 9, {"envs": 3})
-    assert content["versions"]["ptan"] == "0.8.1"
-    assert content["machine"]["cores"] >= 1
-    assert content["argv"] == sys.argv
-    assert content["commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", content["commit"])
+    [session] = content["sessions"]
+    assert session["versions"]["ptan"] == "0.8.1"
+    assert session["machine"]["cores"] >= 1
+    assert session["argv"] == sys.argv
+    assert session["commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", session["commit"])
+
+
+def test_a_resumed_run_notes_its_session_and_says_what_is_different(tmp_path, monkeypatch, caplog):
+    first = runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path))
+    first.close()
+    options = runs.RunOptions(resume=first.path)
+    runs.Run("01_baseline", PONG, options).close()
+    assert caplog.text == ""
+    monkeypatch.setattr(runs, "versions", lambda: {"torch": "9.9"})
+    runs.Run("01_baseline", PONG, options).close()
+    assert "Other than before: versions." in caplog.text
+    sessions = json.loads((first.path / "params.json").read_text())["sessions"]
+    assert [session["versions"]["torch"] == "9.9" for session in sessions] == [False, False, True]
 
 
 HOLDER = """

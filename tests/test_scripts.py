@@ -129,7 +129,13 @@ def test_from_the_root_a_solved_run_says_so_and_exits_with_zero(tmp_path):
     assert folder(tmp_path / "relative").name.endswith("01_baseline")
 
 
-PONG = ("--set", "replay_initial=1100", "--set", "checkpoint_every=60", "--seed", "5", "--quiet")
+# The ring wraps around, and the target network is copied, before the run is stopped.
+PONG = [
+    option
+    for assignment in ("replay_initial=1100", "replay_size=1120", "target_net_sync=20", "checkpoint_every=60")
+    for option in ("--set", assignment)
+]
+PONG += ["--seed", "5", "--quiet"]
 
 
 @pytest.fixture(scope="module")

@@ -7,17 +7,37 @@ from ignite.engine import Engine, Events
 from lib import stopping, telemetry, timing
 
 
-def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None):
-    """An engine of one agent step an iteration; `handler(engine)` is called at iteration `at`."""
+def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_batch=None):
+    """An engine of one agent step an iteration.
+
+    Args:
+        losses: by iteration.
+        at: the iteration when `handler` is called, once it is completed.
+        in_batch: called while the batch of iteration 3 is made.
+    """
     losses = losses or {}
+    made = []
+
+    def batches():
+        while True:
+            made.append(len(made) + 1)
+            if in_batch is not None and len(made) == 3:
+                in_batch()
+            yield made[-1]
+
     engine = Engine(lambda engine, batch: {"loss": losses.get(engine.state.iteration, 0.0)})
     telemetry.register_events(engine)
-    timing.Speed(None, lambda: engine.state.iteration).attach(engine)
-    stopper = stopping.Stopper(lambda: engine.state.iteration, step_limit, time_limit)
-    stopper.attach(engine)
+    timing.Speed(None, lambda: len(made)).attach(engine)
+    stopper = stopping.Stopper(lambda: len(made), step_limit, time_limit)
+    stopper.watch_loss(engine)
     if handler is not None:
         engine.add_event_handler(Events.ITERATION_COMPLETED(once=at), handler)
-    engine.run(iter(range(10_000)))
+    stopper.watch_ends(engine)
+    try:
+        engine.run(batches())
+    finally:
+        stopper.release_signals()
+    assert len(made) == engine.state.iteration, "a step was made and never learnt from"
     return engine.state.iteration, stopper.reason
 
 
@@ -37,25 +57,50 @@ def test_stops_at_the_time_limit(monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_stops_on_a_loss_that_is_no_number(bad, caplog):
+def test_stops_on_a_loss_that_is_no_number(bad):
     assert run(losses={4: bad}) == (4, stopping.NOT_FINITE)
 
 
 @pytest.mark.parametrize("number", stopping.SIGNALS)
-def test_a_signal_ends_the_run_after_its_iteration_and_a_second_one_is_the_old_one(number):
+@pytest.mark.parametrize("where", ["handler", "in_batch"])
+def test_a_signal_ends_the_run_after_its_iteration_wherever_it_comes(number, where):
     before = [signal.getsignal(known) for known in stopping.SIGNALS]
-    iteration, reason = run(at=3, handler=lambda engine: os.kill(os.getpid(), number))
-    assert iteration in (3, 4)
+
+    def send(engine=None):
+        os.kill(os.getpid(), number)
+
+    iteration, reason = run(at=3, **{where: send})
+    assert iteration == 3
     assert reason == number.name
     assert stopping.EXIT_CODES[reason] == 128 + number
     assert [signal.getsignal(known) for known in stopping.SIGNALS] == before
+
+
+def test_a_second_interrupt_is_the_old_one_and_a_second_hang_up_is_nothing():
+    def hang_up_twice(engine):
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    assert run(at=3, handler=hang_up_twice) == (3, "SIGHUP")
+
+    def interrupt_twice(engine):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(at=3, handler=interrupt_twice)
+
+
+def test_solved_in_the_last_step_that_was_allowed_is_solved():
+    event = telemetry.EpisodeEvents.BOUND_REWARD_REACHED
+    assert run(step_limit=5, at=5, handler=lambda engine: engine.fire_event(event)) == (5, stopping.SOLVED)
 
 
 def test_a_signal_during_the_warm_up_ends_at_once():
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     telemetry.register_events(engine)
     stopper = stopping.Stopper(lambda: 0, 10, None)
-    stopper.attach(engine)
+    stopper.watch_ends(engine)
 
     def warming_up():
         os.kill(os.getpid(), signal.SIGTERM)

@@ -3,6 +3,7 @@ import math
 import re
 from pathlib import Path
 
+import ptan
 import pytest
 from ignite.engine import Engine, Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -32,11 +33,11 @@ class Source:
         return [Episode(self.returns[self.steps_done], 10, self.steps_done, 5.0)]
 
 
-def run(returns, iterations, bounds=(17.0, 18.0), folder=None, attach=()):
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, folder=None):
     source = Source(returns)
     engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": 0.5})
     telemetry.register_events(engine)
-    episodes = telemetry.Episodes(source, bounds, lambda: source.steps_done)
+    episodes = telemetry.Episodes(source, lambda: source.steps_done, stop_reward, milestone)
     speed = timing.Speed(source, lambda: source.steps_done)
     speed.attach(engine)
     episodes.attach(engine)
@@ -45,7 +46,7 @@ def run(returns, iterations, bounds=(17.0, 18.0), folder=None, attach=()):
         engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
     if folder is not None:
         board = telemetry.TensorBoard(folder)
-        board.attach(engine, episodes.steps, ())
+        board.attach(engine, episodes.steps, ["reward"])
         file = telemetry.EpisodeFile(folder / "episodes.csv", episodes)
         engine.add_event_handler(telemetry.EpisodeEvents.EPISODE_COMPLETED, file)
         engine.add_event_handler(Events.COMPLETED, lambda: board.close())
@@ -64,6 +65,19 @@ def test_solved_means_the_true_mean_of_the_last_hundred():
     assert episodes.reached["18.0"]["step"] == first
 
 
+def test_a_stop_reward_below_the_milestone_stops_there():
+    _, episodes, _, fired = run({step: step / 10 for step in range(1, 250)}, 249, stop_reward=10.0)
+    first = next(step for step, event in fired if event == "BOUND_REWARD_REACHED")
+    assert first == 150  # the mean of 5.1 to 15.0 is the first above 10
+    assert set(episodes.reached) == {"10.0", "17.0"}
+
+
+def test_without_a_bound_nothing_is_solved():
+    _, episodes, _, fired = run(dict.fromkeys(range(1, 150), 21.0), 149, stop_reward=None, milestone=None)
+    assert episodes.reached == {}
+    assert "BOUND_REWARD_REACHED" not in {event for _, event in fired}
+
+
 def test_fewer_than_a_hundred_episodes_never_solve():
     _, episodes, _, fired = run(dict.fromkeys(range(1, 100), 21.0), 99)
     assert episodes.reached == {}
@@ -78,13 +92,19 @@ def test_the_best_is_a_mean_of_at_least_ten_episodes():
 
 
 def test_the_smoothed_average_is_ptans():
-    _, episodes, _, _ = run({1: 10.0, 2: 0.0, 3: 0.0}, 3)
-    assert episodes.smoothed == pytest.approx(10 * 0.98 * 0.98)
+    returns = {1: 10.0, 2: 0.0, 3: -4.0}
+    _, episodes, _, _ = run(returns, 3)
+    source = Source(returns)
+    source.pop_rewards_steps = lambda: [(episode.total, episode.length) for episode in source.pop_episodes()]
+    engine = Engine(lambda engine, batch: None)
+    ptan.ignite.EndOfEpisodeHandler(source).attach(engine)
+    engine.run(source.batches(), max_iters=3, epoch_length=3)
+    assert episodes.smoothed == pytest.approx(engine.state.metrics["avg_reward"])
 
 
 def test_episodes_go_on_after_a_resume():
     _, before, _, _ = run({1: 1.0, 2: 3.0}, 2)
-    after = telemetry.Episodes(Source({}), (18.0,), lambda: 0)
+    after = telemetry.Episodes(Source({}), lambda: 0, 18.0)
     after.load_state_dict(before.state_dict())
     assert (after.count, list(after.returns), after.best_mean) == (2, [1.0, 3.0], before.best_mean)
     assert after.seconds > before.seconds - 1
@@ -156,7 +176,7 @@ def scalars(folder):
 def test_the_written_tags_are_the_documented_ones(tmp_path):
     run({50: 1.0, 150: 2.0}, 200, folder=tmp_path)
     written = scalars(tmp_path)
-    assert set(written) == documented_tags()
+    assert set(written) == documented_tags() | {"train/reward"}  # the one that was asked for
     assert written["episodes/reward"] == [(1, 1.0), (2, 2.0)]
     assert [step for step, _ in written["train/loss"]] == [100, 200]
     assert written["train/loss"][1][1] == pytest.approx(1 / 200)
@@ -167,21 +187,23 @@ def test_a_cut_back_board_and_table_double_nothing(tmp_path):
     source = Source(returns)
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
     telemetry.register_events(engine)
-    episodes = telemetry.Episodes(source, (18.0,), lambda: source.steps_done)
+    episodes = telemetry.Episodes(source, lambda: source.steps_done, 18.0)
     timing.Speed(source, lambda: source.steps_done).attach(engine)
     episodes.attach(engine)
     board = telemetry.TensorBoard(tmp_path)
     board.attach(engine, episodes.steps, ())
     file = telemetry.EpisodeFile(tmp_path / "episodes.csv", episodes)
     engine.add_event_handler(telemetry.EpisodeEvents.EPISODE_COMPLETED, file)
+    files = telemetry.GrowingFiles(tmp_path)
+    files.flush = board.flush
     sizes = {}
-    engine.add_event_handler(Events.ITERATION_COMPLETED(once=150), lambda: sizes.update(board.state_dict()))
+    engine.add_event_handler(Events.ITERATION_COMPLETED(once=150), lambda: sizes.update(files.state_dict()))
     engine.run(source.batches(), max_iters=290, epoch_length=290)
     board.close()
     assert telemetry.last_step(tmp_path) == 290
     (tmp_path / "events.out.tfevents.9.lost").write_bytes(b"written after the checkpoint")
 
-    telemetry.TensorBoard(tmp_path).load_state_dict(sizes)
+    telemetry.GrowingFiles(tmp_path).load_state_dict(sizes)
     written = scalars(tmp_path)
     assert [step for step, _ in written["train/loss"]] == [100]
     assert [step for step, _ in written["episodes/reward"]] == list(range(1, 16))

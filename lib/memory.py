@@ -1,0 +1,48 @@
+"""How much memory there is, and how the C library treats it."""
+
+import ctypes
+import sys
+from pathlib import Path
+
+import psutil
+
+# Parameters of mallopt(3) in glibc's malloc.h, and the largest block that it lets its heap serve.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST = 32 * 2**20
+
+# The files of a control group, versions 2 and 1: limit, use, statistics, and in these the cache that can be dropped.
+GROUPS = (
+    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+def keep_freed_memory() -> bool:
+    """Let glibc keep what PyTorch frees, in place of handing it back to the system after every operation.
+
+    The activations of a batch are blocks of some megabytes. By default each is mapped, cleared page by page on
+    first use and unmapped again: 23 ms for a DQN batch of 32 on two cores, 17.6 with this. Blocks above 32 MiB,
+    such as the replay's copy in a checkpoint, still go back at once; at most 256 MiB are kept.
+
+    Returns:
+        Whether it was done; other C libraries have no such parameters and need none.
+    """
+    if sys.platform != "linux":
+        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, 8 * LARGEST))
+
+
+def free(groups: tuple[tuple[str, str, str, str], ...] = GROUPS) -> int:
+    """Bytes that this process can still take: the machine's, or what its control group leaves of its limit."""
+    bounds = [psutil.virtual_memory().available]
+    for folder, limit_name, use_name, cache_name in groups:
+        try:
+            limit = (Path(folder) / limit_name).read_text().strip()
+            use = int((Path(folder) / use_name).read_text())
+            statistics = dict(line.split() for line in (Path(folder) / "memory.stat").read_text().splitlines())
+        except OSError:
+            continue  # no such group on this system
+        if limit != "max":
+            bounds.append(int(limit) - use + int(statistics[cache_name]))
+    return max(0, min(bounds))

@@ -1,0 +1,48 @@
+import platform
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from lib import memory
+
+# Page faults of six 8 MiB blocks, the activations of a batch, allocated, filled and freed forty times.
+BLOCKS = """
+import resource, sys
+import numpy as np
+from lib import memory
+if sys.argv[1] == "keep":
+    assert memory.keep_freed_memory()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(40):
+    activations = [np.ones(2**20) for _ in range(6)]
+    del activations
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
+def test_freed_memory_is_used_again_without_asking_the_system():
+    def faults(how):
+        return int(subprocess.run([sys.executable, "-c", BLOCKS, how], capture_output=True, text=True).stdout)
+
+    assert faults("keep") < 0.1 * faults("default")
+
+
+def group(folder, limit, use, cache):
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{use}\n")
+    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\n")
+    return ((str(folder), "memory.max", "memory.current", "inactive_file"),)
+
+
+def test_free_memory_is_what_the_control_group_leaves_its_cache_not_counted(tmp_path):
+    assert memory.free(group(tmp_path, 1000, 800, 300)) == 500
+    assert memory.free(group(tmp_path, 1000, 1200, 100)) == 0
+
+
+def test_without_a_limit_it_is_the_machines(tmp_path):
+    for groups in (group(tmp_path, "max", 800, 300), (), (("/no/such", "a", "b", "c"),)):
+        assert 0 < memory.free(groups) <= psutil.virtual_memory().total
+    assert 0 < memory.free() <= psutil.virtual_memory().total
