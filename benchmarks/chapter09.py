@@ -5,8 +5,9 @@
     ./chapter09.py speed parts     # some of it
     ./chapter09.py tables          # only make docs/chapter09.md's tables anew from the CSV files
 
-Every rung runs as a process of its own, as a person would start it, one after the other and round after round,
-so that a machine whose speed drifts wrongs nobody.
+Every rung runs as a process of its own, as a person would start it. The rungs take turns, and every other round goes
+backwards, so that a machine that gets faster or slower does so for all of them. Speeds are those of a run's last 1,000
+iterations, which leaves out its start and its first checkpoint.
 """
 
 import argparse
@@ -25,9 +26,10 @@ import lab
 import numpy as np
 import psutil
 import ptan
+import torch
 from tqdm import tqdm
 
-from lib import atari_wrappers, checkpoint, common, dqn_model, experience, runs, timing
+from lib import atari_wrappers, checkpoint, common, dqn_model, experience, options, runs, timing
 
 RUNGS = ("00_slow_grads", "01_baseline")
 BASELINE = "01_baseline"
@@ -39,11 +41,12 @@ def speed(rounds: int, steps: int) -> None:
     """Steps a second of every rung after its warm-up, in turn."""
     columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", "act", "environment", "sample", "learn")
     results = lab.Results("chapter09-speed", columns)
-    for number, rung in tqdm([(number, rung) for number in range(rounds) for rung in RUNGS], desc="speed"):
+    turns = [(number, rung) for number in range(rounds) for rung in (RUNGS if number % 2 == 0 else RUNGS[::-1])]
+    for number, rung in tqdm(turns, desc="speed"):
         with tempfile.TemporaryDirectory() as folder:
-            options = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
+            flags = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
             script = lab.PROJECT / "chapter09" / f"{rung}.py"
-            command = [sys.executable, script, *options, "--runs-dir", folder]
+            command = [sys.executable, script, *flags, "--runs-dir", folder]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             [result] = Path(folder).glob("*/result.json")
             measured = json.loads(result.read_text())["this_process"]
@@ -51,7 +54,7 @@ def speed(rounds: int, steps: int) -> None:
         results.add(
             round=number,
             rung=rung,
-            steps_per_second=f"{measured['steps_per_second']:.2f}",
+            steps_per_second=f"{measured['last_1000_steps_per_second']:.2f}",
             warm_up_steps_per_second=f"{measured['warm_up_steps_per_second']:.1f}",
             **parts,
         )
@@ -70,6 +73,8 @@ def parts(steps: int) -> None:
 
     common.unpack_batch = timed("unpack", common.unpack_batch)
     dqn_model.DQN.forward = timed(lambda net, states: f"forward of {len(states)}", dqn_model.DQN.forward)
+    torch.Tensor.backward = timed("backward", torch.Tensor.backward)
+    torch.optim.Adam.step = timed("optimizer", torch.optim.Adam.step)
     ale_py.AtariEnv.step = timed("emulator", ale_py.AtariEnv.step)
 
     # The seconds of the patched functions begin with learning, as those of the run's own table do.
@@ -87,7 +92,7 @@ def parts(steps: int) -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=WARM_UP)
-    checkpoint.seed_everything(1)
+    options.prepare(seed=1)
     with tempfile.TemporaryDirectory() as folder:
         args = runs.RunOptions(runs_dir=Path(folder), stop_after=WARM_UP + steps, quiet=True)
         script.train(params, args)
@@ -95,14 +100,16 @@ def parts(steps: int) -> None:
     [run] = speed_of_run
     own = {part: seconds - before.get(part, 0.0) for part, seconds in clock.seconds.items()}
     whole = run.parts
+    batch = own[f"forward of {params.batch_size}"] + own["backward"] + own["optimizer"]
     seconds = {
-        "network, learning": whole["learn"] - own["unpack"],
-        "network, acting": own["forward of 1"],
+        "network: forward, backward, optimizer": batch,
+        "network: acting": own["forward of 1"],
         "emulator": own["emulator"],
         "wrappers": whole["environment"] - own["emulator"],
         "agent around the network": whole["act"] - own["forward of 1"],
         "store and sample": whole["sample"],
         "unpack the batch": own["unpack"],
+        "loss, target copies": whole["learn"] - own["unpack"] - batch,
     }
     seconds["telemetry, checkpoints, ignite"] = run.seconds - sum(seconds.values())
     results = lab.Results("chapter09-parts", ("part", "milliseconds_per_step", "share"))
@@ -139,8 +146,8 @@ def memory(transitions: int) -> None:
     results = lab.Results("chapter09-memory", ("what", "value", "unit"))
     results.add(what=f"replay of {transitions:,} stacked states", value=f"{(full - before) / 1e9:.2f}", unit="GB")
     results.add(
-        what="of these, forecast without the copy made while saving",
-        value=f"{(experience.ReplayBuffer.forecast(env, transitions) - transitions * 84 * 84) / 1e9:.2f}",
+        what="its forecast, without the copy made while saving",
+        value=f"{experience.ReplayBuffer.forecast(env, transitions, saved=False) / 1e9:.2f}",
         unit="GB",
     )
     results.add(what="a checkpoint of it", value=f"{size / 1e9:.2f}", unit="GB")
@@ -167,7 +174,7 @@ def tables() -> None:
 
     frame, stamped = lab.read("chapter09-parts")
     rows = [(row.part, f"{row.milliseconds_per_step:.2f}", f"{row.share:.1%}") for row in frame.itertuples()]
-    own = frame[frame.part.isin(["network, learning", "network, acting", "emulator"])].share.sum()
+    own = frame[frame.part.str.startswith(("network", "emulator"))].share.sum()
     note = f"The network's own and the emulator's: {own:.1%}. {lab.where(stamped)}"
     lab.put("docs/chapter09.md", "parts", f"{lab.table(('part', 'ms a step', 'share'), rows)}\n\n{note}")
 
@@ -181,7 +188,7 @@ def main() -> None:
     experiments = ("speed", "parts", "memory", "tables")
     parser.add_argument("what", nargs="*", choices=experiments, help="default: everything")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of `speed` (default: 5)")
-    parser.add_argument("--steps", type=int, default=600, help="learning steps of each run (default: 600)")
+    parser.add_argument("--steps", type=int, default=1100, help="learning steps of each run (default: 1100)")
     args = parser.parse_args()
     chosen = args.what or experiments
     if "speed" in chosen:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keep the learning curve of a run: CSV in benchmarks/results, picture in docs/pictures.
+"""Keep the learning curve of a run: CSV in benchmarks/results, picture in docs/pictures, both in docs/chapter09.md.
 
 ./curve.py ../runs/2026-11-20T0827-pong-01_baseline
 """
@@ -22,9 +22,9 @@ def keep(run: Path) -> str:
     recorded = runs.read_params(run)
     result = json.loads((run / "result.json").read_text())
     name = f"curve-{recorded['script']}-{recorded['hyperparameters']['run_name']}-seed{recorded['seed']}"
-    stamped = {"measured": recorded["started"]} | {
-        key: recorded[key] for key in ("commit", "versions", "machine", "seed", "argv")
-    }
+    first = recorded["sessions"][0]
+    stamped = {"measured": first["started"], "seed": recorded["seed"], "sessions": len(recorded["sessions"])}
+    stamped |= {key: first[key] for key in ("commit", "versions", "machine", "argv")}
     stamped["result"] = {key: result[key] for key in ("stopped", "steps", "episodes", "seconds", "reached")}
     episodes = lab.pd.read_csv(run / "episodes.csv")
     results = lab.Results(name, ("episode", "step", "length", "return", "seconds", "mean_100"), stamped)
@@ -52,7 +52,19 @@ def draw(name: str) -> Path:
     return path
 
 
+def describe(name: str) -> str:
+    """The curve in one sentence, for docs/chapter09.md."""
+    frame, stamped = lab.read(name)
+    last = frame.iloc[-1]
+    return (
+        f"![{name}](pictures/{name}.png)\n\nSeed {stamped['seed']}: after {int(last.step):,} agent steps and "
+        f"{int(last.episode)} episodes the mean of the last 100 is {last.mean_100:.2f}. {lab.where(stamped)}"
+    )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run's folder")
-    print(draw(keep(parser.parse_args().run)))
+    kept = keep(parser.parse_args().run)
+    draw(kept)
+    lab.put("docs/chapter09.md", "curve", describe(kept))

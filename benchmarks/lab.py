@@ -27,6 +27,7 @@ class Results:
     def __init__(self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None):
         self.path = RESULTS / f"{name}.csv"
         self.columns = columns
+        RESULTS.mkdir(exist_ok=True)
         self.path.write_text(f"# {json.dumps(stamped or stamp())}\n{','.join(columns)}\n")
 
     def add(self, **row: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib import checkpoint
 
@@ -70,6 +72,15 @@ def differences(a, b, name=""):
 def episodes_of(path):
     lines = (path / "episodes.csv").read_text().splitlines()
     return [line.split(",")[:4] for line in lines]
+
+
+def scalars_of(path):
+    """TensorBoard's scalars by tag, those left out that depend on the clock."""
+    accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.startswith("time/") and tag != "train/avg_fps"]
+    assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
+    return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +181,7 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
+    assert scalars_of(uninterrupted) == scalars_of(folder(tmp_path))
 
 
 def test_stopped_in_the_warm_up_a_run_starts_again_from_its_beginning(uninterrupted, tmp_path):
@@ -193,6 +205,33 @@ def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path):
     assert "Resumed at step 720." in resumed.stdout
     assert "Replay warm-up: 701 steps" in resumed.stdout
     assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1450 - 720 - 700
+
+
+def test_a_damaged_newest_checkpoint_gives_way_and_the_run_ends_the_same(uninterrupted, tmp_path):
+    path = tmp_path / "copy"
+    shutil.copytree(uninterrupted, path)
+    newest = max((path / "checkpoints").glob("step-*.pt"))
+    newest.write_bytes(newest.read_bytes()[:-1000])
+    resumed = run(BASELINE, "--resume", path, "--stop-after", 1300, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+    assert f"{newest} is damaged" in resumed.stdout
+    assert differences(checkpoint_of(uninterrupted), checkpoint_of(path)) == []
+    assert scalars_of(uninterrupted) == scalars_of(path)
+
+
+def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):
+    process = run(BASELINE, *CATCH, "--time-limit", 1, "--quiet", "--runs-dir", tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"Stopped at step 70\d: time limit\. Go on with --resume ", process.stdout)
+
+
+def test_a_refused_resume_changes_nothing(uninterrupted):
+    before = {path: path.stat().st_mtime_ns for path in uninterrupted.rglob("*.*")}
+    for options in (["--stop-after", 1200], ["--set", "gamma=0.5"]):
+        process = run(BASELINE, "--resume", uninterrupted, *options)
+        assert process.returncode == 2
+    unchanged = {path for path, time_ns in before.items() if path.exists() and path.stat().st_mtime_ns == time_ns}
+    assert set(before) - unchanged <= {uninterrupted / "params.json"}
 
 
 def test_a_run_in_use_is_refused(tmp_path):

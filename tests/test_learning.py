@@ -1,0 +1,22 @@
+"""Slow, and left out unless asked for: `pytest -m learning`."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+
+@pytest.mark.learning
+def test_the_baseline_learns_pong(tmp_path):
+    script = PROJECT / "chapter09" / "01_baseline.py"
+    options = ["--seed", "2", "--stop-after", "250000", "--runs-dir", str(tmp_path)]
+    subprocess.run([sys.executable, script, *options], check=True)
+    [episodes] = tmp_path.glob("*/episodes.csv")
+    with episodes.open(newline="") as file:
+        returns = [float(row["return"]) for row in csv.DictReader(file)]
+    means = [sum(returns[end - 100 : end]) / 100 for end in (len(returns) - 50, len(returns))]
+    assert means[1] > max(-19.0, means[0])
