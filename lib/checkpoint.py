@@ -10,6 +10,9 @@ import logging
 import os
 import pickle
 import random
+import re
+import shutil
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -63,8 +66,12 @@ class VerifiedSaver(BaseSaveHandler):
             temporary.replace(self.folder / filename)
             _fsync_folder(self.folder)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+            free = shutil.disk_usage(self.folder).free
             temporary.unlink(missing_ok=True)
-            raise Fault(f"{self.folder / filename} could not be saved: {_first_line(error)}") from error
+            raise Fault(
+                f"{self.folder / filename} could not be saved: {_first_line(error)} ({free / 1e6:.0f} MB were free). "
+                "What was saved before is kept; make room and go on with --resume"
+            ) from error
         for outdated in self._outdated:
             if outdated != filename:
                 (self.folder / outdated).unlink(missing_ok=True)
@@ -130,7 +137,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
         Fault: there are checkpoints, but not one that can be read.
     """
     damaged: list[Path] = []
-    for file in sorted(folder.glob("step-*.pt"), reverse=True):
+    for _, file in reversed(_numbered(folder, "step")):
         try:
             content = load(file)
         except Fault as fault:
@@ -152,13 +159,15 @@ def load(file: Path) -> dict[str, Any]:
         Fault: the file is damaged, or it holds more than data.
     """
     try:
-        expected = _digest_path(file).read_text().split()[0]
-        if _digest(file) != expected:
+        expected = _digest_path(file).read_text(errors="replace").split()
+        if expected[:1] != [_digest(file)]:
             raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
+        if not zipfile.is_zipfile(file):
+            raise Fault(f"{file} is no checkpoint of PyTorch's present format; it was not loaded")
         return torch.load(file, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
-    except (OSError, RuntimeError, ValueError, IndexError, EOFError) as error:
+    except (OSError, RuntimeError, ValueError, EOFError) as error:
         raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
 
 
@@ -170,8 +179,9 @@ def restore(to_load: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     """
     try:
         Checkpoint.load_objects(to_load, {name: content[name] for name in to_load})
-    except (KeyError, ValueError, RuntimeError) as error:
-        raise Fault(f"the checkpoint does not fit this script, perhaps it is of another version: {error}") from error
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        problem = f"{type(error).__name__}: {_first_line(error)}"
+        raise Fault(f"the checkpoint does not fit this script, perhaps it is of another version ({problem})") from error
 
 
 def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, stopper: Stopper) -> None:
@@ -194,9 +204,9 @@ def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, st
         made = Checkpoint(
             objects, saver, n_saved=keep, filename_pattern=pattern, global_step_transform=lambda *_: steps()
         )
-        there = sorted((int(file.stem.removeprefix(f"{kind}-")), file.name) for file in folder.glob(f"{kind}-*.pt"))
         # A newer one than the state is of a stretch that will be run again, and written again then.
-        made.load_state_dict({"_saved": [(step, name) for step, name in there if step <= steps()]})
+        there = [(step, file.name) for step, file in _numbered(folder, kind) if step <= steps()]
+        made.load_state_dict({"_saved": there})
         return made
 
     resumable = handler("step", save, keep=2)
@@ -220,6 +230,12 @@ def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, st
     engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), save_resumable)
     engine.add_event_handler(Events.COMPLETED, save_resumable)
     engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, save_playable)
+
+
+def _numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """Our own files of a kind by agent step; a user's copies beside them are not touched."""
+    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
+    return sorted((int(match[1]), file) for match, file in named if match)
 
 
 def _digest_path(file: Path) -> Path:

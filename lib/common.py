@@ -76,15 +76,21 @@ class Hyperparameters:
         )
         for name in (*counts, "checkpoint_every"):
             _require(getattr(self, name) >= 1, self, name, "at least 1")
-        _require(0.0 < self.learning_rate < math.inf, self, "learning_rate", "above 0")
+        _require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0, and 1e30 at most")
         for name in ("stop_reward", "milestone"):
             bound = getattr(self, name)
             _require(bound is None or math.isfinite(bound), self, name, "a finite number, or none")
-        _require(self.replay_initial <= self.replay_size, self, "replay_initial", f"at most {self.replay_size=}")
-        _require(self.batch_size <= self.replay_initial, self, "batch_size", f"at most {self.replay_initial=}")
-        _require(self.max_steps > self.replay_initial, self, "max_steps", f"above {self.replay_initial=}")
-        fits = re.fullmatch(r"[A-Za-z0-9._-]+", self.run_name)
-        _require(fits is not None, self, "run_name", "letters, digits, '.', '_' and '-', as it names a folder")
+        _require(
+            self.replay_initial <= self.replay_size, self, "replay_initial", f"at most replay_size, {self.replay_size}"
+        )
+        _require(
+            self.batch_size <= self.replay_initial, self, "batch_size", f"at most replay_initial, {self.replay_initial}"
+        )
+        _require(
+            self.max_steps > self.replay_initial, self, "max_steps", f"above replay_initial, {self.replay_initial}"
+        )
+        fits = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
+        _require(fits is not None, self, "run_name", "1 to 100 letters, digits, '.', '_' and '-': it names a folder")
 
 
 def _require(condition: bool, params: Hyperparameters, name: str, allowed: str) -> None:
@@ -350,7 +356,7 @@ def setup_ignite(
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     console.attach_start(engine, speed)
     if not args.quiet:
-        console.attach_lines(engine, episodes, speed, steps() + warm_up)
+        console.attach_lines(engine, episodes, speed)
         console.attach_bars(engine, exp_source, episodes, stopper.step_limit, warm_up)
     stopper.watch_ends(engine)
     if save is not None:
@@ -370,7 +376,8 @@ def setup_ignite(
         run.write_json("result.json", telemetry.result(engine, stopper.reason, episodes, speed))
         envs = getattr(exp_source, "pool", ())
         frame_skip = atari_wrappers.frame_skip(envs[0]) if envs else 1
-        console.log_result(engine, stopper.reason, episodes, speed, frame_skip, run.path)
+        checkpoints = None if save is None else run.checkpoints
+        console.log_result(engine, stopper.reason, episodes, speed, frame_skip, checkpoints)
         board.close()
         run.close()
         stopper.release_signals()

@@ -95,33 +95,33 @@ def attach_bars(engine: Engine, exp_source: Any, episodes: Episodes, limit: int,
     engine.add_event_handler(Events.COMPLETED, close)
 
 
-def attach_lines(engine: Engine, episodes: Episodes, speed: Speed, warm_up: int) -> None:
-    """The console's line an episode.
-
-    Args:
-        warm_up: the agent step with which the warm-up ends; an episode before it has the warm-up's speed.
-    """
+def attach_lines(engine: Engine, episodes: Episodes, speed: Speed) -> None:
+    """The console's line an episode."""
 
     def episode_completed(engine: Engine) -> None:
         episode = episodes.last
         assert episode is not None
-        steps_per_second = speed.of_warm_up if episode.step <= warm_up else speed.now
-        elapsed = clock_face(episodes.seconds_before + episode.clock)
+        in_warm_up = episode.clock < speed.learning_since
         log.info(
             "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
-            *(episodes.count, episode.total, episode.length, steps_per_second, elapsed),
+            episodes.count,
+            episode.total,
+            episode.length,
+            speed.of_warm_up if in_warm_up else speed.now,
+            clock_face(episodes.seconds_before + episode.clock),
         )
 
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)
 
 
 def log_result(
-    engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed, frame_skip: int, folder: Path
+    engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed, frame_skip: int, checkpoints: Path | None
 ) -> None:
     """The last lines of a run: where the seconds went, how fast it was, how it ended and how to go on.
 
     Args:
         frame_skip: emulator frames in an agent step.
+        checkpoints: their folder, or None where the run has none.
     """
     log.info("Where the seconds of training went:\n%s", speed.table())
     log.info(
@@ -133,10 +133,13 @@ def log_result(
             "Game solved in %s, after %d episodes and %d iterations!",
             *(clock_face(episodes.seconds), episodes.count, engine.state.iteration),
         )
-    elif stopped == NOT_FINITE:
-        log.info(
-            "Stopped at step %s: %s. The last good state is in %s; try a new run with a smaller learning_rate.",
-            *(f"{episodes.steps():,}", stopped, folder / "checkpoints"),
-        )
     else:
-        log.info("Stopped at step %s: %s. Go on with --resume %s", f"{episodes.steps():,}", stopped, folder)
+        log.info("Stopped at step %s: %s.%s", f"{episodes.steps():,}", stopped, _advice(stopped, checkpoints))
+
+
+def _advice(stopped: str | None, checkpoints: Path | None) -> str:
+    if checkpoints is None:
+        return ""
+    if stopped == NOT_FINITE:
+        return f" The last good state is in {checkpoints}; try a new run with a smaller learning_rate."
+    return f" Go on with --resume {checkpoints.parent}"

@@ -5,6 +5,7 @@ import dataclasses
 import re
 import signal
 import sys
+import threading
 import types
 import typing
 from collections.abc import Callable
@@ -76,7 +77,8 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
     except (UsageError, Fault) as error:
         _exit(f"error: {error}", error.exit_code)
     except OSError as error:
-        _exit(f"error: {error.strerror or error} {error.filename or ''}".rstrip(), Fault.exit_code)
+        place = f": {error.filename}" if error.filename else ""
+        _exit(f"error: {error.strerror or error}{place}. What was saved before is kept", Fault.exit_code)
     except Interrupted as error:
         _exit("Interrupted before learning began; --resume with the run's folder starts it again.", error.exit_code)
     except KeyboardInterrupt:
@@ -86,6 +88,8 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
 def prepare(seed: int) -> None:
     """What has to be set in a process before anything is built in it."""
     memory.keep_freed_memory()
+    # TensorBoard's writing thread hands an error on to the next writer, who reports it.
+    threading.excepthook = lambda args: None if isinstance(args.exc_value, OSError) else threading.__excepthook__(args)
     torch.backends.cudnn.deterministic = True  # a resumed run has to repeat the uninterrupted one
     checkpoint.seed_everything(seed)
 
@@ -100,6 +104,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperp
     knobs = {name: given.pop(name) for name in list(given) if name not in parser.common}
     if "runs_dir" in given:
         given["runs_dir"] = given["runs_dir"].absolute()
+        if given["runs_dir"].exists() and not given["runs_dir"].is_dir():
+            raise UsageError(f"--runs-dir {given['runs_dir']} is no folder")
     given["device"] = usable_device(given.get("device", "cpu"))
     overrides = given.pop("set", [])
     env_id = given.pop("env_id", None)

@@ -146,6 +146,8 @@ def read_params(path: Path) -> dict[str, Any]:
         missing = {"script", "hyperparameters", "seed", "game", "knobs", "sessions"} - set(content)
     except (ValueError, TypeError) as error:
         raise UsageError(f"{path / 'params.json'} cannot be read: {error}") from error
+    if not missing and not (isinstance(content["seed"], int) and isinstance(content["hyperparameters"], dict)):
+        raise UsageError(f"{path / 'params.json'} has a seed or hyperparameters of another type; it was changed")
     if missing:
         raise UsageError(f"{path / 'params.json'} lacks {', '.join(sorted(missing))}; it is not one of ours")
     return content

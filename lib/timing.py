@@ -115,6 +115,11 @@ class Speed:
         return _rate(self._marks[0], self._marks[-1]) if len(self._marks) > 1 else math.nan
 
     @property
+    def learning_since(self) -> float:
+        """Seconds since process start when the warm-up was over."""
+        return self._start[1]
+
+    @property
     def of_warm_up(self) -> float:
         """Agent steps a second while the replay was filled."""
         steps, seconds = self.warm_up

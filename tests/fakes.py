@@ -3,6 +3,9 @@
 Registered with gymnasium, so that scripts under test reach them as `--env-id fakes:Catch-v0`.
 """
 
+import os
+import time
+
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
@@ -117,5 +120,31 @@ class Forgetful(Catch):
         return self._observation(), {}
 
 
+class Failing(Catch):
+    """Catch that raises, hangs or dies in its `at`-th step.
+
+    Args:
+        how: "raise", "hang" or "die".
+        at: the step, counted over all episodes.
+    """
+
+    def __init__(self, how, at=730):
+        super().__init__()
+        self.how = how
+        self.left = at
+
+    def step(self, action):
+        self.left -= 1
+        if self.left == 0 and self.how == "raise":
+            raise RuntimeError("the paddle broke")
+        if self.left == 0 and self.how == "die":
+            os._exit(7)
+        while self.left == 0 and self.how == "hang":
+            time.sleep(0.1)
+        return super().step(action)
+
+
 for environment in (Chain, Catch, Continuous, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
+for how in ("raise", "hang", "die"):
+    gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how})

@@ -71,8 +71,11 @@ def test_set_overrides_any_field(assignment, field, value):
         (["--seed", "one"], "invalid seed value: 'one'"),
         (["--env-id", ""], "--env-id '' names no environment"),
         (["--set", "stop_reward=inf"], "stop_reward is inf; it has to be a finite number"),
-        (["--set", "max_steps=9000"], "max_steps is 9000; it has to be above"),
-        (["--set", "replay_initial=31"], "batch_size is 32; it has to be at most"),
+        (["--set", "max_steps=9000"], "max_steps is 9000; it has to be above replay_initial, 10000"),
+        (["--set", "replay_initial=31"], "batch_size is 32; it has to be at most replay_initial, 31"),
+        (["--set", f"run_name={'x' * 101}"], "run_name is"),
+        (["--set", "learning_rate=3e38"], "learning_rate is 3e+38"),
+        (["--runs-dir", __file__], "is no folder"),
         (["--resume", "no-such-run"], "no run 'no-such-run'"),
         (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
         (["--gam", "pong"], "unrecognized arguments: --gam pong"),
@@ -149,6 +152,10 @@ def test_resume_refuses_another_scripts_run(run):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
+        (
+            '{"script": "01_baseline", "game": "", "seed": "x", "hyperparameters": {}, "knobs": {}, "sessions": []}',
+            "of another type",
+        ),
         ("{", "cannot be read"),
         ("[]", "lacks|cannot be read"),
         ("{}", "lacks game, hyperparameters, knobs, script, seed, sessions"),

@@ -234,6 +234,29 @@ def test_a_refused_resume_changes_nothing(uninterrupted):
     assert set(before) - unchanged <= {uninterrupted / "params.json"}
 
 
+FAILING = ("--set", "replay_initial=700", "--set", "replay_size=2000", "--quiet")
+
+
+@pytest.mark.parametrize(("how", "code"), [("raise", 1), ("die", 7)])
+def test_an_environment_that_fails_leaves_the_last_checkpoint(tmp_path, how, code):
+    process = run(BASELINE, "--env-id", f"fakes:Failing-{how}-v0", *FAILING, "--runs-dir", tmp_path)
+    assert process.returncode == code
+    assert ("RuntimeError: the paddle broke" in process.stderr) == (how == "raise")
+    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 701
+
+
+def test_a_second_signal_ends_a_run_whose_environment_hangs(tmp_path):
+    process = start(BASELINE, "--env-id", "fakes:Failing-hang-v0", *FAILING, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256")), process)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=4)  # enough for the other 28 iterations
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 701
+
+
 def test_a_run_in_use_is_refused(tmp_path):
     process = start(BASELINE, *PONG, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256")), process)
