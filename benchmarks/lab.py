@@ -1,6 +1,7 @@
 """What the benchmarks share: stamped CSV files, and tables in the documents made from them."""
 
 import csv
+import functools
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +16,9 @@ PROJECT = runs.PROJECT
 RESULTS = PROJECT / "benchmarks" / "results"
 
 
+@functools.cache
 def stamp() -> dict[str, Any]:
-    """Where and with what a figure was measured."""
+    """Where and with what a figure was measured; taken once, as the results themselves change the checkout."""
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return {"measured": now, "commit": runs.commit(), "versions": runs.versions(), "machine": runs.machine()}
 
