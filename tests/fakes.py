@@ -128,7 +128,7 @@ class Failing(Catch):
         at: the step, counted over all episodes.
     """
 
-    def __init__(self, how, at=730):
+    def __init__(self, how, at=702):
         super().__init__()
         self.how = how
         self.left = at
