@@ -188,10 +188,8 @@ def parts_table(frame: pd.DataFrame) -> str:
 
 def memory_table(frame: pd.DataFrame) -> str:
     """A row a figure."""
-    return (
-        lab.table(("what", "measured"), [(row.what, f"{row.value:g} {row.unit}") for row in frame.itertuples()])
-        + "\n\n"
-    )
+    rows = [(row.what, f"{row.value:g} {row.unit}") for row in frame.itertuples()]
+    return f"{lab.table(('what', 'measured'), rows)}\n\nFilled by random play of Pong."
 
 
 def main() -> None:

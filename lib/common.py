@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from lib import atari_wrappers, checkpoint, console, telemetry, timing
 from lib.errors import UsageError
 from lib.runs import Run, RunOptions
-from lib.stopping import Stopper
+from lib.stopping import ENDED, Stopper
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +98,21 @@ def _require(condition: bool, params: Hyperparameters, name: str, allowed: str) 
         raise ValueError(f"{name} is {getattr(params, name)!r}; it has to be {allowed}")
 
 
+_BREAKOUT = Hyperparameters(
+    env_name="BreakoutNoFrameskip-v4",
+    stop_reward=500.0,
+    run_name="breakout",
+    replay_size=1_000_000,
+    replay_initial=50_000,
+    target_net_sync=10_000,
+    epsilon_frames=10**6,
+    epsilon_start=1.0,
+    epsilon_final=0.1,
+    learning_rate=0.00025,
+    gamma=0.99,
+    batch_size=32,
+)
+
 HYPERPARAMS = {
     "pong": Hyperparameters(
         env_name="PongNoFrameskip-v4",
@@ -115,48 +130,17 @@ HYPERPARAMS = {
         max_steps=2_000_000,
         milestone=17.0,
     ),
-    "breakout-small": Hyperparameters(
-        env_name="BreakoutNoFrameskip-v4",
-        stop_reward=500.0,
+    "breakout-small": dataclasses.replace(
+        _BREAKOUT,
         run_name="breakout-small",
         replay_size=300_000,
         replay_initial=20_000,
         target_net_sync=1_000,
-        epsilon_frames=10**6,
-        epsilon_start=1.0,
-        epsilon_final=0.1,
         learning_rate=0.0001,
-        gamma=0.99,
         batch_size=64,
     ),
-    "breakout": Hyperparameters(
-        env_name="BreakoutNoFrameskip-v4",
-        stop_reward=500.0,
-        run_name="breakout",
-        replay_size=1_000_000,
-        replay_initial=50_000,
-        target_net_sync=10_000,
-        epsilon_frames=10**6,
-        epsilon_start=1.0,
-        epsilon_final=0.1,
-        learning_rate=0.00025,
-        gamma=0.99,
-        batch_size=32,
-    ),
-    "invaders": Hyperparameters(
-        env_name="SpaceInvadersNoFrameskip-v4",
-        stop_reward=500.0,
-        run_name="invaders",
-        replay_size=1_000_000,
-        replay_initial=50_000,
-        target_net_sync=10_000,
-        epsilon_frames=10**6,
-        epsilon_start=1.0,
-        epsilon_final=0.1,
-        learning_rate=0.00025,
-        gamma=0.99,
-        batch_size=32,
-    ),
+    "breakout": _BREAKOUT,
+    "invaders": dataclasses.replace(_BREAKOUT, env_name="SpaceInvadersNoFrameskip-v4", run_name="invaders"),
 }
 
 
@@ -371,13 +355,14 @@ def setup_ignite(
 
     @engine.on(Events.COMPLETED)
     def completed(engine: Engine) -> None:
+        stopped = stopper.reason or ENDED
         engine_state: Any = engine.state
-        engine_state.stopped = stopper.reason
-        run.write_json("result.json", telemetry.result(engine, stopper.reason, episodes, speed))
+        engine_state.stopped = stopped
+        run.write_json("result.json", telemetry.result(engine, stopped, episodes, speed))
         envs = getattr(exp_source, "pool", ())
         frame_skip = atari_wrappers.frame_skip(envs[0]) if envs else 1
         checkpoints = None if save is None else run.checkpoints
-        console.log_result(engine, stopper.reason, episodes, speed, frame_skip, checkpoints)
+        console.log_result(engine, stopped, episodes, speed, frame_skip, checkpoints)
         board.close()
         run.close()
         stopper.release_signals()

@@ -115,7 +115,7 @@ def attach_lines(engine: Engine, episodes: Episodes, speed: Speed) -> None:
 
 
 def log_result(
-    engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed, frame_skip: int, checkpoints: Path | None
+    engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int, checkpoints: Path | None
 ) -> None:
     """The last lines of a run: where the seconds went, how fast it was, how it ended and how to go on.
 
@@ -137,7 +137,7 @@ def log_result(
         log.info("Stopped at step %s: %s.%s", f"{episodes.steps():,}", stopped, _advice(stopped, checkpoints))
 
 
-def _advice(stopped: str | None, checkpoints: Path | None) -> str:
+def _advice(stopped: str, checkpoints: Path | None) -> str:
     if checkpoints is None:
         return ""
     if stopped == NOT_FINITE:

@@ -11,8 +11,9 @@ from ptan.ignite import EpisodeEvents
 from lib.timing import TrainingEvents, since_process_start
 
 SOLVED, STEPS, TIME, NOT_FINITE = "solved", "step limit", "time limit", "loss not finite"
+ENDED = "ended by the script"
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
+EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
 
 
 class Interrupted(BaseException):

@@ -233,7 +233,7 @@ class GrowingFiles:
         return sorted(path for pattern in self.PATTERNS for path in self.folder.glob(pattern))
 
 
-def result(engine: Engine, stopped: str | None, episodes: Episodes, speed: Speed) -> dict[str, Any]:
+def result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, Any]:
     """What result.json holds: how and where the run ended, and when it first reached its bounds."""
     return {
         "stopped": stopped,

@@ -66,6 +66,16 @@ def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_pa
     assert (state.iteration, source.steps_done, state.stopped) == (3, 5, "step limit")
 
 
+def test_a_script_may_end_its_run_itself(tmp_path):
+    source = experience.ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
+    buffer = experience.ReplayBuffer(source, 100)
+    engine = Engine(lambda engine, batch: engine.terminate() or {"loss": 0.0})
+    args = runs.RunOptions(runs_dir=tmp_path)
+    common.setup_ignite(engine, common.HYPERPARAMS["pong"], source, "ends", args=args)
+    state = engine.run(common.batch_generator(buffer, 2, 2))
+    assert (state.iteration, state.stopped) == (1, "ended by the script")
+
+
 @pytest.mark.parametrize("no_grad", [True, False])
 def test_dqn_learns_the_chains_known_values(tmp_path, no_grad):
     torch.manual_seed(0)
