@@ -74,7 +74,8 @@ class Stopper:
             before = engine.should_terminate
             handler(engine)
             if engine.should_terminate and not before:
-                self.reason = self.reason or reason
+                # A bad state is bad whatever else was to end the run.
+                self.reason = reason if reason == NOT_FINITE else self.reason or reason
 
         engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
 

@@ -61,6 +61,11 @@ def test_stops_on_a_loss_that_is_no_number(bad):
     assert run(losses={4: bad}) == (4, stopping.NOT_FINITE)
 
 
+def test_a_bad_loss_is_told_even_where_a_signal_came_first():
+    send = {"in_batch": lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    assert run(losses={3: float("nan")}, **send) == (3, stopping.NOT_FINITE)
+
+
 @pytest.mark.parametrize("number", stopping.SIGNALS)
 @pytest.mark.parametrize("where", ["handler", "in_batch"])
 def test_a_signal_ends_the_run_after_its_iteration_wherever_it_comes(number, where):
