@@ -24,7 +24,7 @@ def keep(run: Path) -> str:
     name = f"curve-{recorded['script']}-{recorded['hyperparameters']['run_name']}-seed{recorded['seed']}"
     first = recorded["sessions"][0]
     stamped = {"measured": first["started"], "seed": recorded["seed"], "sessions": len(recorded["sessions"])}
-    stamped |= {key: first[key] for key in ("commit", "versions", "machine", "argv")}
+    stamped |= {key: first[key] for key in ("commit", "versions", "machine")}
     stamped["result"] = {key: result[key] for key in ("stopped", "steps", "episodes", "seconds", "reached")}
     episodes = lab.pd.read_csv(run / "episodes.csv")
     results = lab.Results(name, ("episode", "step", "length", "return", "seconds", "mean_100"), stamped)
