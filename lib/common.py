@@ -35,7 +35,7 @@ class Hyperparameters:
         run_name: part of the run folder's name.
         replay_size: transitions that the replay holds.
         replay_initial: agent steps of random play before learning.
-        target_net_sync: learner iterations between copies of the network to the target network.
+        target_net_sync: agent steps of learning between copies of the network to the target network.
         epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
         learning_rate: Adam's.
         gamma: discount factor of a step.

@@ -19,6 +19,7 @@ from lib import checkpoint
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
 BASELINE = Path("chapter09/01_baseline.py")
+STEPS = {"02_n_envs": 3}  # an iteration, where it is not one
 # The scripts find the toy environments and this Python as a person's shell would.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": str(PROJECT / "tests"),
@@ -89,7 +90,8 @@ def catch(tmp_path_factory):
     results = {}
     for script in SCRIPTS:
         runs_dir = tmp_path_factory.mktemp(script.stem)
-        process = run(script, *CATCH, "--stop-after", 760, "--seed", 3, "--runs-dir", runs_dir)
+        rounds = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps an iteration
+        process = run(script, *CATCH, *rounds, "--seed", 3, "--runs-dir", runs_dir)
         results[script] = process, folder(runs_dir)
     return results
 
@@ -97,18 +99,20 @@ def catch(tmp_path_factory):
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_a_script_runs_from_inside_its_folder(catch, script):
     process, path = catch[script]
+    steps = STEPS.get(script.stem, 1)
     assert process.returncode == 0, process.stderr
     assert re.search(r"^Episode 12: reward=-?\d+, steps=6, speed=\d+\.\d f/s, elapsed=0:00:\d\d$", process.stdout, re.M)
-    assert re.search(r"^Replay warm-up: 701 steps in \d+\.\d s, \d+ steps/s\.\nLearning", process.stdout, re.M)
-    assert "Stopped at step 760: step limit." in process.stdout
+    warm_up = rf"^Replay warm-up: {720 + steps} steps in \d+\.\d s, \d+ steps/s\.\nLearning"
+    assert re.search(warm_up, process.stdout, re.M)
+    assert "Stopped at step 780: step limit." in process.stdout
     assert "Replay warm-up" in process.stderr
     assert "Training" in process.stderr
     assert path.name.endswith(f"-fakes-Catch-v0-{script.stem}")
     assert {"params.json", "result.json", "episodes.csv", "checkpoints"} <= set(os.listdir(path))
     result = json.loads((path / "result.json").read_text())
-    assert (result["stopped"], result["steps"], result["iterations"]) == ("step limit", 760, 60)
+    assert (result["stopped"], result["steps"], result["iterations"]) == ("step limit", 780, 60 // steps)
     assert episodes_of(path)[1][0::2] == ["1", "6"]
-    assert checkpoint_of(path)["source"]["steps_done"] == 760
+    assert checkpoint_of(path)["source"]["steps_done"] == 780
 
 
 def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
@@ -118,7 +122,7 @@ def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
 
 
 def test_another_seed_gives_other_numbers(catch, tmp_path):
-    run(BASELINE, *CATCH, "--stop-after", 760, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
+    run(BASELINE, *CATCH, "--stop-after", 720, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
     assert any(
         "net" in name for name in differences(checkpoint_of(catch[BASELINE][1]), checkpoint_of(folder(tmp_path)))
     )

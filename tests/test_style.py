@@ -53,7 +53,7 @@ def test_a_script_is_wiring_on_one_screen(script):
     assert process_batch.end_lineno - process_batch.lineno < 15
     assert functions["train"].end_lineno - functions["train"].lineno < 50
     assert len(body(script)) < 70
-    assert len(body(script)) - body(script).index('if __name__ == "__main__":') == 3
+    assert 3 <= len(body(script)) - body(script).index('if __name__ == "__main__":') <= 6  # a line a knob
     assert "NAME = Path(__file__).stem" in body(script)
     assert script.read_text().count(script.stem) == script.read_text().count(script.name)  # the name is never typed
 
@@ -77,6 +77,7 @@ def changed_lines(parent, child):
     [
         ("chapter09/01_baseline.py", "chapter09/00_slow_grads.py", 6),
         ("chapter08/01_dqn_basic.py", "chapter09/01_baseline.py", 20),
+        ("chapter09/01_baseline.py", "chapter09/02_n_envs.py", 14),
     ],
 )
 def test_a_rung_is_its_parent_plus_one_change(parent, child, budget):

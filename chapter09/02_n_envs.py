@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Several environments: one call of the network acts in all of them, one larger batch is learnt from after that.
+
+Idea    N environments make N steps an iteration, and N batches are learnt from as one: a call of the network, of
+        the optimizer and of Python costs about the same for N states as for one
+Parent  01_baseline.py, with environments, batch and learning rate multiplied by N
+Keeps   statistics: the replay ratio stays at batch_size samples a step, whatever N is; what falls is the number of
+        updates, to one in N steps, and so each goes N times as far (linear scaling, Goyal et al. 2017)
+Paper   Goyal et al., Accurate, large minibatch SGD, 2017, https://arxiv.org/abs/1706.02677
+Run     ./02_n_envs.py --cuda --envs 3
+Read    ExperienceSourceFirstLast in lib/experience.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import atari_wrappers, common, dqn_model, experience, options
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = [atari_wrappers.make_env(params.env_name) for _ in range(args.envs)]
+    env = envs[0]
+    net = dqn_model.DQN(env.observation_space.shape, env.action_space.n).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
+    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate * args.envs)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(
+            batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device, no_grad=True
+        )
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration * args.envs)
+        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--envs", type=options.positive, default=3, metavar="N", help="environments")
+    options.main(train, parser, NAME)
