@@ -335,7 +335,7 @@ def setup_ignite(
     speed.attach(engine)
     stopper.watch_loss(engine)
     episodes.attach(engine)
-    board.attach(engine, steps, extra_metrics)
+    board.attach(engine, exp_source, steps, speed.names, extra_metrics)
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     console.attach_start(engine, speed)
@@ -364,6 +364,8 @@ def setup_ignite(
         checkpoints = None if save is None else run.checkpoints
         console.log_result(engine, stopped, episodes, speed, frame_skip, checkpoints)
         board.close()
+        if hasattr(exp_source, "close"):
+            exp_source.close()
         run.close()
         stopper.release_signals()
 

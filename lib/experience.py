@@ -71,6 +71,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         agent: a ptan agent; called once a round with the states of all environments.
         gamma: discount factor, kept for those who read it from the source.
         seed: what every episode's own seed is derived from.
+        first_env: number of the first environment; seeds are derived from an environment's number, too.
 
     Attributes:
         steps_done: agent steps so far, over all environments.
@@ -78,10 +79,13 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         on_step: called after every agent step; None for nothing.
     """
 
-    def __init__(self, env: gym.Env | Sequence[gym.Env], agent: Any, gamma: float, seed: int = 0):
+    PARTS = ("act", "environment")
+
+    def __init__(self, env: gym.Env | Sequence[gym.Env], agent: Any, gamma: float, seed: int = 0, first_env: int = 0):
         super().__init__(env, agent, gamma, steps_count=1)
         self.agent_states: list[Any]
         self.seed = seed
+        self.first_env = first_env
         self.steps_done = 0
         self.clock = Stopwatch()
         self.on_step: Callable[[], Any] | None = None
@@ -104,7 +108,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
 
     def _reset(self, index: int, slot: _Slot) -> None:
         with self.clock("environment"):
-            slot.state, _ = slot.env.reset(seed=episode_seed(self.seed, index, slot.episode))
+            slot.state, _ = slot.env.reset(seed=episode_seed(self.seed, self.first_env + index, slot.episode))
         slot.actions, slot.total = [], 0.0
         self.agent_states[index] = self.agent.initial_state()
 
@@ -177,7 +181,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         log.warning(
             "Environment %d does not repeat itself from its seed and actions: the resumed run is a good "
             "continuation, but not bit for bit the uninterrupted one.",
-            index,
+            self.first_env + index,
         )
         slot.episode += 1
         self._reset(index, slot)

@@ -183,6 +183,18 @@ def positive(text: str) -> int:
     return value
 
 
+def quotient(option: str, whole: int, part: int) -> int:
+    """whole / part, for an option that has to divide a number.
+
+    Raises:
+        UsageError: it does not.
+    """
+    if whole % part:
+        fitting = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
+        raise UsageError(f"{option} {part} does not divide the batch of {whole}; give one of {fitting}")
+    return whole // part
+
+
 def _typed(name: str, kind: Any, text: str) -> Any:
     kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
     if types.NoneType in kinds and text.lower() == "none":

@@ -15,7 +15,7 @@ from ignite.metrics import RunningAverage
 from ptan.ignite import EpisodeEvents
 
 from lib.experience import Episode
-from lib.timing import EVERY, PARTS, Speed, TrainingEvents, clock_face, since_process_start
+from lib.timing import EVERY, Speed, TrainingEvents, clock_face, since_process_start
 
 log = logging.getLogger(__name__)
 
@@ -179,16 +179,23 @@ class TensorBoard:
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
         self.logger = TensorboardLogger(log_dir=folder)
 
-    def attach(self, engine: Engine, steps: Callable[[], int], extra_metrics: Sequence[str]) -> None:
+    def attach(
+        self,
+        engine: Engine,
+        exp_source: Any,
+        steps: Callable[[], int],
+        parts: Sequence[str],
+        extra_metrics: Sequence[str],
+    ) -> None:
         """Write episodes/* by episode as they end, train/* and time/* by agent step every 100 iterations."""
 
         def agent_step(engine: Engine, event_name: Any) -> int:
             return steps()
 
         episodes = OutputHandler("episodes", metric_names=["reward", "steps", "avg_reward", "mean_100"])
-        scalars = ["avg_loss", "avg_fps", *extra_metrics]
+        scalars = ["avg_loss", "avg_fps", "replay_ratio", *getattr(exp_source, "METRICS", ()), *extra_metrics]
         train = OutputHandler("train", scalars, lambda output: output, global_step_transform=agent_step)
-        time = OutputHandler("time", list(PARTS), global_step_transform=agent_step)
+        time = OutputHandler("time", list(parts), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
         self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
         self.logger.attach(engine, train, EVERY)

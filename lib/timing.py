@@ -12,7 +12,6 @@ import psutil
 from ignite.engine import Engine, EventEnum, Events
 from ignite.handlers import Timer
 
-PARTS = ("act", "environment", "sample", "learn")
 EVERY = Events.ITERATION_COMPLETED(every=100)  # scalars of the learner
 
 
@@ -54,6 +53,7 @@ class Speed:
     """Agent steps a second and seconds by part, over windows of training; the warm-up is measured apart.
 
     Attributes:
+        names: of the parts: the source's own, "sample" and "learn".
         parts: seconds of training so far in this process, by part.
         warm_up: (agent steps, seconds) of filling the replay.
     """
@@ -68,12 +68,14 @@ class Speed:
         self._batch, self._learn = Timer(), Timer()
         self._updates = 0
         self._start = (0, 0.0)
-        self._parts_at_start = dict.fromkeys(PARTS, 0.0)
+        self.names = (*getattr(exp_source, "PARTS", ()), "sample", "learn")
+        self._parts_at_start = dict.fromkeys(self.names, 0.0)
         self._marks: deque[tuple[int, float]] = deque(maxlen=self.WINDOW + 1)
-        self._logged = (0, dict.fromkeys(PARTS, 0.0))
+        self._samples = 0
+        self._logged = (0, 0, 0, self._parts_at_start)
 
     def attach(self, engine: Engine) -> None:
-        """Time the two halves of an iteration; put avg_fps and time into the metrics every 100 iterations."""
+        """Time the two halves of an iteration; put speeds and times into the metrics every 100 iterations."""
         batch = {"resume": Events.GET_BATCH_STARTED, "pause": Events.GET_BATCH_COMPLETED}
         learn = {"resume": Events.ITERATION_STARTED, "pause": Events.ITERATION_COMPLETED}
         self._batch.attach(engine, start=Events.STARTED, **batch)
@@ -94,20 +96,25 @@ class Speed:
         self._start = now
         self._parts_at_start = self._all_parts()
         self._marks.append(now)
-        self._logged = (engine.state.iteration, dict.fromkeys(PARTS, 0.0))
+        self._logged = (engine.state.iteration, now[0], 0, dict.fromkeys(self.names, 0.0))
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 
     def _mark(self, engine: Engine) -> None:
         self._updates += 1
+        batch: Any = engine.state.batch
+        self._samples += len(batch)
         self._marks.append((self.steps(), since_process_start()))
 
     def _log(self, engine: Engine) -> None:
-        iteration, before = self._logged
+        iteration, steps, samples, before = self._logged
         parts = self.parts
         milliseconds = 1000 / max(1, engine.state.iteration - iteration)
         engine.state.metrics["avg_fps"] = self.now
-        engine.state.metrics |= {part: (parts[part] - before[part]) * milliseconds for part in PARTS}
-        self._logged = (engine.state.iteration, parts)
+        engine.state.metrics["replay_ratio"] = (self._samples - samples) / max(1, self.steps() - steps)
+        engine.state.metrics |= {part: (parts[part] - before[part]) * milliseconds for part in self.names}
+        if hasattr(self.exp_source, "metrics"):
+            engine.state.metrics |= self.exp_source.metrics()
+        self._logged = (engine.state.iteration, self.steps(), self._samples, parts)
 
     @property
     def now(self) -> float:
@@ -138,7 +145,7 @@ class Speed:
     @property
     def parts(self) -> dict[str, float]:
         parts = self._all_parts()
-        return {part: parts[part] - self._parts_at_start[part] for part in PARTS}
+        return {part: parts[part] - self._parts_at_start[part] for part in self.names}
 
     @property
     def seconds(self) -> float:
@@ -147,8 +154,8 @@ class Speed:
 
     def _all_parts(self) -> dict[str, float]:
         clock = getattr(self.exp_source, "clock", None)
-        parts = dict.fromkeys(PARTS, 0.0) | (dict(clock.seconds) if clock else {})
-        parts["sample"] = self._batch.value() - parts["act"] - parts["environment"]
+        parts = dict.fromkeys(self.names, 0.0) | (dict(clock.seconds) if clock else {})
+        parts["sample"] = self._batch.value() - sum(parts.values())
         parts["learn"] = self._learn.value()
         return parts
 

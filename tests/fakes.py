@@ -9,6 +9,7 @@ import time
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
+from torch import nn
 
 
 class Counting(gym.Env):
@@ -36,6 +37,29 @@ class Counting(gym.Env):
         self.t += 1
         end = self.t == self.length
         return np.array([self.t], np.uint8), float(self.t), end and not self.truncates, end and self.truncates, {}
+
+
+class Slow(Counting):
+    """Counting that takes its time.
+
+    Args:
+        seconds: that a step takes.
+    """
+
+    def __init__(self, seconds, length=200):
+        super().__init__(length)
+        self.seconds = seconds
+
+    def step(self, action):
+        time.sleep(self.seconds)
+        return super().step(action)
+
+
+class Unbuildable(Counting):
+    """It asks the other process for a module that is not there."""
+
+    def __reduce__(self):
+        return (eval, ("__import__('no_such_module')",))
 
 
 class Random(Counting):
@@ -142,6 +166,25 @@ class Failing(Catch):
         while self.left == 0 and self.how == "hang":
             time.sleep(0.1)
         return super().step(action)
+
+
+class Linear(nn.Module):
+    """Action values of a 7 x 7 screen or of one number."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.layer = nn.Linear(size, 2)
+
+    def forward(self, states):
+        return self.layer(states.reshape(len(states), -1).float() / 255.0)
+
+
+def echo(there, back):
+    """As another process: send three blocks of transitions back through a second channel."""
+    for _ in range(3):
+        while not len(there):
+            time.sleep(0.01)
+        back.put(there.get())
 
 
 for environment in (Chain, Catch, Continuous, Forgetful):

@@ -19,13 +19,14 @@ from lib import checkpoint
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
 BASELINE = Path("chapter09/01_baseline.py")
-STEPS = {"02_n_envs": 3}  # an iteration, where it is not one
+STEPS = {"02_n_envs": 3, "03_parallel": 4}  # an iteration, where it is not one
 # The scripts find the toy environments and this Python as a person's shell would.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": str(PROJECT / "tests"),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 CATCH = ("--env-id", "fakes:Catch-v0", "--set", "replay_initial=700", "--set", "replay_size=2000")
+ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps an iteration
 
 
 def start(script, *options, **kwargs):
@@ -90,8 +91,7 @@ def catch(tmp_path_factory):
     results = {}
     for script in SCRIPTS:
         runs_dir = tmp_path_factory.mktemp(script.stem)
-        rounds = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps an iteration
-        process = run(script, *CATCH, *rounds, "--seed", 3, "--runs-dir", runs_dir)
+        process = run(script, *CATCH, *ROUNDS, "--seed", 3, "--runs-dir", runs_dir)
         results[script] = process, folder(runs_dir)
     return results
 
@@ -122,7 +122,7 @@ def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
 
 
 def test_another_seed_gives_other_numbers(catch, tmp_path):
-    run(BASELINE, *CATCH, "--stop-after", 720, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
+    run(BASELINE, *CATCH, *ROUNDS, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
     assert any(
         "net" in name for name in differences(checkpoint_of(catch[BASELINE][1]), checkpoint_of(folder(tmp_path)))
     )

@@ -78,6 +78,7 @@ def changed_lines(parent, child):
         ("chapter09/01_baseline.py", "chapter09/00_slow_grads.py", 6),
         ("chapter08/01_dqn_basic.py", "chapter09/01_baseline.py", 20),
         ("chapter09/01_baseline.py", "chapter09/02_n_envs.py", 14),
+        ("chapter09/01_baseline.py", "chapter09/03_parallel.py", 45),
     ],
 )
 def test_a_rung_is_its_parent_plus_one_change(parent, child, budget):

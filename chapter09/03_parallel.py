@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""Play and train in separate processes: while the learner learns, players make the transitions to come.
+
+Idea    a player owns an environment and a copy of the network, the learner owns the replay and the optimizer; weights
+        go one way and transitions the other through shared memory, by the block, and neither side outruns the other
+Parent  01_baseline.py, its source of experience moved into other processes, its batches learnt from four at a time
+Keeps   statistics: --replay-ratio samples are learnt from for each step, the baseline's 32 unless told otherwise; but
+        an action is chosen with weights that are 16 to 24 steps old (times players), and four batches are one update,
+        which goes four times as far
+Paper   Goyal et al., Accurate, large minibatch SGD, 2017, https://arxiv.org/abs/1706.02677
+Run     ./03_parallel.py --cuda --players 2
+Read    lib/parallel.py, then lib/player.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import atari_wrappers, common, dqn_model, experience, options, parallel
+
+NAME = Path(__file__).stem
+BATCHES = 4  # learnt from as one
+
+
+def train(params, args):
+    batch_size = params.batch_size * BATCHES
+    steps = options.quotient("--replay-ratio", batch_size, args.replay_ratio)
+    envs = [atari_wrappers.make_env(params.env_name) for _ in range(args.players)]
+    env = envs[0]
+    net = dqn_model.DQN(env.observation_space.shape, env.action_space.n).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
+    exp_source = parallel.Players(exp_source, args.players)
+    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate * BATCHES)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(
+            batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device, no_grad=True
+        )
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, batch_size, steps))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--players", type=options.positive, default=1, metavar="N", help="processes that play")
+    parser.add_argument("--replay-ratio", type=options.positive, default=32, metavar="R", help="samples a step")
+    options.main(train, parser, NAME)

@@ -1,0 +1,222 @@
+"""Acting in other processes: players make transitions ahead of the learner, and neither ever outruns the other.
+
+Time is cut into cycles. In cycle k the learner learns from block k of every player, while the players make the
+blocks to come. Block k is played with the weights that the learner had when cycle k - ahead began:
+
+    learner   publishes weights k, orders block k + ahead, takes block k, learns from it, goes on to k + 1
+    player    waits for an order, copies the weights that it names, plays one block, reports it, waits
+
+So the learner waits where a player is slow, a player waits where the learner is slow, and both sleep while they do.
+How many transitions are learnt from for each one made is decided by the learner alone, as it is without players. What
+is played never depends on who was faster: a run can be repeated, stopped and resumed bit for bit.
+"""
+
+import copy
+import itertools
+import math
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing import connection
+from typing import Any
+
+import numpy as np
+import torch
+from ptan.experience import ExperienceFirstLast
+
+from lib.errors import UsageError
+from lib.experience import Episode, ExperienceSourceFirstLast
+from lib.player import Order, Player, Report
+from lib.shared import SharedWeights
+from lib.timing import Stopwatch, since_process_start
+
+
+class Players:
+    """An experience source that is played in other processes; the learner reads it as it would read the source.
+
+    Args:
+        source: an unused one. Its environments are dealt out to the players and keep their seeds; its agent needs
+            a `model`, of which each player has a copy, on the CPU.
+        players: how many processes.
+        ahead: how many blocks a player may be ahead of the learner.
+        rounds: steps of each environment in a block.
+
+    Attributes:
+        steps_done: agent steps that the learner has taken so far.
+        clock: seconds that the learner has spent in "wait".
+        on_step: called after every agent step taken; None for nothing.
+
+    Raises:
+        UsageError: there are more players than environments.
+    """
+
+    PARTS = ("wait",)
+    METRICS = ("policy_lag", "player_fps", "learner_fps")
+
+    def __init__(self, source: ExperienceSourceFirstLast, players: int = 1, ahead: int = 2, rounds: int = 8):
+        if players > len(source.pool):
+            raise UsageError(f"{players} players need an environment each, and there are {len(source.pool)}")
+        self.pool = source.pool
+        self.agent = source.agent
+        self.steps_done = 0
+        self.clock = Stopwatch()
+        self.on_step: Callable[[], Any] | None = None
+        self._ahead = ahead
+        self._weights = SharedWeights(self._tensors(), ahead + 1)
+        self._policies: dict[int, dict[str, Any]] = {}  # by version: the selector's values, and the steps done by then
+        self._cycle = 0
+        self._place = 0  # in the cycle: how many of its transitions the learner has taken
+        self._blocks: list[tuple[list[ExperienceFirstLast], Report]] = []
+        self._episodes: list[Episode] = []
+        self._looked = 0.0
+        self._played = 0  # agent steps of all players, and the seconds that these took
+        self._busy = 0.0
+        self._marks = (0, since_process_start(), 0.0, 0, 0.0)
+        self.players = []
+        for number, indices in enumerate(np.array_split(np.arange(len(self.pool)), players)):
+            pool = [self.pool[index] for index in indices]
+            agent = _on_cpu(self.agent)
+            part = ExperienceSourceFirstLast(pool, agent, source.gamma, source.seed, first_env=int(indices[0]))
+            self.players.append(Player(number, part, self._weights, rounds))
+        self._end = weakref.finalize(self, _end, self.players)
+
+    def close(self) -> None:
+        """End the players; at the end of the learner's process this happens by itself."""
+        self._end()
+
+    def __iter__(self) -> Iterator[ExperienceFirstLast]:
+        for player in self.players:
+            player.start()
+        self._publish()
+        self._order(range(self._cycle, self._cycle + self._ahead + 1))
+        while True:
+            with self.clock("wait"):
+                self._blocks = [self._take(player) for player in self.players]
+            yield from self._transitions()
+            for player, block in zip(self.players, self._blocks, strict=True):
+                player.played(*block)
+            self._cycle += 1
+            self._place = 0
+            self._publish()
+            self._order([self._cycle + self._ahead])
+
+    def _transitions(self) -> Iterator[ExperienceFirstLast]:
+        """The cycle's transitions, less those that a resumed run has taken before."""
+        place = 0
+        for transitions, report in self._blocks:
+            for index, transition in enumerate(transitions):
+                place += 1
+                if place <= self._place:
+                    continue
+                self._place = place
+                self.steps_done += 1
+                if index in report.ends:
+                    self._episodes.append(Episode(*report.ends[index], self.steps_done, since_process_start()))
+                if self.on_step is not None:
+                    self.on_step()
+                if time.monotonic() > self._looked + 1.0:
+                    self._look(0.0)
+                yield transition
+
+    def _publish(self) -> None:
+        """Publish the weights that this cycle begins with; a resumed run has done so before."""
+        if self._cycle in self._policies:
+            return
+        self._weights.publish(self._cycle, self._tensors())
+        self._policies[self._cycle] = {"selector": _plain(self.agent.action_selector), "steps": self.steps_done}
+        self._policies.pop(self._cycle - self._ahead - 1, None)
+
+    def _order(self, blocks: Iterable[int]) -> None:
+        for block, player in itertools.product(blocks, self.players):
+            version = self._version(block)
+            player.order(Order(block, version, self._policies[version]["selector"]))
+
+    def _version(self, block: int) -> int:
+        """The weights that a block is played with."""
+        return max(0, block - self._ahead)
+
+    def _take(self, player: Player) -> tuple[list[ExperienceFirstLast], Report]:
+        while not player.reports:
+            self._look(1.0)
+        transitions, report = player.take()
+        self._played += len(transitions)
+        self._busy += report.seconds
+        return transitions, report
+
+    def _look(self, patience: float) -> None:
+        """Hear what players say, waiting for that if need be, and see to it that they live."""
+        ends = {end: player for player in self.players for end in (player.link, player.process.sentinel)}
+        for player in {ends[end] for end in connection.wait(list(ends), patience)}:
+            player.receive()
+        if time.monotonic() > self._looked + 1.0:
+            self._looked = time.monotonic()
+            for player in self.players:
+                player.look()
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to log since the last call.
+
+        Returns:
+            policy_lag: agent steps that the learner has taken since it had the weights that chose the newest action;
+            player_fps, learner_fps: agent steps a second that the players and the learner would make if they never
+            had to wait.
+        """
+        now = (self.steps_done, since_process_start(), self.clock.seconds["wait"], self._played, self._busy)
+        steps, seconds, waited, played, busy = (new - old for new, old in zip(now, self._marks, strict=True))
+        self._marks = now
+        return {
+            "policy_lag": self.steps_done - self._policies[self._version(self._cycle)]["steps"],
+            "player_fps": len(self.players) * played / busy if busy else math.nan,
+            "learner_fps": steps / (seconds - waited) if seconds > waited else math.nan,
+        }
+
+    def pop_episodes(self) -> list[Episode]:
+        """The episodes whose last transition was taken since the last call, oldest first."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the cycle began and how much of it was taken; what is ahead of that will be played again.
+
+        So it can be had at any time, of players that are dead as well.
+        """
+        versions = self._weights.versions
+        return {
+            "steps_done": self.steps_done,
+            "cycle": self._cycle,
+            "place": self._place,
+            "players": [player.state_dict() for player in self.players],
+            "policies": self._policies,
+            "weights": {version: [weights.clone() for weights in self._weights.read(version)] for version in versions},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """To be called before the first transition is taken."""
+        self.steps_done = state["steps_done"]
+        self._cycle = state["cycle"]
+        self._place = state["place"]
+        self._policies = state["policies"]
+        for version, weights in state["weights"].items():
+            self._weights.publish(version, weights)
+        for player, saved in zip(self.players, state["players"], strict=True):
+            player.load_state_dict(saved)
+
+    def _tensors(self) -> list[torch.Tensor]:
+        return list(self.agent.model.state_dict().values())
+
+
+def _plain(selector: Any) -> dict[str, float]:
+    """An action selector's numbers, such as epsilon; all that a player has to be told of it."""
+    return {name: value for name, value in vars(selector).items() if isinstance(value, int | float)}
+
+
+def _on_cpu(agent: Any) -> Any:
+    agent = copy.copy(agent)
+    agent.model = copy.deepcopy(agent.model).cpu()
+    agent.device = torch.device("cpu")
+    return agent
+
+
+def _end(players: list[Player]) -> None:
+    for player in players:
+        player.end()

@@ -1,0 +1,158 @@
+"""Weights and blocks of transitions in memory that processes share; no file, so nothing is left behind by a kill."""
+
+import multiprocessing
+import queue
+from collections.abc import Iterable, Sequence
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ptan.experience import ExperienceFirstLast
+
+from lib import packing
+
+# Not forked: a copy of a process in which PyTorch's threads or a GPU are at work can hang.
+processes = multiprocessing.get_context("spawn")
+
+COLUMNS = ("states", "last_states", "dones", "actions", "rewards")  # what packing.pack tells of each transition
+
+
+class SharedWeights:
+    """The last versions of a network's weights, in memory that processes share.
+
+    Args:
+        tensors: the weights, whose shapes and types are kept; their values are not read.
+        size: how many versions are kept.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor], size: int):
+        self.size = size
+        self._layout = []
+        self._bytes = 0
+        for tensor in tensors:
+            self._layout.append((tensor.dtype, tensor.shape, self._bytes))
+            self._bytes += -(-tensor.numel() * tensor.element_size() // 64) * 64  # aligned
+        self._memory = processes.RawArray("b", max(1, size * self._bytes))
+        self._versions = processes.RawArray("q", [-1] * size)
+
+    @property
+    def versions(self) -> list[int]:
+        """The versions that are there, oldest first."""
+        return sorted(version for version in self._versions if version >= 0)
+
+    def publish(self, version: int, tensors: Iterable[torch.Tensor]) -> None:
+        """Copy the weights in, in place of the oldest version.
+
+        Raises:
+            ValueError: the version is not newer than all that are there.
+        """
+        if self.versions and version <= self.versions[-1]:
+            raise ValueError(f"version {version} is not newer than {self.versions[-1]}, which is published")
+        self._versions[version % self.size] = -1
+        for shared, tensor in zip(self._views(version), tensors, strict=True):
+            shared.copy_(tensor)
+        self._versions[version % self.size] = version
+
+    def read(self, version: int) -> list[torch.Tensor]:
+        """A version's weights as views of the shared memory, valid until `size` newer ones are published.
+
+        Raises:
+            LookupError: that version is not there.
+        """
+        if version not in self.versions:
+            raise LookupError(f"version {version} of the weights is not there; there are {self.versions}")
+        return self._views(version)
+
+    def _views(self, version: int) -> list[torch.Tensor]:
+        start = version % self.size * self._bytes
+        return [
+            torch.frombuffer(self._memory, dtype=dtype, count=shape.numel(), offset=start + offset).view(shape)
+            if shape.numel()
+            else torch.empty(shape, dtype=dtype)
+            for dtype, shape, offset in self._layout
+        ]
+
+
+class BlockChannel:
+    """A bounded first-in-first-out channel of blocks of transitions, from one process to one other.
+
+    A block lies in shared memory as arrays, every frame once; what stood in the block before is not sent again.
+    It does not wait: whoever has to is told by other means when it is worth looking.
+
+    Args:
+        slots: how many blocks fit.
+        transitions: how many transitions a block has at most.
+        space: of the observations.
+        lazy: whether states are LazyFrames, with frames along their first axis.
+        envs: how many environments take turns in a block.
+    """
+
+    def __init__(self, slots: int, transitions: int, space: gym.Space, lazy: bool = False, envs: int = 1):
+        assert space.shape is not None
+        stacked, frame_shape = (space.shape[0], space.shape[1:]) if lazy else (1, space.shape)
+        frames = 2 * transitions + stacked * envs  # a step makes a frame, and another where it ends an episode
+        self.slots = slots
+        self.layout = np.dtype(
+            [
+                ("count", np.int64, (2,)),  # frames and transitions
+                ("frames", space.dtype, (frames, *frame_shape)),
+                ("states", np.int32, (transitions, stacked)),
+                ("last_states", np.int32, (transitions, stacked)),
+                ("dones", np.bool_, (transitions,)),
+                ("actions", np.int64, (transitions,)),
+                ("rewards", np.float64, (transitions,)),
+            ],
+            align=True,
+        )
+        self.lazy = lazy
+        self._memory = processes.RawArray("b", slots * self.layout.itemsize)
+        self._put, self._got = processes.RawValue("q", 0), processes.RawValue("q", 0)
+        self._sent: Sequence[np.ndarray] = ()  # the new frames of the block before, at its one end
+        self._received: Sequence[np.ndarray] = ()  # and at the other
+
+    def __len__(self) -> int:
+        return self._put.value - self._got.value
+
+    def put(self, transitions: Sequence[ExperienceFirstLast]) -> None:
+        """Add a block.
+
+        Raises:
+            queue.Full: all slots are taken.
+            ValueError: the block is empty, or larger than a slot.
+        """
+        if len(self) == self.slots:
+            raise queue.Full(f"all {self.slots} slots are taken")
+        packed = packing.pack(transitions, self._sent)
+        new = [] if packed["frames"] is None else list(packed["frames"].numpy())
+        slot = self._slot(self._put.value)
+        room = len(slot["actions"]), len(slot["frames"])
+        if not 0 < len(transitions) <= room[0] or len(new) > room[1]:
+            given = f"{len(transitions)} transitions and {len(new)} frames"
+            raise ValueError(f"the block has {given}; there is room for {room[0]} and {room[1]}")
+        slot["count"][:] = len(new), len(transitions)
+        for row, frame in enumerate(new):
+            slot["frames"][row] = frame
+        for name in COLUMNS:
+            slot[name][: len(transitions)] = packed[name]
+        self._sent = new
+        self._put.value += 1
+
+    def get(self) -> list[ExperienceFirstLast]:
+        """Take the oldest block.
+
+        Raises:
+            queue.Empty: there is none.
+        """
+        if not len(self):
+            raise queue.Empty("there is no block")
+        slot = self._slot(self._got.value)
+        frames, transitions = slot["count"]
+        packed = {name: torch.from_numpy(slot[name][:transitions]) for name in COLUMNS}
+        new = list(slot["frames"][:frames].copy())
+        block = packing.unpack(packed | {"lazy": self.lazy}, [*self._received, *new])
+        self._received = new
+        self._got.value += 1
+        return block
+
+    def _slot(self, number: int) -> np.ndarray:
+        return np.frombuffer(self._memory, self.layout)[number % self.slots]

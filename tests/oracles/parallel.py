@@ -1,0 +1,25 @@
+"""Players without processes: every block played when the learner asks for it, with the weights of the right cycle."""
+
+import copy
+
+from lib import checkpoint, experience, player
+
+
+def transitions(envs, agent, seed, players, ahead, rounds):
+    """What parallel.Players yields; `envs` in as many lists as there are players."""
+    sources = []
+    for number, pool in enumerate(envs):
+        first = sum(len(others) for others in envs[:number])
+        sources.append(experience.ExperienceSourceFirstLast(pool, copy.deepcopy(agent), 0.9, seed, first_env=first))
+    streams = [iter(source) for source in sources]
+    policies = []
+    while True:
+        cycle = len(policies)
+        policies.append((copy.deepcopy(agent.model.state_dict()), agent.action_selector.epsilon))
+        weights, epsilon = policies[max(0, cycle - ahead)]
+        for number in range(players):
+            sources[number].agent.model.load_state_dict(weights)
+            sources[number].agent.action_selector.epsilon = epsilon
+            checkpoint.seed_everything(player.block_seed(seed, number, cycle))
+            block = [next(streams[number]) for _ in range(rounds * len(envs[number]))]
+            yield from block

@@ -1,0 +1,201 @@
+"""Players in processes of their own: what they play, how both sides hold each other, and what their end looks like."""
+
+import itertools
+import os
+import re
+import signal
+import time
+
+import numpy as np
+import psutil
+import ptan
+import pytest
+import torch
+
+from fakes import Catch, Counting, Failing, Linear, Random, Slow, Unbuildable
+from lib import experience, parallel, player
+from lib.errors import UsageError
+from oracles import parallel as oracle
+
+
+def agent_for(size, epsilon=0.3):
+    torch.manual_seed(7)
+    return ptan.agent.DQNAgent(Linear(size), ptan.actions.EpsilonGreedyActionSelector(epsilon))
+
+
+def players_of(envs, agent=None, players=1, seed=5, **options):
+    agent = agent or agent_for(int(np.prod(envs[0].observation_space.shape)))
+    source = experience.ExperienceSourceFirstLast(envs, agent, gamma=0.9, seed=seed)
+    return parallel.Players(source, players, **options)
+
+
+def learn(agent, rng):
+    """Something that changes the weights and epsilon, as learning does."""
+    with torch.no_grad():
+        for weights in agent.model.parameters():
+            weights += torch.from_numpy(rng.normal(size=weights.shape).astype(np.float32))
+    agent.action_selector.epsilon = max(0.1, agent.action_selector.epsilon - 0.001)
+
+
+def plain(transition):
+    last = None if transition.last_state is None else np.asarray(transition.last_state).tolist()
+    return np.asarray(transition.state).tolist(), int(transition.action), transition.reward, last
+
+
+def taken(stream, agent, count, every=4, start=0):
+    """The next `count` transitions as plain values, the first in place `start`; the agent learns after `every` of them."""
+    result = []
+    for place in range(start, start + count):
+        result.append(plain(next(stream)))
+        if (place + 1) % every == 0:
+            learn(agent, np.random.default_rng(place))
+    return result
+
+
+@pytest.fixture
+def closing():
+    """Ends whatever players a test has made."""
+    made = []
+    yield lambda source: made.append(source) or source
+    for source in made:
+        source.close()
+
+
+@pytest.mark.parametrize(("envs", "players", "ahead", "rounds"), [(1, 1, 2, 8), (3, 2, 1, 3), (3, 3, 0, 5)])
+def test_players_play_what_the_slow_twin_plays(closing, envs, players, ahead, rounds):
+    agent, twin_agent = agent_for(1), agent_for(1)
+    source = closing(players_of([Random(5) for _ in range(envs)], agent, players, ahead=ahead, rounds=rounds))
+    parts = [[Random(5) for _ in part] for part in np.array_split(range(envs), players)]
+    twin = oracle.transitions(parts, twin_agent, 5, players, ahead, rounds)
+    assert taken(iter(source), agent, 100) == taken(twin, twin_agent, 100)
+    assert source.steps_done == 100
+
+
+def test_episodes_are_told_with_the_transition_that_ends_them(closing):
+    source = closing(players_of([Counting(4), Counting(3)], players=2, rounds=2))
+    stream = iter(source)
+    told = []
+    for step in range(1, 21):
+        next(stream)
+        told += [(step, *episode[:3]) for episode in source.pop_episodes()]
+    # A cycle is two steps of the first environment, then two of the second.
+    assert told == [(6, 10.0, 4, 6), (7, 6.0, 3, 7), (14, 10.0, 4, 14), (16, 6.0, 3, 16)]
+
+
+@pytest.mark.parametrize("place", [1, 16, 17, 24, 49])
+def test_a_resumed_source_goes_on_with_the_same_transitions(closing, place):
+    agent = agent_for(1)
+    source = closing(players_of([Random(5), Random(5), Random(5)], agent, 2, rounds=3))
+    stream = iter(source)
+    before = taken(stream, agent, place)
+    state = source.state_dict()
+    weights = {name: tensor.clone() for name, tensor in agent.model.state_dict().items()}
+    epsilon = agent.action_selector.epsilon
+    uninterrupted = taken(stream, agent, 60, start=place)
+    resumed_agent = agent_for(1, epsilon)
+    resumed_agent.model.load_state_dict(weights)
+    resumed = closing(players_of([Random(5), Random(5), Random(5)], resumed_agent, 2, rounds=3))
+    resumed.load_state_dict(state)
+    assert resumed.steps_done == place == len(before)
+    assert taken(iter(resumed), resumed_agent, 60, start=place) == uninterrupted
+
+
+def test_a_slow_player_is_waited_for_and_no_transition_comes_twice_or_is_left_out(closing):
+    source = closing(players_of([Slow(0.02)], rounds=4))
+    tape = []
+    for step, transition in enumerate(itertools.islice(source, 40)):
+        tape.append((step % 200, int(transition.state[0])))
+    assert [state for _, state in tape] == [step for step, _ in tape]
+    assert source.clock.seconds["wait"] > 36 * 0.02 * 0.9
+    assert source.players[0].steps <= 40 + 3 * 4
+
+
+def test_a_fast_player_stays_within_its_bound_and_sleeps(closing):
+    ahead, rounds = 2, 4
+    source = closing(players_of([Counting(200), Counting(200)], players=2, ahead=ahead, rounds=rounds))
+    stream = iter(source)
+    for step in range(24):
+        next(stream)
+        time.sleep(0.05)  # a slow learner
+        begun = step // (2 * rounds)
+        for made in (made.steps for made in source.players):
+            assert made <= (begun + ahead + 1) * rounds
+    used = [psutil.Process(each.process.pid).cpu_times().user for each in source.players]
+    time.sleep(1)
+    assert [psutil.Process(each.process.pid).cpu_times().user for each in source.players] == pytest.approx(
+        used, abs=0.05
+    )
+
+
+def test_the_lag_of_the_policy_is_bounded_and_known(closing):
+    ahead, rounds = 2, 4
+    source = closing(players_of([Counting(200)], ahead=ahead, rounds=rounds))
+    lags = []
+    for _ in itertools.islice(source, 40):
+        lags.append(source.metrics()["policy_lag"])
+    assert lags[:12] == list(range(1, 13))  # until the first weights that were learnt come into play
+    assert lags[12:] == [9, 10, 11, 12] * 7
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_killed_player_is_named_within_ten_seconds(closing, which):
+    source = closing(players_of([Slow(0.01), Slow(0.01)], players=2))
+    stream = iter(source)
+    next(stream)
+    victim = source.players[which].process.pid
+    os.kill(victim, signal.SIGKILL)
+    start = time.monotonic()
+    with pytest.raises(player.PlayerLost, match=rf"player {which} \(process {victim}\) was killed by SIGKILL"):
+        list(stream)
+    assert time.monotonic() - start < 10
+    assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", r"player 1 \(process \d+\) failed: RuntimeError: the paddle broke"),
+        ("die", r"player 1 \(process \d+\) died with exit code 7"),
+        ("hang", r"player 1 \(process \d+\) is stuck: it has not made a step for 8 seconds, and was killed"),
+    ],
+)
+def test_a_failing_player_is_named_with_its_failure(closing, how, message):
+    source = closing(players_of([Catch(), Failing(how, at=30)], players=2))
+    stream = iter(source)
+    times = []
+    source.on_step = lambda: times.append(time.monotonic())
+    with pytest.raises(player.PlayerLost, match=message):
+        list(stream)
+    assert time.monotonic() - times[-1] < 10.5
+    assert source.steps_done >= 48
+
+
+def test_an_environment_that_cannot_even_be_built_is_named(closing):
+    source = closing(players_of([Unbuildable()]))
+    with pytest.raises(player.PlayerLost, match=r"player 0 .* failed: ModuleNotFoundError"):
+        next(iter(source))
+
+
+def test_more_players_than_environments_are_refused():
+    with pytest.raises(UsageError, match="2 players need an environment each, and there are 1"):
+        players_of([Counting()], players=2)
+
+
+def test_closing_leaves_no_process_behind(closing):
+    source = closing(players_of([Counting(), Counting()], players=2))
+    next(iter(source))
+    processes = [psutil.Process(each.process.pid) for each in source.players]
+    source.close()
+    assert not any(process.is_running() for process in processes)
+
+
+def test_the_numbers_of_the_selector_travel_and_nothing_else():
+    selector = ptan.actions.EpsilonGreedyActionSelector(0.25)
+    assert parallel._plain(selector) == {"_epsilon": 0.25}
+    assert parallel._plain(ptan.actions.ArgmaxActionSelector()) == {}
+
+
+def test_every_block_has_random_numbers_of_its_own():
+    seeds = {player.block_seed(*numbers) for numbers in itertools.product(range(3), range(4), range(50))}
+    assert len(seeds) == 3 * 4 * 50
+    assert all(re.fullmatch(r"\d+", str(seed)) and seed < 2**32 for seed in seeds)
