@@ -1,211 +1,214 @@
 #!/usr/bin/env python3
-"""Measure chapter 9's rungs: steps a second in turn, where the seconds go, and what the replay takes.
+"""Chapter 9's table: every rung in turn, its speed, where its seconds go, and how long it takes to solve Pong.
 
-    ./chapter09.py                 # everything, about ten minutes on two cores
-    ./chapter09.py speed parts     # some of it
-    ./chapter09.py tables          # only make docs/chapter09.md's tables anew from the CSV files
+    ./chapter09.py                       # speeds and the sweep over environments, about twenty minutes on two cores
+    ./chapter09.py speed --rounds 3      # one of them
+    ./chapter09.py --go-on               # after an interruption: only what is missing
+    ./chapter09.py --solve --seeds 3     # train every rung until Pong is solved; hours, go on by the same command
+    ./chapter09.py tables                # only make the documents' tables and pictures anew from the CSV files
 
 Every rung runs as a process of its own, as a person would start it. The rungs take turns, and every other round goes
 backwards, so that a machine that gets faster or slower does so for all of them. Speeds are those of a run's last 1,000
-iterations, which leaves out its start and its first checkpoint.
+learner iterations or all there were, which leaves out its start and its first checkpoint.
 """
 
 import argparse
-import dataclasses
-import gc
-import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-import ale_py
-import lab
-import numpy as np
 import pandas as pd
-import psutil
-import ptan
-import torch
+from matplotlib import pyplot as plt
 from tqdm import tqdm
 
-from lib import atari_wrappers, checkpoint, common, dqn_model, experience, options, runs, timing
+import curve
+import lab
 
-RUNGS = ("00_slow_grads", "01_baseline")
-BASELINE = "01_baseline"
 WARM_UP = 2000
-BOOK = {"00_slow_grads": ("157", "-1.5 %"), "01_baseline": ("159", "")}  # f/s on a GTX 1080 Ti and an i5-6600K
+PARTS = ("act", "environment", "wait", "sample", "learn", "rest")
+SWEEP = [f"02_n_envs --envs {n}" for n in range(1, 7)]
+# The book's figures, from a GTX 1080 Ti and an i5-6600K: frames a second, minutes to solve Pong.
+BOOK = {
+    "00_slow_grads": (157, 115),
+    "01_baseline": (159, 105),
+    "02_n_envs --envs 3": (228, 44),
+    "03_parallel": (402, 59),
+    "04_wrappers --envs 3": (330, 40),
+    "04_wrappers --envs 3 --parallel": (409, 31),
+}
+RUNGS = list(BOOK)
+BOUNDS = ("17.0", "18.0")
 
 
-def speed(rounds: int, steps: int) -> None:
-    """Steps a second of every rung after its warm-up, in turn."""
-    columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", "act", "environment", "sample", "learn")
-    results = lab.Results("chapter09-speed", columns)
-    turns = [(number, rung) for number in range(rounds) for rung in (RUNGS if number % 2 == 0 else RUNGS[::-1])]
-    for number, rung in tqdm(turns, desc="speed"):
+def command(rung: str, *options: str) -> list[str]:
+    """What starts a rung, given as its script's name and options."""
+    script, *own = rung.split()
+    return [sys.executable, str(lab.PROJECT / "chapter09" / f"{script}.py"), *own, *options]
+
+
+def speed(name: str, rungs: list[str], rounds: int, steps: int, device: str, go_on: bool) -> None:
+    """Agent steps a second of every rung after its warm-up, and milliseconds a step by part, in turn."""
+    columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", *PARTS)
+    results = lab.Results(name, columns, go_on=go_on)
+    turns = [(number, rung) for number in range(rounds) for rung in (rungs if number % 2 == 0 else rungs[::-1])]
+    for number, rung in tqdm([turn for turn in turns if not results.has(round=turn[0], rung=turn[1])], desc=name):
         with tempfile.TemporaryDirectory() as folder:
-            flags = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
-            script = lab.PROJECT / "chapter09" / f"{rung}.py"
-            command = [sys.executable, script, *flags, "--runs-dir", folder]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+            limits = ("--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps))
+            options = (*limits, "--device", device, "--quiet", "--runs-dir", folder)
+            subprocess.run(command(rung, *options), check=True, stdout=subprocess.DEVNULL)
             [result] = Path(folder).glob("*/result.json")
             measured = json.loads(result.read_text())["this_process"]
-        parts = {part: f"{1000 * seconds / steps:.3f}" for part, seconds in measured["parts"].items()}
+        parts = measured["parts"] | {"rest": measured["training_seconds"] - sum(measured["parts"].values())}
         results.add(
             round=number,
             rung=rung,
             steps_per_second=f"{measured['last_1000_steps_per_second']:.2f}",
             warm_up_steps_per_second=f"{measured['warm_up_steps_per_second']:.1f}",
-            **parts,
+            **{part: f"{1000 * parts.get(part, 0.0) / measured['training_steps']:.3f}" for part in PARTS},
         )
 
 
-def parts(steps: int) -> None:
-    """Where 01_baseline's seconds go, finer than its own table: what is the network's and the emulator's own."""
-    clock = timing.Stopwatch()
+def solve(seeds: int, device: str, options: list[str]) -> None:
+    """Train every rung until it is solved or gives up, seed by seed; what was interrupted is resumed.
 
-    def timed(part, function):
-        def call(*args, **kwargs):
-            with clock(part(*args) if callable(part) else part):
-                return function(*args, **kwargs)
-
-        return call
-
-    common.unpack_batch = timed("unpack", common.unpack_batch)
-    dqn_model.DQN.forward = timed(lambda net, states: f"forward of {len(states)}", dqn_model.DQN.forward)
-    torch.Tensor.backward = timed("backward", torch.Tensor.backward)
-    torch.optim.Adam.step = timed("optimizer", torch.optim.Adam.step)
-    ale_py.AtariEnv.step = timed("emulator", ale_py.AtariEnv.step)
-
-    # The seconds of the patched functions begin with learning, as those of the run's own table do.
-    before: dict[str, float] = {}
-    speed_of_run: list[timing.Speed] = []
-
-    class Watched(timing.Speed):
-        def attach(self, engine):
-            super().attach(engine)
-            speed_of_run.append(self)
-            engine.add_event_handler(timing.TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
-
-    timing.Speed = Watched
-    spec = importlib.util.spec_from_file_location(BASELINE, lab.PROJECT / "chapter09" / f"{BASELINE}.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=WARM_UP)
-    options.prepare(seed=1)
-    with tempfile.TemporaryDirectory() as folder:
-        args = runs.RunOptions(runs_dir=Path(folder), stop_after=WARM_UP + steps, quiet=True)
-        script.train(params, args)
-
-    [run] = speed_of_run
-    own = {part: seconds - before.get(part, 0.0) for part, seconds in clock.seconds.items()}
-    whole = run.parts
-    batch = own[f"forward of {params.batch_size}"] + own["backward"] + own["optimizer"]
-    seconds = {
-        "network: forward, backward, optimizer": batch,
-        "network: acting": own["forward of 1"],
-        "emulator": own["emulator"],
-        "wrappers": whole["environment"] - own["emulator"],
-        "agent around the network": whole["act"] - own["forward of 1"],
-        "store and sample": whole["sample"],
-        "unpack the batch": own["unpack"],
-        "loss, target copies": whole["learn"] - own["unpack"] - batch,
-    }
-    seconds["telemetry, checkpoints, ignite"] = run.seconds - sum(seconds.values())
-    results = lab.Results("chapter09-parts", ("part", "milliseconds_per_step", "share"))
-    for part, spent in seconds.items():
-        results.add(part=part, milliseconds_per_step=f"{1000 * spent / steps:.3f}", share=f"{spent / run.seconds:.4f}")
+    Args:
+        options: more of the scripts', for all rungs.
+    """
+    for seed in range(1, seeds + 1):
+        for rung in RUNGS:
+            folder = lab.PROJECT / "runs" / "solve" / f"{slug(rung)}-seed{seed}"
+            made = sorted(folder.glob("*/params.json"))
+            start = ("--resume", str(made[-1].parent)) if made else ("--seed", str(seed), "--runs-dir", str(folder))
+            if not (made and finished(made[-1].parent)):
+                subprocess.run(command(rung, *start, "--device", device, *options), check=True)
+            [run] = [path.parent for path in folder.glob("*/result.json")]
+            curve.keep(run)
 
 
-def memory(transitions: int) -> None:
-    """Resident memory of a full replay of Pong, and what a checkpoint of it costs."""
-    process = psutil.Process()
-    env = atari_wrappers.make_env("PongNoFrameskip-v4")
+def finished(run: Path) -> bool:
+    """Whether a run was solved or gave up at its limit of steps."""
+    result = run / "result.json"
+    return result.exists() and json.loads(result.read_text())["stopped"] in ("solved", "step limit")
 
-    class Anything(ptan.agent.BaseAgent):
-        def __call__(self, states, agent_states):
-            return np.random.randint(env.action_space.n, size=len(states)), agent_states
 
-    source = experience.ExperienceSourceFirstLast(env, Anything(), gamma=0.99)
-    replay = experience.ReplayBuffer(source, transitions)
-    replay.populate(100)
-    gc.collect()
-    before = process.memory_info().rss
-    for _ in tqdm(range(0, transitions, 1000), desc="memory"):
-        replay.populate(1000)
-    full = process.memory_info().rss
-    with tempfile.TemporaryDirectory() as folder:
-        saver = checkpoint.VerifiedSaver(Path(folder))
-        start = time.perf_counter()
-        saver({"net": {}, "replay": replay.state_dict()}, "step-000000000.pt")
-        saved = time.perf_counter()
-        content = checkpoint.newest(Path(folder))
-        replay.load_state_dict(content["replay"])
-        loaded = time.perf_counter()
-        size = (Path(folder) / "step-000000000.pt").stat().st_size
-    results = lab.Results("chapter09-memory", ("what", "value", "unit"))
-    results.add(what=f"replay of {transitions:,} stacked states", value=f"{(full - before) / 1e9:.2f}", unit="GB")
-    results.add(
-        what="its forecast, without the copy made while saving",
-        value=f"{experience.ReplayBuffer.forecast(env, transitions, saved=False) / 1e9:.2f}",
-        unit="GB",
-    )
-    results.add(what="a checkpoint of it", value=f"{size / 1e9:.2f}", unit="GB")
-    results.add(what="to save it", value=f"{saved - start:.1f}", unit="s")
-    results.add(what="to read it back", value=f"{loaded - saved:.1f}", unit="s")
+def slug(rung: str) -> str:
+    """A rung's name with its options, as part of a file's name."""
+    return re.sub(r"[^\w]+", "-", rung)
 
 
 def tables() -> None:
-    """docs/chapter09.md's tables, and the README's, from the CSV files that there are."""
-    for name, write in (("speed", speed_table), ("parts", parts_table), ("memory", memory_table)):
-        if (lab.RESULTS / f"chapter09-{name}.csv").exists():
-            frame, stamped = lab.read(f"chapter09-{name}")
-            for document in ("docs/chapter09.md", "README.md") if name == "speed" else ("docs/chapter09.md",):
-                lab.put(document, name, f"{write(frame)} {lab.where(stamped)}")
+    """The documents' tables and pictures from the CSV files that there are."""
+    if (lab.RESULTS / "chapter09-speed.csv").exists():
+        frame, stamped = lab.read("chapter09-speed")
+        for document in ("docs/chapter09.md", "README.md"):
+            lab.put(document, "speed", f"{speed_table(frame)} {lab.where(stamped)}")
+        lab.put("docs/chapter09.md", "rungs-parts", f"{parts_table(frame)} {lab.where(stamped)}")
+        bars(frame, "chapter09-speed")
+    if (lab.RESULTS / "chapter09-sweep.csv").exists():
+        frame, stamped = lab.read("chapter09-sweep")
+        lab.put("docs/chapter09.md", "sweep", f"{sweep_table(frame)} {lab.where(stamped)}")
+        line(frame, "chapter09-sweep")
+    curves = curve.kept("pong")
+    if curves:
+        lab.put("docs/chapter09.md", "curves", f"{curve.pictures(curves)}\n\n{solve_table(curves)}")
 
 
 def speed_table(frame: pd.DataFrame) -> str:
     """A row a rung: its speed, its ratio to the baseline round by round, its warm-up, the book's figures."""
-    per_round = frame.pivot(index="round", columns="rung", values="steps_per_second")
+    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    warm_up = lab.rounds(frame, "rung", "warm_up_steps_per_second")
     rows = []
-    for rung in RUNGS:
-        measured, ratios = per_round[rung], per_round[rung] / per_round[BASELINE]
-        spread = " / ".join(f"{value:.1f}" for value in (measured.min(), measured.median(), measured.max()))
-        ratio = " / ".join(f"{value:.3f}" for value in (ratios.min(), ratios.median(), ratios.max()))
-        warm_up = frame[frame.rung == rung].warm_up_steps_per_second.median()
-        rows.append((f"`{rung}`", spread, ratio, f"{warm_up:.0f}", " ".join(BOOK[rung]).strip()))
-    header = ("rung", "agent steps/s", "ratio to 01 in the same round", "warm-up steps/s", "book, f/s")
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(per_round)} rounds."
+    for rung in speeds:
+        ratios = lab.spread(speeds[rung] / speeds[lab.BASELINE], 2)
+        book = BOOK[rung][0]
+        rows.append((f"`{rung}`", lab.spread(speeds[rung]), ratios, f"{warm_up[rung].median():.0f}", book))
+        rows[-1] += (f"{book / BOOK[lab.BASELINE][0]:.2f}",)
+    header = ("rung", "agent steps/s", "ratio to 01 in the same round", "warm-up steps/s", "book, f/s", "book, ratio")
+    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(speeds)} rounds."
 
 
 def parts_table(frame: pd.DataFrame) -> str:
-    """A row a part, and the share of what is the network's own and the emulator's."""
-    rows = [(row.part, f"{row.milliseconds_per_step:.2f}", f"{row.share:.1%}") for row in frame.itertuples()]
-    own = frame[frame.part.str.startswith(("network", "emulator"))].share.sum()
-    return f"{lab.table(('part', 'ms a step', 'share'), rows)}\n\nThe network's own and the emulator's: {own:.1%}."
+    """A row a rung: milliseconds an agent step by part, medians."""
+    medians = frame.groupby("rung", sort=False)[list(PARTS)].median()
+    rows = [(f"`{rung}`", *(f"{value:.2f}" for value in row), f"{row.sum():.2f}") for rung, row in medians.iterrows()]
+    return f"{lab.table(('rung, ms an agent step', *PARTS, 'all'), rows)}\n\nMedians of all rounds."
 
 
-def memory_table(frame: pd.DataFrame) -> str:
-    """A row a figure."""
-    rows = [(row.what, f"{row.value:g} {row.unit}") for row in frame.itertuples()]
-    return f"{lab.table(('what', 'measured'), rows)}\n\nFilled by random play of Pong."
+def sweep_table(frame: pd.DataFrame) -> str:
+    """A row a number of environments."""
+    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    rows = []
+    for rung in speeds:
+        n = int(rung.split()[-1])
+        ratio = lab.spread(speeds[rung] / speeds[SWEEP[0]], 2)
+        rows.append((n, 32 * n, 32, f"1 / {n}", lab.spread(speeds[rung]), ratio))
+    header = ("N", "batch", "samples a step", "updates a step", "agent steps/s", "ratio to N = 1 in the same round")
+    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(speeds)} rounds."
+
+
+def solve_table(curves: pd.DataFrame) -> str:
+    """A row a kept run: how far it came, and when its mean of the last 100 reached the bounds."""
+    rows = []
+    for name, frame, stamped in curves:
+        result, last = stamped["result"], frame.iloc[-1]
+        reached = []
+        for bound in BOUNDS:
+            when = result["reached"].get(bound)
+            reached += [f"{when['step']:,}", f"{when['seconds'] / 60:.0f}"] if when else ["", ""]
+        book = BOOK.get(stamped.get("rung", ""), ("", ""))[1]
+        rows.append((f"`{name}`", f"{int(last.step):,}", f"{last.mean_100:.2f}", *reached, book, lab.where(stamped)))
+    header = ("run", "agent steps", "mean of the last 100", "steps to 17", "min", "steps to 18", "min", "book, min", "")
+    return lab.table(header, rows)
+
+
+def bars(frame: pd.DataFrame, name: str) -> None:
+    """Speeds side by side, the book's ratios beside ours, as docs/pictures/<name>.png."""
+    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    ratios = speeds.div(speeds[lab.BASELINE], axis=0)
+    figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
+    places = range(len(ratios.columns))
+    low, high = (ratios.median() - ratios.min()), (ratios.max() - ratios.median())
+    axes.barh([p - 0.2 for p in places], ratios.median(), 0.38, xerr=[low, high], label="here", capsize=2)
+    axes.barh([p + 0.2 for p in places], [BOOK[r][0] / BOOK[lab.BASELINE][0] for r in ratios], 0.38, label="book, GPU")
+    axes.set(yticks=list(places), yticklabels=list(ratios.columns), xlabel="agent steps/s, ratio to 01_baseline")
+    axes.invert_yaxis()
+    axes.legend()
+    figure.savefig(lab.PICTURES / f"{name}.png", dpi=110)
+
+
+def line(frame: pd.DataFrame, name: str) -> None:
+    """Speed against the number of environments, as docs/pictures/<name>.png."""
+    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    numbers = [int(rung.split()[-1]) for rung in speeds]
+    figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+    axes.fill_between(numbers, speeds.min(), speeds.max(), alpha=0.3)
+    axes.plot(numbers, speeds.median(), marker="o")
+    axes.set(xlabel="environments", ylabel="agent steps/s", ylim=(0, None))
+    axes.grid(alpha=0.3)
+    figure.savefig(lab.PICTURES / f"{name}.png", dpi=110)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    experiments = ("speed", "parts", "memory", "tables")
-    parser.add_argument("what", nargs="*", choices=experiments, help="default: everything")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of `speed` (default: 5)")
-    parser.add_argument("--steps", type=int, default=1100, help="learning steps of each run (default: 1100)")
-    args = parser.parse_args()
-    chosen = args.what or experiments
-    if "speed" in chosen:
-        speed(args.rounds, args.steps)
-    if "parts" in chosen:
-        parts(args.steps)
-    if "memory" in chosen:
-        memory(100_000)
+    parser.add_argument("what", nargs="*", choices=("speed", "sweep", "tables"), help="default: everything")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default: 5)")
+    parser.add_argument("--steps", type=int, default=1100, help="agent steps of learning of each run (default: 1100)")
+    parser.add_argument("--device", default="cpu", help="where the networks are (default: cpu)")
+    parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
+    parser.add_argument("--solve", action="store_true", help="train every rung until Pong is solved")
+    parser.add_argument("--seeds", type=int, default=1, help="seeds of --solve (default: 1)")
+    args, options = parser.parse_known_args()
+    if options and not args.solve:
+        parser.error(f"unknown options {' '.join(options)}; only --solve hands options on to the scripts")
+    if args.solve:
+        solve(args.seeds, args.device, options)
+    chosen = args.what or (() if args.solve else ("speed", "sweep"))
+    for name, rungs in (("speed", RUNGS), ("sweep", SWEEP)):
+        if name in chosen:
+            speed(f"chapter09-{name}", rungs, args.rounds, args.steps, args.device, args.go_on)
     tables()
 
 

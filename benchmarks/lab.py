@@ -14,6 +14,8 @@ from lib import runs
 
 PROJECT = runs.PROJECT
 RESULTS = PROJECT / "benchmarks" / "results"
+PICTURES = PROJECT / "docs" / "pictures"
+BASELINE = "01_baseline"
 
 
 @functools.cache
@@ -24,15 +26,42 @@ def stamp() -> dict[str, Any]:
 
 
 class Results:
-    """A CSV file in benchmarks/results; its first line is its stamp, and a row is on the disk once it is added."""
+    """A CSV file in benchmarks/results; its first line is its stamp, and a row is on the disk once it is added.
 
-    def __init__(self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None):
+    Args:
+        name: the file's, without .csv.
+        columns: of the table.
+        stamped: the stamp; None for one of here and now.
+        go_on: whether to keep the rows that an interrupted measurement has left, where there are any.
+
+    Raises:
+        SystemExit: on going on, the file is of another commit or another machine.
+    """
+
+    def __init__(
+        self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None, go_on: bool = False
+    ):
         self.path = RESULTS / f"{name}.csv"
         self.columns = columns
+        self.rows: list[dict[str, str]] = []
         RESULTS.mkdir(exist_ok=True)
-        self.path.write_text(f"# {json.dumps(stamped or stamp())}\n{','.join(columns)}\n")
+        if go_on and self.path.exists():
+            frame, old = read(name)
+            same = all(str(old[key]).rstrip("+") == str(stamp()[key]).rstrip("+") for key in ("commit", "machine"))
+            if not same or list(frame.columns) != list(columns):
+                raise SystemExit(
+                    f"{self.path} was measured by another commit or machine; measure anew, without --go-on"
+                )
+            self.rows = frame.astype(str).to_dict("records")
+        else:
+            self.path.write_text(f"# {json.dumps(stamped or stamp())}\n{','.join(columns)}\n")
+
+    def has(self, **key: Any) -> bool:
+        """Whether there is a row with these values."""
+        return any(all(row[name] == str(value) for name, value in key.items()) for row in self.rows)
 
     def add(self, **row: Any) -> None:
+        self.rows.append({name: str(value) for name, value in row.items()})
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns).writerow(row)
 
@@ -43,6 +72,16 @@ def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     with path.open() as file:
         stamped = json.loads(file.readline().removeprefix("# "))
     return pd.read_csv(path, comment="#"), stamped
+
+
+def rounds(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
+    """A measurement in turns: a row a round and a column for each that took turns, in order of first appearance."""
+    return frame.pivot(index="round", columns=by, values=value)[list(dict.fromkeys(frame[by]))].dropna()
+
+
+def spread(values: pd.Series, digits: int = 1) -> str:
+    """Minimum / median / maximum."""
+    return " / ".join(f"{value:.{digits}f}" for value in (values.min(), values.median(), values.max()))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

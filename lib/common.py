@@ -335,7 +335,7 @@ def setup_ignite(
     speed.attach(engine)
     stopper.watch_loss(engine)
     episodes.attach(engine)
-    board.attach(engine, exp_source, steps, speed.names, extra_metrics)
+    board.attach(engine, speed, extra_metrics)
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     console.attach_start(engine, speed)

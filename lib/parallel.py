@@ -186,7 +186,7 @@ class Players:
             "cycle": self._cycle,
             "place": self._place,
             "players": [player.state_dict() for player in self.players],
-            "policies": self._policies,
+            "policies": dict(self._policies),
             "weights": {version: [weights.clone() for weights in self._weights.read(version)] for version in versions},
         }
 

@@ -122,6 +122,7 @@ class Player:
             self._lost()
         if isinstance(said, str):
             raise PlayerLost(f"{self} failed: {said}")
+        self._seen = (self.steps, 0)  # whatever it says is a sign of life
         self._ready = True
         if said is not None:
             self._owed -= 1
@@ -168,7 +169,8 @@ class Player:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """To be called before `start`."""
         for slot, saved in zip(self.slots, state["slots"], strict=True):
-            slot |= saved | {"actions": saved["actions"].tolist()}
+            screen = None if saved["state"] is None else saved["state"].numpy()
+            slot |= {"episode": saved["episode"], "actions": saved["actions"].tolist(), "state": screen}
 
     def end(self, patience: float = 1.0) -> None:
         """Let the process end, or kill it."""

@@ -179,23 +179,16 @@ class TensorBoard:
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
         self.logger = TensorboardLogger(log_dir=folder)
 
-    def attach(
-        self,
-        engine: Engine,
-        exp_source: Any,
-        steps: Callable[[], int],
-        parts: Sequence[str],
-        extra_metrics: Sequence[str],
-    ) -> None:
+    def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
         """Write episodes/* by episode as they end, train/* and time/* by agent step every 100 iterations."""
 
         def agent_step(engine: Engine, event_name: Any) -> int:
-            return steps()
+            return speed.steps()
 
         episodes = OutputHandler("episodes", metric_names=["reward", "steps", "avg_reward", "mean_100"])
-        scalars = ["avg_loss", "avg_fps", "replay_ratio", *getattr(exp_source, "METRICS", ()), *extra_metrics]
+        scalars = ["avg_loss", *speed.metrics, *extra_metrics]
         train = OutputHandler("train", scalars, lambda output: output, global_step_transform=agent_step)
-        time = OutputHandler("time", list(parts), global_step_transform=agent_step)
+        time = OutputHandler("time", list(speed.names), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
         self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
         self.logger.attach(engine, train, EVERY)
@@ -253,6 +246,8 @@ def result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> di
         "seconds": episodes.seconds,
         "this_process": {
             "seconds": since_process_start(),
+            "training_steps": speed.trained,
+            "training_seconds": speed.seconds,
             "warm_up_steps_per_second": _finite(speed.of_warm_up),
             "steps_per_second": _finite(speed.overall),
             "last_1000_steps_per_second": _finite(speed.now),

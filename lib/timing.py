@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -54,11 +54,12 @@ class Speed:
 
     Attributes:
         names: of the parts: the source's own, "sample" and "learn".
+        metrics: names of what is put into the engine's metrics, beside the parts.
         parts: seconds of training so far in this process, by part.
         warm_up: (agent steps, seconds) of filling the replay.
     """
 
-    # avg_fps looks back over this many iterations.
+    # avg_fps looks back over this many agent steps.
     WINDOW = 1000
 
     def __init__(self, exp_source: Any, steps: Callable[[], int]):
@@ -69,8 +70,9 @@ class Speed:
         self._updates = 0
         self._start = (0, 0.0)
         self.names = (*getattr(exp_source, "PARTS", ()), "sample", "learn")
+        self.metrics = ("avg_fps", "replay_ratio", *getattr(exp_source, "METRICS", ()))
         self._parts_at_start = dict.fromkeys(self.names, 0.0)
-        self._marks: deque[tuple[int, float]] = deque(maxlen=self.WINDOW + 1)
+        self._marks: deque[tuple[int, float]] = deque()
         self._samples = 0
         self._logged = (0, 0, 0, self._parts_at_start)
 
@@ -81,14 +83,16 @@ class Speed:
         self._batch.attach(engine, start=Events.STARTED, **batch)
         self._learn.attach(engine, start=Events.STARTED, **learn)
         engine.add_event_handler(Events.STARTED, self._started)
-        engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._warmed_up)
+        engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._batch_made)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._mark)
         engine.add_event_handler(EVERY, self._log)
 
     def _started(self, engine: Engine) -> None:
         self._start = (self.steps(), since_process_start())
 
-    def _warmed_up(self, engine: Engine) -> None:
+    def _batch_made(self, engine: Engine) -> None:
+        batch = engine.state.batch
+        self._samples += len(batch) if isinstance(batch, Sized) else 1
         if self._marks:
             return
         now = (self.steps(), since_process_start())
@@ -96,14 +100,14 @@ class Speed:
         self._start = now
         self._parts_at_start = self._all_parts()
         self._marks.append(now)
-        self._logged = (engine.state.iteration, now[0], 0, dict.fromkeys(self.names, 0.0))
+        self._logged = (engine.state.iteration, now[0], self._samples, dict.fromkeys(self.names, 0.0))
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 
     def _mark(self, engine: Engine) -> None:
         self._updates += 1
-        batch: Any = engine.state.batch
-        self._samples += len(batch)
         self._marks.append((self.steps(), since_process_start()))
+        while len(self._marks) > 2 and self._marks[1][0] <= self._marks[-1][0] - self.WINDOW:
+            self._marks.popleft()
 
     def _log(self, engine: Engine) -> None:
         iteration, steps, samples, before = self._logged
@@ -118,7 +122,7 @@ class Speed:
 
     @property
     def now(self) -> float:
-        """Agent steps a second over the last 1,000 iterations, or over those that there were."""
+        """Agent steps a second over the last 1,000 agent steps, or over those that there were."""
         return _rate(self._marks[0], self._marks[-1]) if len(self._marks) > 1 else math.nan
 
     @property
@@ -148,6 +152,11 @@ class Speed:
         return {part: parts[part] - self._parts_at_start[part] for part in self.names}
 
     @property
+    def trained(self) -> int:
+        """Agent steps of training in this process."""
+        return self._marks[-1][0] - self._start[0] if self._marks else 0
+
+    @property
     def seconds(self) -> float:
         """Seconds of training in this process."""
         return self._marks[-1][1] - self._start[1] if self._marks else 0.0
@@ -163,11 +172,10 @@ class Speed:
         """Where the seconds of training went, a line a part."""
         parts = self.parts
         parts["rest"] = max(0.0, self.seconds - sum(parts.values()))
-        steps = max(1, self._marks[-1][0] - self._start[0]) if self._marks else 1
         lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms a step':>11}"]
         for part, seconds in parts.items():
             share = seconds / self.seconds if self.seconds else 0.0
-            lines.append(f"{part:<12}{seconds:>10.1f}{share:>8.1%}{1000 * seconds / steps:>11.2f}")
+            lines.append(f"{part:<12}{seconds:>10.1f}{share:>8.1%}{1000 * seconds / max(1, self.trained):>11.2f}")
         return "\n".join(lines)
 
 

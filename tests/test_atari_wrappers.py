@@ -2,6 +2,7 @@ import hashlib
 import json
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -43,6 +44,58 @@ def test_the_plain_gymnasium_stack_gives_the_golden_trace_too():
     golden = json.loads(GOLDEN.read_text())
     seen = trace(atari.make("PongNoFrameskip-v4"), golden["seed"], golden["steps"])
     assert seen == golden["trace"]
+
+
+def test_the_tweaked_stack_gives_the_golden_trace_too():
+    golden = json.loads(GOLDEN.read_text())
+    seen = trace(atari_wrappers.make_env("PongNoFrameskip-v4", tweaked=True), golden["seed"], golden["steps"])
+    assert seen == golden["trace"]
+
+
+@pytest.mark.parametrize("game", ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"])
+def test_the_tweaked_stack_is_the_plain_one_over_whole_episodes(game):
+    tweaked, plain = atari_wrappers.make_env(game, tweaked=True), atari_wrappers.make_env(game)
+    generator = np.random.default_rng(3)
+    for seed in (5, 6):
+        ours, theirs = tweaked.reset(seed=seed)[0], plain.reset(seed=seed)[0]
+        end = False
+        while not end:
+            assert np.array_equal(ours, theirs)
+            action = int(generator.integers(plain.action_space.n))
+            (ours, *our_rest, our_info), (theirs, *their_rest, their_info) = tweaked.step(action), plain.step(action)
+            assert our_rest == their_rest
+            end = any(our_rest[1:])
+        assert np.array_equal(ours, theirs)  # the last state as well, which a truncated episode learns from
+        assert our_info["episode"]["r"] == their_info["episode"]["r"]
+        assert our_info["episode"]["l"] == their_info["episode"]["l"]
+
+
+def test_the_tweaked_stack_is_truncated_where_the_plain_one_is(monkeypatch):
+    monkeypatch.setattr(atari_wrappers, "_make", lambda env_id: gym.make(env_id, max_num_frames_per_episode=203))
+    tweaked, plain = (atari_wrappers.make_env("PongNoFrameskip-v4", tweaked=choice) for choice in (True, False))
+    tweaked.reset(seed=1)
+    plain.reset(seed=1)
+    for _ in range(60):
+        (ours, *our_rest, _), (theirs, *their_rest, _) = tweaked.step(2), plain.step(2)
+        assert np.array_equal(ours, theirs)
+        assert our_rest == their_rest
+        if any(our_rest[1:]):
+            break
+    assert our_rest[1:] == [False, True]
+
+
+def test_states_that_lie_side_by_side_are_what_stacking_makes():
+    adjacent, plain = (atari_wrappers.make_env("fakes:Catch-v0", tweaked=choice) for choice in (True, False))
+    states = []
+    for episode in range(100):  # 1,000 frames: several strips
+        states.append((adjacent.reset(seed=episode)[0], plain.reset(seed=episode)[0]))
+        for step in range(6):
+            states.append((adjacent.step(step % 3)[0], plain.step(step % 3)[0]))
+    for ours, theirs in states:  # none was overwritten by a later one
+        assert np.array_equal(ours, theirs)
+    a, b = np.asarray(states[1][0]), np.asarray(states[2][0])
+    assert np.shares_memory(a[1:], b[:-1])
+    assert np.asarray(states[1][0]) is np.asarray(states[1][0])  # looked at, not copied
 
 
 @pytest.mark.parametrize("game", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])

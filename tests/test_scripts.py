@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -19,7 +20,7 @@ from lib import checkpoint
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
 BASELINE = Path("chapter09/01_baseline.py")
-STEPS = {"02_n_envs": 3, "03_parallel": 4}  # an iteration, where it is not one
+STEPS = {"02_n_envs": 3, "03_parallel": 4, "04_wrappers": 3}  # an iteration, where it is not one
 # The scripts find the toy environments and this Python as a person's shell would.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": str(PROJECT / "tests"),
@@ -80,7 +81,7 @@ def scalars_of(path):
     """TensorBoard's scalars by tag, those left out that depend on the clock."""
     accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
     accumulator.Reload()
-    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.startswith("time/") and tag != "train/avg_fps"]
+    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.startswith("time/") and "fps" not in tag]
     assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 
@@ -117,8 +118,12 @@ def test_a_script_runs_from_inside_its_folder(catch, script):
 
 def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
     contents = {script.stem: checkpoint_of(path) for script, (_, path) in catch.items()}
-    for exact in ("00_slow_grads", "01_dqn_basic"):
-        assert differences(contents["01_baseline"], contents[exact]) == []
+    for parent, exact in (
+        ("01_baseline", "00_slow_grads"),
+        ("01_baseline", "01_dqn_basic"),
+        ("02_n_envs", "04_wrappers"),
+    ):
+        assert differences(contents[parent], contents[exact]) == []
 
 
 def test_another_seed_gives_other_numbers(catch, tmp_path):
@@ -236,6 +241,89 @@ def test_a_refused_resume_changes_nothing(uninterrupted):
         assert process.returncode == 2
     unchanged = {path for path, time_ns in before.items() if path.exists() and path.stat().st_mtime_ns == time_ns}
     assert set(before) - unchanged <= {uninterrupted / "params.json"}
+
+
+PARALLEL = Path("chapter09/03_parallel.py")
+PLAYERS = (*CATCH, *ROUNDS[:2], "--players", 2, "--set", "checkpoint_every=40", "--quiet", "--seed", 3)
+
+
+def gone(processes, seconds=10):
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not alive
+
+
+def start_players(runs_dir):
+    """A run of two players that has saved twice: (process, players, all processes that it has started)."""
+    process = start(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir, start_new_session=True)
+    wait_for(lambda: len(list(runs_dir.glob("*/checkpoints/step-*.sha256"))) > 1, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    return process, [child for child in children if any("spawn_main" in word for word in child.cmdline())], children
+
+
+@pytest.fixture(scope="module")
+def uninterrupted_players(tmp_path_factory):
+    """A run of 03_parallel with two players to step 1140."""
+    runs_dir = tmp_path_factory.mktemp("players")
+    process = run(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir)
+    assert process.returncode == 0, process.stderr
+    return folder(runs_dir)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+def test_players_end_with_the_run_and_a_resumed_run_is_the_uninterrupted_one(uninterrupted_players, tmp_path, number):
+    process, players, children = start_players(tmp_path)
+    assert len(players) == 2
+    if number == signal.SIGKILL:
+        process.kill()
+    else:
+        os.killpg(process.pid, number)  # as a terminal does: to the players, too
+    _, stderr = process.communicate(timeout=60)
+    assert gone(children)
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number
+        assert stderr == ""
+    resumed = run(PARALLEL, "--resume", folder(tmp_path), "--stop-after", 1140, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+    assert differences(checkpoint_of(uninterrupted_players), checkpoint_of(folder(tmp_path))) == []
+    assert episodes_of(uninterrupted_players) == episodes_of(folder(tmp_path))
+    assert scalars_of(uninterrupted_players) == scalars_of(folder(tmp_path))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_player_ends_the_run_with_its_name_and_nothing_is_lost(uninterrupted_players, tmp_path, number):
+    process, players, children = start_players(tmp_path)
+    began = time.monotonic()
+    players[1].send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert time.monotonic() - began < 12  # ten, and the end of the process
+    assert process.returncode == 1
+    how = "was killed by SIGKILL" if number == signal.SIGKILL else "is stuck"
+    assert re.search(rf"^error: player [01] \(process {players[1].pid}\) {how}", stderr)
+    assert gone(children)
+    resumed = run(PARALLEL, "--resume", folder(tmp_path), "--stop-after", 1140, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+    assert differences(checkpoint_of(uninterrupted_players), checkpoint_of(folder(tmp_path))) == []
+
+
+def test_the_replay_ratio_has_to_divide_the_batch():
+    process = run(PARALLEL, "--replay-ratio", 5)
+    assert process.returncode == 2
+    assert (
+        "--replay-ratio 5 does not divide the batch of 128; give one of 1, 2, 4, 8, 16, 32, 64, 128" in process.stderr
+    )
+
+
+@pytest.mark.parametrize(("ratio", "iterations"), [(8, 15), (64, 120)])
+def test_the_replay_ratio_asked_for_is_the_one_that_is_held(tmp_path, ratio, iterations):
+    options = (*CATCH, *ROUNDS[:2], "--replay-ratio", ratio, "--stop-after", 960, "--quiet", "--runs-dir", tmp_path)
+    assert run(PARALLEL, *options).returncode == 0
+    assert json.loads((folder(tmp_path) / "result.json").read_text())["iterations"] == iterations
+    if iterations >= 100:
+        accumulator = EventAccumulator(str(folder(tmp_path)))
+        accumulator.Reload()
+        [measured] = accumulator.Scalars("train/replay_ratio")
+        assert measured.value == pytest.approx(ratio)
+        assert accumulator.Scalars("train/policy_lag")[0].value <= 24
 
 
 FAILING = ("--set", "replay_initial=700", "--set", "replay_size=2000", "--quiet")

@@ -79,6 +79,7 @@ def changed_lines(parent, child):
         ("chapter08/01_dqn_basic.py", "chapter09/01_baseline.py", 20),
         ("chapter09/01_baseline.py", "chapter09/02_n_envs.py", 14),
         ("chapter09/01_baseline.py", "chapter09/03_parallel.py", 45),
+        ("chapter09/02_n_envs.py", "chapter09/04_wrappers.py", 6),
     ],
 )
 def test_a_rung_is_its_parent_plus_one_change(parent, child, budget):

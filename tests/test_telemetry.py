@@ -8,7 +8,7 @@ import pytest
 from ignite.engine import Engine, Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import telemetry, timing
+from lib import experience, parallel, telemetry, timing
 from lib.experience import Episode
 
 PROJECT = Path(__file__).parents[1]
@@ -16,6 +16,8 @@ PROJECT = Path(__file__).parents[1]
 
 class Source:
     """An experience source in whose step number `step` an episode of return `returns[step]` ends."""
+
+    PARTS = experience.ExperienceSourceFirstLast.PARTS
 
     def __init__(self, returns):
         self.returns = returns
@@ -33,8 +35,16 @@ class Source:
         return [Episode(self.returns[self.steps_done], 10, self.steps_done, 5.0)]
 
 
-def run(returns, iterations, stop_reward=18.0, milestone=17.0, folder=None):
-    source = Source(returns)
+class PlayedElsewhere(Source):
+    PARTS = parallel.Players.PARTS
+    METRICS = parallel.Players.METRICS
+
+    def metrics(self):
+        return dict.fromkeys(self.METRICS, 1.0)
+
+
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, folder=None, make=Source):
+    source = make(returns)
     engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": 0.5})
     telemetry.register_events(engine)
     episodes = telemetry.Episodes(source, lambda: source.steps_done, stop_reward, milestone)
@@ -45,8 +55,9 @@ def run(returns, iterations, stop_reward=18.0, milestone=17.0, folder=None):
     for event in telemetry.EpisodeEvents:
         engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
     if folder is not None:
+        folder.mkdir(exist_ok=True)
         board = telemetry.TensorBoard(folder)
-        board.attach(engine, episodes.steps, ["reward"])
+        board.attach(engine, speed, ["reward"])
         file = telemetry.EpisodeFile(folder / "episodes.csv", episodes)
         engine.add_event_handler(telemetry.EpisodeEvents.EPISODE_COMPLETED, file)
         engine.add_event_handler(Events.COMPLETED, lambda: board.close())
@@ -176,7 +187,10 @@ def scalars(folder):
 def test_the_written_tags_are_the_documented_ones(tmp_path):
     run({50: 1.0, 150: 2.0}, 200, folder=tmp_path)
     written = scalars(tmp_path)
-    assert set(written) == documented_tags() | {"train/reward"}  # the one that was asked for
+    run({}, 100, folder=tmp_path / "players", make=PlayedElsewhere)
+    elsewhere = set(scalars(tmp_path / "players")) - set(written)
+    assert elsewhere == {"time/wait", "train/policy_lag", "train/player_fps", "train/learner_fps"}
+    assert set(written) | elsewhere == documented_tags() | {"train/reward"}  # the one that was asked for
     assert written["episodes/reward"] == [(1, 1.0), (2, 2.0)]
     assert [step for step, _ in written["train/loss"]] == [100, 200]
     assert written["train/loss"][1][1] == pytest.approx(1 / 200)
@@ -188,10 +202,11 @@ def test_a_cut_back_board_and_table_double_nothing(tmp_path):
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
     telemetry.register_events(engine)
     episodes = telemetry.Episodes(source, lambda: source.steps_done, 18.0)
-    timing.Speed(source, lambda: source.steps_done).attach(engine)
+    speed = timing.Speed(source, lambda: source.steps_done)
+    speed.attach(engine)
     episodes.attach(engine)
     board = telemetry.TensorBoard(tmp_path)
-    board.attach(engine, episodes.steps, ())
+    board.attach(engine, speed, ())
     file = telemetry.EpisodeFile(tmp_path / "episodes.csv", episodes)
     engine.add_event_handler(telemetry.EpisodeEvents.EPISODE_COMPLETED, file)
     files = telemetry.GrowingFiles(tmp_path)

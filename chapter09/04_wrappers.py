@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Tweaked wrappers: the same states with less work, and with --parallel, in another process.
+
+Idea    ask the emulator only for the screens that are used, write every frame once and stack four by looking at them in
+        a row, keep bytes until the network makes floats of them, and leave out the wrappers that only check
+Parent  02_n_envs.py, with other wrappers
+Keeps   exact: every state, reward and end is the same, and so is every weight that is learnt; with --parallel it is
+        statistics, as in 03_parallel.py
+Paper   Machado et al., Revisiting the Arcade Learning Environment, 2018, https://arxiv.org/abs/1709.06009
+Run     ./04_wrappers.py --cuda --envs 3 --parallel
+Read    DirectAtari and AdjacentFrameStack in lib/atari_wrappers.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import atari_wrappers, common, dqn_model, experience, options, parallel
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = [atari_wrappers.make_env(params.env_name, tweaked=True) for _ in range(args.envs)]
+    env = envs[0]
+    net = dqn_model.DQN(env.observation_space.shape, env.action_space.n).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
+    exp_source = parallel.Players(exp_source) if args.parallel else exp_source
+    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate * args.envs)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(
+            batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device, no_grad=True
+        )
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration * args.envs)
+        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--envs", type=options.positive, default=3, metavar="N", help="environments")
+    parser.add_argument("--parallel", action="store_true", help="play in another process")
+    options.main(train, parser, NAME)
