@@ -5,8 +5,8 @@
     ./bound.py --go-on       # after an interruption
 
 The learner alone is the rung itself, but its transitions come from a list. The players alone are the rung's, but what
-they make is thrown away. Per agent step, the learner takes L seconds and the players P, in C_L and C_P seconds of
-the processors; on n cores no way of running both can take less than the largest of L, P and (C_L + C_P) / n.
+they make is thrown away. However both share the cores, a step cannot take less time than it takes the slower of the two
+that has them all to itself: that is the bound.
 """
 
 import argparse
@@ -19,11 +19,12 @@ import tempfile
 import time
 
 import pandas as pd
-import psutil
+from ignite.engine import Events
 from tqdm import tqdm
 
 import lab
-from lib import common, experience, options, parallel, runs
+from lib import common, experience, options, parallel
+from lib.timing import TrainingEvents
 
 RUNGS = ("03_parallel", "04_wrappers --envs 3 --parallel")
 WARM_UP = 2000
@@ -33,14 +34,17 @@ class Endless(parallel.Players):
     """Players whose first transitions are handed out again and again, at no cost."""
 
     def __iter__(self):
-        recorded = list(itertools.islice(super().__iter__(), WARM_UP))
+        recorded = []
+        for transition in itertools.islice(super().__iter__(), WARM_UP):
+            recorded.append(transition)
+            yield transition
         self.close()
-        for transition in itertools.chain(recorded, itertools.cycle(recorded)):
+        for transition in itertools.cycle(recorded):
             self.steps_done += 1
             yield transition
 
     def metrics(self):
-        return {}
+        return dict.fromkeys(self.METRICS, 0.0)
 
 
 def load(rung: str):
@@ -52,8 +56,8 @@ def load(rung: str):
     return module, own
 
 
-def measure(rung: str, what: str, steps: int) -> dict[str, float]:
-    """Seconds and processor seconds an agent step, in this process."""
+def measure(rung: str, what: str, steps: int) -> float:
+    """Milliseconds an agent step."""
     module, own = load(rung)
     script = rung.split()[0]
     with tempfile.TemporaryDirectory() as folder:
@@ -69,87 +73,66 @@ def measure(rung: str, what: str, steps: int) -> dict[str, float]:
             parallel.Players = Endless
         if what == "players alone":
             return alone(module, params, args, steps)
-        state = {}
+        marks = []
 
-        def watch(engine, *rest, **named):
-            @engine.on(common.telemetry.TrainingEvents.LEARNING_STARTED)
-            def begin(engine):
-                state["begin"] = (seconds_used(), time.perf_counter(), rest[1].steps_done)
+        def watch(engine, params, source, *rest, **named):
+            run = setup(engine, params, source, *rest, **named)
 
-            run = setup(engine, *rest, **named)
+            def mark(engine):
+                marks.append((time.perf_counter(), source.steps_done))
 
-            @engine.on(common.Events.ITERATION_COMPLETED)
-            def end(engine):
-                state["end"] = (seconds_used(), time.perf_counter(), rest[1].steps_done)
-
+            engine.add_event_handler(TrainingEvents.LEARNING_STARTED, mark)
+            engine.add_event_handler(
+                Events.ITERATION_COMPLETED(event_filter=lambda *_: source.steps_done >= WARM_UP + steps), mark
+            )
             return run
 
         setup, common.setup_ignite = common.setup_ignite, watch
         module.train(params, args)
-    return per_step(state["begin"], state["end"])
+    return per_step(marks[0], marks[1])
 
 
-def alone(module, params, args, steps: int) -> dict[str, float]:
+def alone(module, params, args, steps: int) -> float:
     """The rung's players, with a learner that does nothing but take."""
-    taken = {}
+
+    class Taken(Exception):
+        """In place of learning."""
 
     class Thrown(experience.ReplayBuffer):
         def __init__(self, source, *rest, **named):
             super().__init__(source, *rest, **named)
-            stream = self.experience_source_iter
-            for _ in itertools.islice(stream, WARM_UP):
-                pass
-            begin = (seconds_used(), time.perf_counter(), source.steps_done)
-            for _ in itertools.islice(stream, steps):
-                pass
-            taken.update(per_step(begin, (seconds_used(), time.perf_counter(), source.steps_done)))
+            marks = []
+            for count in (WARM_UP, steps):
+                for _ in itertools.islice(self.experience_source_iter, count):
+                    pass
+                marks.append((time.perf_counter(), source.steps_done))
             source.close()
-            raise StopIteration
+            raise Taken(per_step(*marks))
 
     experience.ReplayBuffer = Thrown
     try:
         module.train(params, args)
-    except StopIteration:
-        return taken
+    except Taken as taken:
+        return taken.args[0]
 
 
-def seconds_used() -> float:
-    """Processor seconds of this process and of all that it has started."""
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return sum(times.user + times.system for times in (process.cpu_times() for process in processes))
+def per_step(begin: tuple[float, int], end: tuple[float, int]) -> float:
+    """Milliseconds an agent step between two (seconds, steps)."""
+    return 1000 * (end[0] - begin[0]) / (end[1] - begin[1])
 
 
-def per_step(begin: tuple, end: tuple) -> dict[str, float]:
-    """The differences of (processor seconds, seconds, steps) in milliseconds a step."""
-    used, seconds, steps = (new - old for new, old in zip(end, begin, strict=True))
-    return {"milliseconds": 1000 * seconds / steps, "processor_milliseconds": 1000 * used / steps}
-
-
-def table(frame: pd.DataFrame, cores: int) -> str:
-    """A row a rung: its parts alone, the bound that they set, what was measured, and its share of the bound."""
+def table(frame: pd.DataFrame) -> str:
+    """A row a rung: each side alone, the bound that they set, what was measured, and how near to the bound that is."""
     rows = []
     for rung, own in frame.groupby("rung", sort=False):
-        wall = lab.rounds(own, "what", "milliseconds")
-        used = lab.rounds(own, "what", "processor_milliseconds")
-        bounds = pd.concat(
-            [wall["learner alone"], wall["players alone"], (used["learner alone"] + used["players alone"]) / cores],
-            axis=1,
-        ).max(axis=1)
-        share = bounds / wall["together"]
-        parts = [
-            f"{wall[what].median():.2f} ({used[what].median():.2f})" for what in ("learner alone", "players alone")
+        times = lab.rounds(own, "what", "milliseconds")
+        bound = times[["learner alone", "players alone"]].max(axis=1)
+        medians = [
+            f"{column.median():.2f}" for column in (times["learner alone"], times["players alone"], times["together"])
         ]
-        together = f"{wall['together'].median():.2f}"
-        rows.append((f"`{rung}`", *parts, f"{bounds.median():.2f}", together, lab.spread(share, 2)))
-    header = (
-        "ms an agent step (of a processor)",
-        "learner alone",
-        "players alone",
-        "bound",
-        "together",
-        "bound / together",
-    )
-    return f"{lab.table(header, rows)}\n\nMedians; the last column minimum / median / maximum of {len(share)} rounds."
+        rows.append((f"`{rung}`", *medians, lab.spread(bound / times["together"], 2)))
+    header = ("ms an agent step", "learner alone", "players alone", "together", "share of the bound")
+    return f"{lab.table(header, rows)}\n\nMedians; the share is minimum / median / maximum of {len(times)} rounds."
 
 
 def main() -> None:
@@ -162,7 +145,7 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(*args.one, args.steps)))
         return
-    columns = ("round", "rung", "what", "milliseconds", "processor_milliseconds")
+    columns = ("round", "rung", "what", "milliseconds")
     results = lab.Results("chapter09-bound", columns, go_on=args.go_on)
     whats = ("learner alone", "players alone", "together")
     turns = itertools.product(range(args.rounds), RUNGS, whats)
@@ -170,10 +153,9 @@ def main() -> None:
     for number, rung, what in tqdm(missing):
         command = [sys.executable, __file__, "--steps", str(args.steps), "--one", rung, what]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-        values = {name: f"{value:.3f}" for name, value in json.loads(said).items()}
-        results.add(round=number, rung=rung, what=what, **values)
+        results.add(round=number, rung=rung, what=what, milliseconds=f"{json.loads(said):.3f}")
     frame, stamped = lab.read("chapter09-bound")
-    lab.put("docs/chapter09.md", "bound", f"{table(frame, runs.machine()['cores'])} {lab.where(stamped)}")
+    lab.put("docs/chapter09.md", "bound", f"{table(frame)} {lab.where(stamped)}")
 
 
 if __name__ == "__main__":
