@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help train tensorboard test lint lock bench clean
+.PHONY: help train tensorboard test lint lock ladder bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -41,7 +41,10 @@ lint: $(READY)  ## formatter, linter, type checker
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure 00_slow_grads against 01_baseline, about ten minutes
+ladder: $(READY)  ## each rung's parent, changed lines, what it keeps, measured speed
+	@$(BIN)/python benchmarks/ladder.py
+
+bench: $(READY)  ## measure chapter 9's rungs, about twenty minutes
 	$(BIN)/python benchmarks/chapter09.py
 
 # torch brings the accelerator packages that its own build needs; naming them would bind the lock to one build.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does every rung learn the same from the same number of steps? Curves on Catch, a small game of pixels, seed by seed.
 
-    ./catch.py                       # five seeds of every rung that is not exactly another, about forty minutes
+    ./catch.py                       # five seeds of every rung that is not exactly another, about a quarter of an hour
     ./catch.py --go-on               # after an interruption
     ./catch.py --only 03_parallel    # one rung, beside what is there
 
@@ -14,6 +14,7 @@ import itertools
 import os
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +38,15 @@ SETTINGS = {
 }
 
 
-def measure(rung: str, seed: int) -> list[float]:
+def measure(turn: tuple[int, str]) -> list[float]:
     """Mean return of the episodes that end in each bin of steps."""
+    seed, rung = turn
     settings = itertools.chain(*(("--set", f"{name}={value}") for name, value in SETTINGS.items()))
     options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS), "--quiet", *settings]
     with tempfile.TemporaryDirectory() as folder:
         command = chapter09.command(rung, *options, "--runs-dir", folder)
-        path = os.environ | {"PYTHONPATH": str(lab.PROJECT / "tests")}
-        subprocess.run(command, check=True, env=path, stdout=subprocess.DEVNULL)
+        environment = os.environ | {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
         [episodes] = Path(folder).glob("*/episodes.csv")
         frame = pd.read_csv(episodes)
     return list(frame.groupby((frame.step - 1) // BIN)["return"].mean().loc[: STEPS // BIN - 1])
@@ -91,14 +93,19 @@ def draw(frame: pd.DataFrame) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="runs at a time, a thread each (default: cores)"
+    )
     parser.add_argument("--only", choices=RUNGS, action="append", help="rungs (default: all)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     args = parser.parse_args()
     results = lab.Results("chapter09-catch", ("rung", "seed", "step", "mean_return"), go_on=args.go_on or args.only)
     turns = list(itertools.product(range(1, args.seeds + 1), args.only or RUNGS))
-    for seed, rung in tqdm([turn for turn in turns if not results.has(rung=turn[1], seed=turn[0])]):
-        for number, mean in enumerate(measure(rung, seed)):
-            results.add(rung=rung, seed=seed, step=(number + 1) * BIN, mean_return=f"{mean:.4f}")
+    missing = [turn for turn in turns if not results.has(rung=turn[1], seed=turn[0])]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for (seed, rung), means in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
+            for number, mean in enumerate(means):
+                results.add(rung=rung, seed=seed, step=(number + 1) * BIN, mean_return=f"{mean:.4f}")
     frame, stamped = lab.read("chapter09-catch")
     draw(frame)
     lab.put("docs/chapter09.md", "catch", f"{table(frame)} {lab.where(stamped)}")

@@ -187,7 +187,8 @@ def restore(to_load: Mapping[str, Any], content: Mapping[str, Any]) -> None:
 def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, stopper: Stopper) -> None:
     """Save through ignite's Checkpoint: every so many steps, at the end, and at each best mean return.
 
-    A state whose loss is not finite is never saved.
+    When acting fails, because an environment raises or a player is lost, the state is saved before the error goes on. A
+    state whose loss is not finite is never saved.
 
     Args:
         engine: the training engine.
@@ -227,6 +228,23 @@ def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, st
         if stopper.reason != NOT_FINITE:
             playable(engine)
 
+    acting = False
+
+    def act(engine: Engine, begins: bool) -> None:
+        nonlocal acting
+        acting = begins
+
+    def save_what_was_learnt(engine: Engine, error: Exception) -> None:
+        # Whoever failed to act, the learner's state is that of the last whole iteration.
+        if acting and engine.state.iteration > 0:
+            act(engine, False)
+            save_resumable(engine)
+            log.info("What was learnt is saved; go on with --resume %s", folder.parent)
+        raise error
+
+    engine.add_event_handler(Events.GET_BATCH_STARTED, act, True)
+    engine.add_event_handler(Events.GET_BATCH_COMPLETED, act, False)
+    engine.add_event_handler(Events.EXCEPTION_RAISED, save_what_was_learnt)
     engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), save_resumable)
     engine.add_event_handler(Events.COMPLETED, save_resumable)
     engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, save_playable)

@@ -108,7 +108,7 @@ def attach_lines(engine: Engine, episodes: Episodes, speed: Speed) -> None:
             episode.total,
             episode.length,
             speed.of_warm_up if in_warm_up else speed.now,
-            clock_face(episodes.seconds_before + episode.clock),
+            clock_face(episodes.seconds_at(episode.clock)),
         )
 
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)

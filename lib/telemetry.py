@@ -95,7 +95,11 @@ class Episodes:
     @property
     def seconds(self) -> float:
         """Seconds of work on this run, over all its processes."""
-        return self.seconds_before + since_process_start()
+        return self.seconds_at(since_process_start())
+
+    def seconds_at(self, clock: float) -> float:
+        """The same at some second of this process."""
+        return self.seconds_before + clock
 
     def _finished(self) -> list[Episode]:
         if hasattr(self.exp_source, "pop_episodes"):
@@ -150,7 +154,7 @@ class EpisodeFile:
     def __call__(self, engine: Engine) -> None:
         episode = self.episodes.last
         assert episode is not None
-        seconds = self.episodes.seconds_before + episode.clock
+        seconds = self.episodes.seconds_at(episode.clock)
         row = (self.episodes.count, episode.step, episode.length, f"{episode.total:g}", f"{seconds:.2f}", "")
         self._append(row)
 

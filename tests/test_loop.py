@@ -9,8 +9,8 @@ import torch
 from ignite.engine import Engine
 from torch import nn
 
-from fakes import Chain, Counting
-from lib import common, experience, runs
+from fakes import Chain, Counting, Failing
+from lib import checkpoint, common, experience, runs
 
 
 class TapedEnv(Counting):
@@ -74,6 +74,32 @@ def test_a_script_may_end_its_run_itself(tmp_path):
     common.setup_ignite(engine, common.HYPERPARAMS["pong"], source, "ends", args=args)
     state = engine.run(common.batch_generator(buffer, 2, 2))
     assert (state.iteration, state.stopped) == (1, "ended by the script")
+
+
+@pytest.mark.parametrize(("fails", "saved"), [("acting", 8), ("learning", 3)])
+def test_a_failure_to_act_costs_nothing_that_was_learnt_and_one_to_learn_saves_no_half_learnt_state(
+    tmp_path, fails, saved
+):
+    env = Failing("raise", at=9) if fails == "acting" else Counting()
+    net = nn.Linear(1, 1)
+    source = experience.ExperienceSourceFirstLast(env, TapedAgent([]), gamma=0.9)
+    buffer = experience.ReplayBuffer(source, 100)
+
+    def process_batch(engine, batch):
+        with torch.no_grad():
+            net.weight.fill_(engine.state.iteration)
+        if fails == "learning" and engine.state.iteration == 4:
+            raise RuntimeError("the loss broke")
+        return {"loss": 0.0}
+
+    engine = Engine(process_batch)
+    args = runs.RunOptions(runs_dir=tmp_path, quiet=True)
+    run = common.setup_ignite(engine, common.HYPERPARAMS["pong"], source, "fails", args=args, save={"net": net})
+    with pytest.raises(RuntimeError, match="broke"):
+        engine.run(common.batch_generator(buffer, 2, 2))
+    content = checkpoint.newest(run.checkpoints)
+    assert content["source"]["steps_done"] == saved
+    assert content["net"]["weight"].item() == saved - 2  # that of the last whole iteration
 
 
 @pytest.mark.parametrize("no_grad", [True, False])

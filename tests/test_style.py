@@ -1,12 +1,14 @@
 """The house rules that a machine can check."""
 
 import ast
-import difflib
 import os
 import re
 from pathlib import Path
 
 import pytest
+
+import ladder
+from ladder import body
 
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted(PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
@@ -15,12 +17,6 @@ FIELDS = ["Idea", "Parent", "Keeps", "Paper", "Run", "Read"]
 KEEPS = ("exact", "close", "statistics", "changes the task", "nothing: it is the root")
 # Leaf modules take plain values: they know neither hyperparameters nor the command line.
 LEAVES = {"atari_wrappers", "dqn_model", "errors", "experience", "memory", "packing", "timing"}
-
-
-def body(path):
-    """The lines of a script below its header docstring."""
-    tree = ast.parse(path.read_text())
-    return path.read_text().splitlines()[tree.body[0].end_lineno :]
 
 
 def imports(path):
@@ -66,12 +62,6 @@ def test_scripts_import_no_scripts_and_lib_no_chapters(path):
         assert ours <= LEAVES
 
 
-def changed_lines(parent, child):
-    """Lines that differ between two scripts, their headers aside."""
-    old, new = (body(PROJECT / path) for path in (parent, child))
-    return [line for line in difflib.ndiff(old, new) if line[0] in "+-"]
-
-
 @pytest.mark.parametrize(
     ("parent", "child", "budget"),
     [
@@ -83,11 +73,13 @@ def changed_lines(parent, child):
     ],
 )
 def test_a_rung_is_its_parent_plus_one_change(parent, child, budget):
-    assert 0 < len(changed_lines(parent, child)) <= budget
+    assert ladder.parent(PROJECT / child) == PROJECT / parent
+    assert 0 < len(ladder.changed_lines(PROJECT / parent, PROJECT / child)) <= budget
 
 
 def test_the_missing_no_grad_is_all_that_makes_00_slow():
-    changed = changed_lines("chapter09/01_baseline.py", "chapter09/00_slow_grads.py")
+    chapter = PROJECT / "chapter09"
+    changed = ladder.changed_lines(chapter / "01_baseline.py", chapter / "00_slow_grads.py")
     assert len(changed) == 2
     assert all("no_grad=" in line for line in changed)
 

@@ -1,0 +1,86 @@
+"""What measures has to be right, too: the files it goes on with, and the tables that are made of them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import baseline
+import bound
+import catch
+import chapter09
+import lab
+import ladder
+import wrappers
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.setattr(lab, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def test_an_interrupted_measurement_goes_on_with_its_rows(results):
+    first = lab.Results("x", ("round", "rung", "value"))
+    first.add(round=0, rung="a", value="1.50")
+    second = lab.Results("x", ("round", "rung", "value"), go_on=True)
+    assert second.has(round=0, rung="a")
+    assert not second.has(round=0, rung="b")
+    second.add(round=0, rung="b", value="2.50")
+    assert second.has(round=0, rung="b")
+    frame, stamped = lab.read("x")
+    assert list(frame["value"]) == [1.5, 2.5]
+    assert stamped["machine"]["cores"] >= 1
+    assert list(lab.read("x")[0]["rung"]) == ["a", "b"]
+
+
+def test_a_measurement_of_another_machine_is_not_gone_on_with(results):
+    path = lab.Results("x", ("round",)).path
+    stamped = json.loads(path.read_text().splitlines()[0][2:])
+    stamped["machine"]["cores"] += 1
+    path.write_text(f"# {json.dumps(stamped)}\nround\n")
+    with pytest.raises(SystemExit, match="another commit or machine"):
+        lab.Results("x", ("round",), go_on=True)
+    assert lab.Results("x", ("round",)).rows == []  # measured anew
+
+
+def test_ratios_are_taken_within_a_round_and_a_round_half_done_is_left_out():
+    frame = pd.DataFrame(
+        {"round": [0, 0, 1, 1, 2], "rung": ["b", "a", "a", "b", "a"], "value": [2.0, 1.0, 10.0, 30.0, 5.0]}
+    )
+    table = lab.rounds(frame, "rung", "value")
+    assert list(table.columns) == ["b", "a"]
+    assert list(table["b"] / table["a"]) == [2.0, 3.0]
+
+
+def test_the_permutation_test_on_numbers_worked_by_hand():
+    # Of the 6 ways to draw two of four, only {3, 4} and {1, 2} are as far apart.
+    assert catch.permutation_test(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == pytest.approx(2 / 6)
+    assert catch.permutation_test(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 1.0
+
+
+def test_the_ladder_reads_the_scripts_headers():
+    rows = {row[0]: row[1:4] for row in ladder.rows()}
+    assert rows["chapter09/02_n_envs.py"] == ("chapter09/01_baseline.py", "14", "statistics")
+    assert rows["chapter09/04_wrappers.py"] == ("chapter09/02_n_envs.py", "6", "exact")
+    assert rows["chapter08/01_dqn_basic.py"][0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("name", "marker", "write"),
+    [
+        ("chapter09-speed", "speed", chapter09.speed_table),
+        ("chapter09-speed", "rungs-parts", chapter09.parts_table),
+        ("chapter09-sweep", "sweep", chapter09.sweep_table),
+        ("chapter09-bound", "bound", bound.table),
+        ("chapter09-wrappers", "wrappers", wrappers.table),
+        ("chapter09-catch", "catch", catch.table),
+        ("chapter09-parts", "parts", baseline.parts_table),
+        ("chapter09-memory", "memory", baseline.memory_table),
+    ],
+)
+def test_the_tables_in_the_documents_are_made_of_the_files(name, marker, write):
+    frame, stamped = lab.read(name)
+    document = (lab.PROJECT / "docs" / "chapter09.md").read_text()
+    assert f"<!-- {marker} -->\n{write(frame)} {lab.where(stamped)}\n<!-- /{marker} -->" in document
