@@ -3,7 +3,6 @@
 
     ./catch.py                       # five seeds of every rung that is not exactly another, about a quarter of an hour
     ./catch.py --go-on               # after an interruption
-    ./catch.py --only 03_parallel    # one rung, beside what is there
 
 Compared is the mean return over the whole run, which is the area under the curve: a rung differs from the baseline if a
 permutation test over the seeds says so. Rungs that are exactly another are left out.
@@ -96,12 +95,13 @@ def main() -> None:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="runs at a time, a thread each (default: cores)"
     )
-    parser.add_argument("--only", choices=RUNGS, action="append", help="rungs (default: all)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     args = parser.parse_args()
-    results = lab.Results("chapter09-catch", ("rung", "seed", "step", "mean_return"), go_on=args.go_on or args.only)
-    turns = list(itertools.product(range(1, args.seeds + 1), args.only or RUNGS))
-    missing = [turn for turn in turns if not results.has(rung=turn[1], seed=turn[0])]
+    results = lab.Results(
+        "chapter09-catch", ("rung", "seed", "step", "mean_return"), lab.stamp(torch_threads=1), args.go_on
+    )
+    turns = list(itertools.product(range(1, args.seeds + 1), RUNGS))
+    missing = [turn for turn in turns if not results.has(rung=turn[1], seed=turn[0], step=STEPS)]
     with ThreadPoolExecutor(args.jobs) as pool:
         for (seed, rung), means in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
             for number, mean in enumerate(means):

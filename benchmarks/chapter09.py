@@ -9,7 +9,7 @@
 
 Every rung runs as a process of its own, as a person would start it. The rungs take turns, and every other round goes
 backwards, so that a machine that gets faster or slower does so for all of them. Speeds are those of a run's last 1,000
-learner iterations or all there were, which leaves out its start and its first checkpoint.
+agent steps, which leaves out its start and its first checkpoint.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def command(rung: str, *options: str) -> list[str]:
 def speed(name: str, rungs: list[str], rounds: int, steps: int, device: str, go_on: bool) -> None:
     """Agent steps a second of every rung after its warm-up, and milliseconds a step by part, in turn."""
     columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", *PARTS)
-    results = lab.Results(name, columns, go_on=go_on)
+    results = lab.Results(name, columns, lab.stamp(device), go_on)
     turns = [(number, rung) for number in range(rounds) for rung in (rungs if number % 2 == 0 else rungs[::-1])]
     for number, rung in tqdm([turn for turn in turns if not results.has(round=turn[0], rung=turn[1])], desc=name):
         with tempfile.TemporaryDirectory() as folder:
@@ -158,7 +158,8 @@ def solve_table(curves: pd.DataFrame) -> str:
         for bound in BOUNDS:
             when = result["reached"].get(bound)
             reached += [f"{when['step']:,}", f"{when['seconds'] / 60:.0f}"] if when else ["", ""]
-        book = BOOK.get(stamped.get("rung", ""), ("", ""))[1]
+        rung = stamped.get("rung", name.split(",")[0])
+        book = BOOK.get(rung, BOOK.get(rung.split()[0], ("", "")))[1]  # 03 also with its defaults written out
         rows.append((f"`{name}`", f"{int(last.step):,}", f"{last.mean_100:.2f}", *reached, book, lab.where(stamped)))
     header = ("run", "agent steps", "mean of the last 100", "steps to 17", "min", "steps to 18", "min", "book, min", "")
     return lab.table(header, rows)

@@ -19,10 +19,21 @@ BASELINE = "01_baseline"
 
 
 @functools.cache
-def stamp() -> dict[str, Any]:
-    """Where and with what a figure was measured; taken once, as the results themselves change the checkout."""
+def commit() -> str | None:
+    """The project's commit when it is first asked for, as the results themselves change the checkout."""
+    return runs.commit()
+
+
+def stamp(device: str = "cpu", **machine: Any) -> dict[str, Any]:
+    """Where and with what a figure is measured.
+
+    Args:
+        device: of the networks.
+        machine: what was otherwise than on this machine as it is, such as torch_threads.
+    """
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    return {"measured": now, "commit": runs.commit(), "versions": runs.versions(), "machine": runs.machine()}
+    here = runs.machine(device) | machine
+    return {"measured": now, "commit": commit(), "versions": runs.versions(), "machine": here}
 
 
 class Results:
@@ -47,7 +58,8 @@ class Results:
         RESULTS.mkdir(exist_ok=True)
         if go_on and self.path.exists():
             frame, old = read(name)
-            same = all(str(old[key]).rstrip("+") == str(stamp()[key]).rstrip("+") for key in ("commit", "machine"))
+            new = stamped or stamp()
+            same = all(str(old[key]).rstrip("+") == str(new[key]).rstrip("+") for key in ("commit", "machine"))
             if not same or list(frame.columns) != list(columns):
                 raise SystemExit(
                     f"{self.path} was measured by another commit or machine; measure anew, without --go-on"

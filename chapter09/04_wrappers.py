@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Tweaked wrappers: the same states with less work, and with --parallel, in another process.
 
-Idea    ask the emulator only for the screens that are used, write every frame once and stack four by looking at them in
-        a row, keep bytes until the network makes floats of them, and leave out the wrappers that only check
+Idea    ask the emulator only for the screens that are used, lay frames side by side so that four are stacked by looking
+        at them, and leave out the wrappers that only check
 Parent  02_n_envs.py, with other wrappers
 Keeps   exact: every state, reward and end is the same, and so is every weight that is learnt; with --parallel it is
         statistics, as in 03_parallel.py

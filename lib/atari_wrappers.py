@@ -19,6 +19,8 @@ from gymnasium.wrappers import (
     AtariPreprocessing,
     ClipReward,
     GrayscaleObservation,
+    OrderEnforcing,
+    PassiveEnvChecker,
     RecordEpisodeStatistics,
     ResizeObservation,
 )
@@ -28,6 +30,8 @@ from lib.errors import UsageError
 FRAME_SKIP = 4
 NOOP_MAX = 30
 SCREEN = 84
+
+Frames = tuple[np.ndarray, ...] | np.ndarray
 
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 gym.register_envs(ale_py)
@@ -45,11 +49,14 @@ class LazyFrames:
 
     __slots__ = ("frames",)
 
-    def __init__(self, frames: tuple[np.ndarray, ...] | np.ndarray):
+    def __init__(self, frames: Frames):
         self.frames = frames
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        stacked = self.frames if isinstance(self.frames, np.ndarray) else np.stack(self.frames)
+        if not isinstance(self.frames, np.ndarray):
+            stacked = np.stack(self.frames)
+        else:
+            stacked = self.frames.copy() if copy else self.frames
         return stacked if dtype is None else stacked.astype(dtype, copy=False)
 
 
@@ -78,43 +85,58 @@ class FrameStack(gym.Wrapper):
         return LazyFrames(tuple(self.frames)), reward, terminated, truncated, info
 
 
-class AdjacentFrameStack(FrameStack):
-    """FrameStack without stacking: frames are written one after the other, and a state is a view of the last ones."""
+class Adjacent:
+    """Lays the frames of one environment's successive states side by side, so that a state is a view and no stack."""
 
     STRIP = 256  # frames in a piece of memory; it is freed with the last state that looks at it
 
-    def __init__(self, env: gym.Env, size: int = 4):
-        super().__init__(env, size)
-        self.size = size
-        frame = env.observation_space.shape
-        assert frame is not None
-        self._strip = np.empty((self.STRIP, *frame), self.observation_space.dtype)
+    def __init__(self) -> None:
+        self._strip = np.empty(0)
         self._end = 0
+        self._frames: Frames = ()
+        self._state: LazyFrames | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[LazyFrames, dict[str, Any]]:
-        frame, info = self.env.reset(seed=seed, options=options)
-        for _ in range(self.size):
-            self._write(frame)
-        return self._state(), info
+    def __call__(self, state: LazyFrames) -> LazyFrames:
+        """The same state; what it shares with the state before is not written again."""
+        old, new = self._frames, state.frames
+        if self._state is None or not _same(old, new):
+            follows = _same(old[1:], new[:-1])
+            for frame in new[-1:] if follows else new:
+                self._write(frame, len(new))
+            self._frames = new
+            self._state = LazyFrames(self._strip[self._end - len(new) : self._end])
+        return self._state
 
-    def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
-        frame, reward, terminated, truncated, info = self.env.step(action)
-        self._write(frame)
-        return self._state(), reward, terminated, truncated, info
-
-    def _write(self, frame: np.ndarray) -> None:
-        if self._end == self.STRIP:
-            last = self._strip[self.STRIP - self.size + 1 :]
-            self._strip = np.empty_like(self._strip)
-            self._strip[: len(last)] = last
+    def _write(self, frame: np.ndarray, size: int) -> None:
+        if self._end == len(self._strip):
+            last = self._strip[max(0, self._end - size + 1) :]
+            self._strip = np.empty((self.STRIP, *frame.shape), frame.dtype)
+            self._strip[: len(last)] = last if len(last) else 0
             self._end = len(last)
         self._strip[self._end] = frame
         self._end += 1
 
-    def _state(self) -> LazyFrames:
-        return LazyFrames(self._strip[self._end - self.size : self._end])
+
+def _same(a: Frames, b: Frames) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+
+
+class AdjacentFrameStack(FrameStack):
+    """FrameStack whose states are views of frames that lie side by side."""
+
+    def __init__(self, env: gym.Env, size: int = 4):
+        super().__init__(env, size)
+        self._adjacent = Adjacent()
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[LazyFrames, dict[str, Any]]:
+        state, info = super().reset(seed=seed, options=options)
+        return self._adjacent(state), info
+
+    def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
+        state, reward, terminated, truncated, info = super().step(action)
+        return self._adjacent(state), reward, terminated, truncated, info
 
 
 class DirectAtari(gym.Wrapper):
@@ -196,7 +218,7 @@ def make_env(env_id: str, tweaked: bool = False) -> gym.Env:
             "images: a uint8 Box of shape (height, width) or (height, width, 1 or 3)"
         )
     if isinstance(env.unwrapped, ale_py.AtariEnv):
-        env = DirectAtari(env) if tweaked else _preprocessed(env)
+        env = DirectAtari(env) if tweaked and _only_checked(env) else _preprocessed(env)
     else:
         env = _grey_and_resized(RecordEpisodeStatistics(env), env_id)
     return AdjacentFrameStack(env) if tweaked else FrameStack(env)
@@ -219,6 +241,13 @@ def _make(env_id: str) -> gym.Env:
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
             "'package.module:Id' imports package.module first"
         ) from error
+
+
+def _only_checked(env: gym.Env) -> bool:
+    """Whether an environment's wrappers can be left out: they check, and change nothing."""
+    while isinstance(env, PassiveEnvChecker | OrderEnforcing):
+        env = env.env
+    return env is env.unwrapped
 
 
 def _preprocessed(env: gym.Env) -> gym.Env:

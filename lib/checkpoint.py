@@ -238,8 +238,11 @@ def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, st
         # Whoever failed to act, the learner's state is that of the last whole iteration.
         if acting and engine.state.iteration > 0:
             act(engine, False)
-            save_resumable(engine)
-            log.info("What was learnt is saved; go on with --resume %s", folder.parent)
+            try:
+                save_resumable(engine)
+                log.info("What was learnt is saved; go on with --resume %s", folder.parent)
+            except Fault as fault:
+                log.warning("%s", fault)  # and the first error is the one to report
         raise error
 
     engine.add_event_handler(Events.GET_BATCH_STARTED, act, True)

@@ -52,6 +52,25 @@ def episode_seed(seed: int, environment: int, episode: int) -> int:
     return int(np.random.SeedSequence((seed, environment, episode)).generate_state(1)[0])
 
 
+def pack_episodes(episodes: Sequence[Episode]) -> list[list[float]]:
+    """Episodes that nobody has asked for yet, for a checkpoint."""
+    return [[episode.total, episode.length, episode.step] for episode in episodes]
+
+
+def unpack_episodes(packed: list[list[float]]) -> list[Episode]:
+    """The same in a resumed run, as if they had ended now."""
+    return [Episode(total, int(length), int(step), since_process_start()) for total, length, step in packed]
+
+
+def pack_place(episode: int, actions: Sequence[int], state: Any) -> dict[str, Any]:
+    """Where an environment stands, for a checkpoint: its episode, the actions since the reset, what it shows now."""
+    return {
+        "episode": episode,
+        "actions": torch.tensor(actions, dtype=torch.int64),
+        "state": None if state is None else torch.from_numpy(np.array(state)),
+    }
+
+
 @dataclass
 class _Slot:
     """An environment and where it stands in its episode; `actions` are those taken since the reset."""
@@ -128,6 +147,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
             total = float(info["episode"]["r"]) if "episode" in info else slot.total
             self._episodes.append(Episode(total, len(slot.actions), self.steps_done, since_process_start()))
             slot.episode += 1
+            slot.state, slot.actions = None, []  # should the reset fail, this is where it stands
             self._reset(index, slot)
 
     def pop_episodes(self) -> list[Episode]:
@@ -148,15 +168,12 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
 
         An environment cannot be copied; but its episode's seed and actions bring a fresh one to the same place.
         """
-        slots = [
-            {
-                "episode": slot.episode,
-                "actions": torch.tensor(slot.actions, dtype=torch.int64),
-                "state": None if slot.state is None else torch.from_numpy(np.array(slot.state)),
-            }
-            for slot in self._slots
-        ]
-        return {"steps_done": self.steps_done, "slots": slots, "ready": packing.pack(self._ready)}
+        return {
+            "steps_done": self.steps_done,
+            "slots": [pack_place(slot.episode, slot.actions, slot.state) for slot in self._slots],
+            "ready": packing.pack(self._ready),
+            "episodes": pack_episodes(self._episodes),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if len(state["slots"]) != len(self._slots):
@@ -167,6 +184,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
             if saved["state"] is not None:
                 self._replay(index, slot, saved)
         self._ready = deque(packing.unpack(state["ready"]))
+        self._episodes = unpack_episodes(state["episodes"])
 
     def _replay(self, index: int, slot: _Slot, saved: dict[str, Any]) -> None:
         self._reset(index, slot)
@@ -204,6 +222,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
 
     def __init__(self, experience_source: ExperienceSourceFirstLast, buffer_size: int, saved: bool = True):
         super().__init__(experience_source, buffer_size)
+        self._added = 0  # by a call of populate that has not come to its end
         needed, free = self.forecast(experience_source.pool[0], buffer_size, saved), memory.free()
         if needed > free:
             fitting = int(0.8 * buffer_size * free / needed)
@@ -226,9 +245,31 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         frame = int(np.prod(shape)) * space.dtype.itemsize
         return buffer_size * (frame * (2 if saved else 1) + cls.OVERHEAD)
 
+    def populate(self, samples: int) -> None:
+        """Add so many transitions; of a call that failed half-way, the next adds only what it has left."""
+        for _ in range(samples - self._added):
+            self._add(next(self.experience_source_iter))
+            self._added += 1
+        if samples > 0:
+            self._added = 0
+
+    def sample(self, batch_size: int) -> list[ExperienceFirstLast]:
+        """Transitions drawn at random, with repetition.
+
+        Raises:
+            UsageError: the ring has fewer transitions than the batch.
+        """
+        if len(self.buffer) < batch_size:
+            raise UsageError(
+                f"a batch of {batch_size} cannot be drawn from {len(self.buffer)} transitions; "
+                f"give --set replay_initial={batch_size} at least, and no smaller replay_size"
+            )
+        return super().sample(batch_size)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"pos": self.pos, "transitions": packing.pack(self.buffer)}
+        return {"pos": self.pos, "added": self._added, "transitions": packing.pack(self.buffer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.buffer = packing.unpack(state["transitions"])
         self.pos = state["pos"]
+        self._added = state["added"]

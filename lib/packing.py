@@ -1,4 +1,4 @@
-"""Transitions as tensors, every frame once, and back: how a checkpoint holds them."""
+"""Transitions as tensors, every frame once, and back: for checkpoints, and for the way to another process."""
 
 import hashlib
 from collections.abc import Iterable, Sequence

@@ -11,11 +11,11 @@ How many transitions are learnt from for each one made is decided by the learner
 is played never depends on who was faster: a run can be repeated, stopped and resumed bit for bit.
 """
 
+import atexit
 import copy
 import itertools
 import math
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import connection
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 from ptan.experience import ExperienceFirstLast
 
 from lib.errors import UsageError
-from lib.experience import Episode, ExperienceSourceFirstLast
+from lib.experience import Episode, ExperienceSourceFirstLast, pack_episodes, unpack_episodes
 from lib.player import Order, Player, Report
 from lib.shared import SharedWeights
 from lib.timing import Stopwatch, since_process_start
@@ -68,8 +68,8 @@ class Players:
         self._place = 0  # in the cycle: how many of its transitions the learner has taken
         self._blocks: list[tuple[list[ExperienceFirstLast], Report]] = []
         self._episodes: list[Episode] = []
-        self._looked = 0.0
-        self._played = 0  # agent steps of all players, and the seconds that these took
+        self._looked = time.monotonic()
+        self._made = 0  # agent steps of all players, and the seconds that these took
         self._busy = 0.0
         self._marks = (0, since_process_start(), 0.0, 0, 0.0)
         self.players = []
@@ -78,20 +78,30 @@ class Players:
             agent = _on_cpu(self.agent)
             part = ExperienceSourceFirstLast(pool, agent, source.gamma, source.seed, first_env=int(indices[0]))
             self.players.append(Player(number, part, self._weights, rounds))
-        self._end = weakref.finalize(self, _end, self.players)
+        atexit.register(self.close)
 
     def close(self) -> None:
         """End the players; at the end of the learner's process this happens by itself."""
-        self._end()
+        atexit.unregister(self.close)
+        for player in self.players:
+            player.end()
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
+        """Start the players.
+
+        Raises:
+            RuntimeError: they have been started before.
+        """
+        if any(player.process for player in self.players):
+            raise RuntimeError("the players are playing already; keep the iterator that they were started with")
         for player in self.players:
             player.start()
         self._publish()
         self._order(range(self._cycle, self._cycle + self._ahead + 1))
         while True:
             with self.clock("wait"):
-                self._blocks = [self._take(player) for player in self.players]
+                self._wait()
+            self._blocks = [self._take(player) for player in self.players]
             yield from self._transitions()
             for player, block in zip(self.players, self._blocks, strict=True):
                 player.played(*block)
@@ -102,21 +112,21 @@ class Players:
 
     def _transitions(self) -> Iterator[ExperienceFirstLast]:
         """The cycle's transitions, less those that a resumed run has taken before."""
-        place = 0
-        for transitions, report in self._blocks:
-            for index, transition in enumerate(transitions):
-                place += 1
-                if place <= self._place:
-                    continue
-                self._place = place
-                self.steps_done += 1
-                if index in report.ends:
-                    self._episodes.append(Episode(*report.ends[index], self.steps_done, since_process_start()))
-                if self.on_step is not None:
-                    self.on_step()
-                if time.monotonic() > self._looked + 1.0:
-                    self._look(0.0)
-                yield transition
+        turns = [
+            (transition, report.ends.get(index))
+            for transitions, report in self._blocks
+            for index, transition in enumerate(transitions)
+        ]
+        for transition, end in turns[self._place :]:
+            if time.monotonic() > self._looked + 1.0:
+                self._look(0.0)  # it may raise, so nothing has been counted before it
+            self._place += 1
+            self.steps_done += 1
+            if end is not None:
+                self._episodes.append(Episode(*end, self.steps_done, since_process_start()))
+            if self.on_step is not None:
+                self.on_step()
+            yield transition
 
     def _publish(self) -> None:
         """Publish the weights that this cycle begins with; a resumed run has done so before."""
@@ -135,11 +145,14 @@ class Players:
         """The weights that a block is played with."""
         return max(0, block - self._ahead)
 
-    def _take(self, player: Player) -> tuple[list[ExperienceFirstLast], Report]:
-        while not player.reports:
+    def _wait(self) -> None:
+        """Until every player has a block to take."""
+        while not all(player.reports for player in self.players):
             self._look(1.0)
+
+    def _take(self, player: Player) -> tuple[list[ExperienceFirstLast], Report]:
         transitions, report = player.take()
-        self._played += len(transitions)
+        self._made += len(transitions)
         self._busy += report.seconds
         return transitions, report
 
@@ -147,11 +160,12 @@ class Players:
         """Hear what players say, waiting for that if need be, and see to it that they live."""
         ends = {end: player for player in self.players for end in (player.link, player.process.sentinel)}
         for player in {ends[end] for end in connection.wait(list(ends), patience)}:
-            player.receive()
-        if time.monotonic() > self._looked + 1.0:
-            self._looked = time.monotonic()
+            player.hear()
+        elapsed = time.monotonic() - self._looked
+        if elapsed > 1.0:
+            self._looked += elapsed
             for player in self.players:
-                player.look()
+                player.look(min(elapsed, 2.0))  # more has passed where this process was stopped, or busy saving
 
     def metrics(self) -> dict[str, float]:
         """What there is to log since the last call.
@@ -161,7 +175,7 @@ class Players:
             player_fps, learner_fps: agent steps a second that the players and the learner would make if they never
             had to wait.
         """
-        now = (self.steps_done, since_process_start(), self.clock.seconds["wait"], self._played, self._busy)
+        now = (self.steps_done, since_process_start(), self.clock.seconds["wait"], self._made, self._busy)
         steps, seconds, waited, played, busy = (new - old for new, old in zip(now, self._marks, strict=True))
         self._marks = now
         return {
@@ -187,6 +201,7 @@ class Players:
             "place": self._place,
             "players": [player.state_dict() for player in self.players],
             "policies": dict(self._policies),
+            "episodes": pack_episodes(self._episodes),
             "weights": {version: [weights.clone() for weights in self._weights.read(version)] for version in versions},
         }
 
@@ -196,6 +211,7 @@ class Players:
         self._cycle = state["cycle"]
         self._place = state["place"]
         self._policies = state["policies"]
+        self._episodes = unpack_episodes(state["episodes"])
         for version, weights in state["weights"].items():
             self._weights.publish(version, weights)
         for player, saved in zip(self.players, state["players"], strict=True):
@@ -215,8 +231,3 @@ def _on_cpu(agent: Any) -> Any:
     agent.model = copy.deepcopy(agent.model).cpu()
     agent.device = torch.device("cpu")
     return agent
-
-
-def _end(players: list[Player]) -> None:
-    for player in players:
-        player.end()

@@ -1,7 +1,10 @@
 """A player: a process that plays blocks of transitions on order, and the learner's handle of it."""
 
+import ctypes
 import os
+import pickle
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -15,14 +18,15 @@ import numpy as np
 import torch
 from ptan.experience import ExperienceFirstLast
 
-from lib import packing
+from lib import console, packing
 from lib.atari_wrappers import FrameStack
 from lib.checkpoint import seed_everything
 from lib.errors import Fault
-from lib.experience import ExperienceSourceFirstLast
-from lib.shared import BlockChannel, SharedWeights, processes
+from lib.experience import ExperienceSourceFirstLast, pack_place
+from lib.shared import BlockChannel, SharedWeights, spawn
 from lib.stopping import SIGNALS
 
+PR_SET_PDEATHSIG = 1  # prctl(2)
 PATIENCE = 8  # seconds without a step after which a player that owes a block is stuck
 STARTING = 120  # seconds that a player has to import, build its environments and bring them back to their place
 
@@ -79,10 +83,11 @@ class Player:
         self._channel = BlockChannel(
             weights.size, rounds * envs, env.observation_space, isinstance(env, FrameStack), envs
         )
-        self._steps = processes.RawValue("q", 0)
+        self._steps = spawn.RawValue("q", 0)
         self._ready = False
         self._owed = 0
-        self._seen = (0, 0)  # steps when looked at last, and for how many seconds they have been the same
+        self._steps_seen = 0  # when it was looked at last
+        self._silence = 0.0  # seconds since they were fewer
 
     @property
     def steps(self) -> int:
@@ -91,9 +96,9 @@ class Player:
     def start(self) -> None:
         """Start the process; its environments are brought to where `slots` say that they stand."""
         moved = cloudpickle.dumps((self._source, self.state_dict()))
-        self.link, far_end = processes.Pipe()
+        self.link, far_end = spawn.Pipe()
         arguments = (far_end, moved, self.number, self._weights, self._channel, self._rounds, self._steps)
-        self.process = processes.Process(target=play, args=arguments, name=f"player-{self.number}")
+        self.process = spawn.Process(target=play, args=arguments, name=f"player-{self.number}")
         with _signals_blocked():
             self.process.start()
         far_end.close()
@@ -107,11 +112,12 @@ class Player:
         try:
             self.link.send(order)
         except OSError:
-            self._lost()
+            while True:  # until it comes to what the player has said of its end, or to the end itself
+                self.hear()
         self._owed += 1
 
-    def receive(self) -> None:
-        """Take one message from the link, where there is one.
+    def hear(self) -> None:
+        """Take what the player has said, or wait for it.
 
         Raises:
             PlayerLost: the player said that it failed, or it is dead.
@@ -122,24 +128,29 @@ class Player:
             self._lost()
         if isinstance(said, str):
             raise PlayerLost(f"{self} failed: {said}")
-        self._seen = (self.steps, 0)  # whatever it says is a sign of life
-        self._ready = True
-        if said is not None:
+        self._steps_seen, self._silence = self.steps, 0.0  # whatever it says is a sign of life
+        if isinstance(said, Report):
             self._owed -= 1
             self.reports.append(said)
+        else:
+            self._ready = True
+            self.load_state_dict({"slots": pickle.loads(said)})  # a source that does not repeat itself stands elsewhere
 
-    def look(self) -> None:
-        """To be called about once a second.
+    def look(self, elapsed: float) -> None:
+        """See whether the player lives.
+
+        Args:
+            elapsed: seconds since it was looked at last.
 
         Raises:
-            PlayerLost: the player owes a block and has made no step for PATIENCE seconds. It is killed.
+            PlayerLost: it owes a block and has made no step for PATIENCE seconds. It is killed.
         """
-        steps, seconds = self._seen
         working = self._owed > 0 or not self._ready
-        self._seen = (self.steps, seconds + 1 if working and self.steps == steps else 0)
-        if self._seen[1] >= (PATIENCE if self._ready else STARTING):
+        self._silence = self._silence + elapsed if working and self.steps == self._steps_seen else 0.0
+        self._steps_seen = self.steps
+        if self._silence >= (PATIENCE if self._ready else STARTING):
             self.process.kill()
-            raise PlayerLost(f"{self} is stuck: it has not made a step for {self._seen[1]} seconds, and was killed")
+            raise PlayerLost(f"{self} is stuck: it has not made a step for {self._silence:.0f} seconds, and was killed")
 
     def take(self) -> tuple[list[ExperienceFirstLast], Report]:
         """The oldest block that was reported."""
@@ -156,18 +167,11 @@ class Player:
 
     def state_dict(self) -> dict[str, Any]:
         """What brings an experience source back to the end of the last block taken."""
-        slots = [
-            {
-                "episode": slot["episode"],
-                "actions": torch.tensor(slot["actions"], dtype=torch.int64),
-                "state": None if slot["state"] is None else torch.from_numpy(np.array(slot["state"])),
-            }
-            for slot in self.slots
-        ]
-        return {"steps_done": 0, "slots": slots, "ready": packing.pack(())}
+        slots = [pack_place(**slot) for slot in self.slots]
+        return {"steps_done": 0, "slots": slots, "ready": packing.pack(()), "episodes": []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """To be called before `start`."""
+        """What `state_dict` or the player's own source said; to be called before `start`."""
         for slot, saved in zip(self.slots, state["slots"], strict=True):
             screen = None if saved["state"] is None else saved["state"].numpy()
             slot |= {"episode": saved["episode"], "actions": saved["actions"].tolist(), "state": screen}
@@ -202,7 +206,8 @@ def play(
     """The player's process: play what is ordered until the learner is gone.
 
     Args:
-        link: to the learner. Orders come in; None for being ready, reports and a last complaint go out.
+        link: to the learner. Orders come in; where the environments stand once they are ready, then reports, and a last
+            complaint go out.
         moved: an experience source and where its environments stand, pickled.
         number: the player's.
         weights: from where every order's version of the network is read.
@@ -210,7 +215,8 @@ def play(
         rounds: steps of each environment in a block.
         counter: a shared number, raised with every step as a sign of life.
     """
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _end_with_parent()
+    console.start_console()
     torch.set_num_threads(1)  # the cores are the learner's
 
     def step() -> None:
@@ -221,9 +227,9 @@ def play(
         source.load_state_dict(state)
         source.on_step = step
         transitions = iter(source)
-        link.send(None)
+        _tell(link, pickle.dumps(source.state_dict()["slots"]))
         while True:
-            order = link.recv()
+            order = _hear(link)
             start, before = time.perf_counter(), source.steps_done
             names = source.agent.model.state_dict()
             source.agent.model.load_state_dict(dict(zip(names, weights.read(order.version), strict=True)))
@@ -231,11 +237,11 @@ def play(
             seed_everything(block_seed(source.seed, number, order.block))
             channel.put([next(transitions) for _ in range(rounds * len(source.pool))])
             ends = {end.step - before - 1: (end.total, end.length) for end in source.pop_episodes()}
-            link.send(Report(ends, time.perf_counter() - start))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # the learner is gone, or wants no more
+            _tell(link, Report(ends, time.perf_counter() - start))
+    except _LearnerGone:
+        return
     except BaseException as error:
-        link.send(f"{type(error).__name__}: {error}")
+        _tell(link, f"{type(error).__name__}: {error}")
         raise
 
 
@@ -244,17 +250,44 @@ def block_seed(seed: int, player: int, block: int) -> int:
     return int(np.random.SeedSequence((seed, player, block, 1)).generate_state(1)[0])
 
 
+class _LearnerGone(BaseException):
+    """The learner has ended, or wants no more blocks."""
+
+
+def _hear(link: Any) -> Any:
+    try:
+        return link.recv()
+    except (EOFError, OSError) as error:
+        raise _LearnerGone from error
+
+
+def _tell(link: Any, what: Any) -> None:
+    try:
+        link.send(what)
+    except OSError as error:
+        raise _LearnerGone from error
+
+
 def _end_with_parent() -> None:
-    """Even where an environment hangs, and however the parent ended."""
+    """End this process when its parent ends, however that ends, and even where an environment hangs."""
     parent = parent_process()
     assert parent is not None
-    parent.join()
-    os._exit(1)
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    if sys.platform == "linux":  # where the system does it, even to a process that is stopped
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """A process started meanwhile never hears the terminal's signals: the learner does, and ends it in good order."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     resource_tracker.ensure_running()  # else it is started with the process, and unblocks them
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:

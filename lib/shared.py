@@ -1,5 +1,7 @@
-"""Weights and blocks of transitions in memory that processes share; no file, so nothing is left behind by a kill."""
+"""Weights and blocks of transitions in memory that processes share, and that is gone when the last of them is."""
 
+import dataclasses
+import itertools
 import multiprocessing
 import queue
 from collections.abc import Iterable, Sequence
@@ -10,9 +12,10 @@ import torch
 from ptan.experience import ExperienceFirstLast
 
 from lib import packing
+from lib.atari_wrappers import Adjacent
 
 # Not forked: a copy of a process in which PyTorch's threads or a GPU are at work can hang.
-processes = multiprocessing.get_context("spawn")
+spawn = multiprocessing.get_context("spawn")
 
 COLUMNS = ("states", "last_states", "dones", "actions", "rewards")  # what packing.pack tells of each transition
 
@@ -32,8 +35,8 @@ class SharedWeights:
         for tensor in tensors:
             self._layout.append((tensor.dtype, tensor.shape, self._bytes))
             self._bytes += -(-tensor.numel() * tensor.element_size() // 64) * 64  # aligned
-        self._memory = processes.RawArray("b", max(1, size * self._bytes))
-        self._versions = processes.RawArray("q", [-1] * size)
+        self._memory = spawn.RawArray("b", max(1, size * self._bytes))
+        self._versions = spawn.RawArray("q", [-1] * size)
 
     @property
     def versions(self) -> list[int]:
@@ -41,13 +44,13 @@ class SharedWeights:
         return sorted(version for version in self._versions if version >= 0)
 
     def publish(self, version: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy the weights in, in place of the oldest version.
+        """Copy the weights in, in place of the version that is `size` older.
 
         Raises:
-            ValueError: the version is not newer than all that are there.
+            ValueError: the version is not the one after the newest.
         """
-        if self.versions and version <= self.versions[-1]:
-            raise ValueError(f"version {version} is not newer than {self.versions[-1]}, which is published")
+        if self.versions and version != self.versions[-1] + 1:
+            raise ValueError(f"version {version} does not follow {self.versions[-1]}, the newest")
         self._versions[version % self.size] = -1
         for shared, tensor in zip(self._views(version), tensors, strict=True):
             shared.copy_(tensor)
@@ -76,7 +79,8 @@ class SharedWeights:
 class BlockChannel:
     """A bounded first-in-first-out channel of blocks of transitions, from one process to one other.
 
-    A block lies in shared memory as arrays, every frame once; what stood in the block before is not sent again.
+    A block lies in shared memory as arrays, every frame once; what stood in the block before is not sent again. At the
+    other end the frames of LazyFrames come to lie side by side, so that looking at a state is no copy.
     It does not wait: whoever has to is told by other means when it is worth looking.
 
     Args:
@@ -84,7 +88,7 @@ class BlockChannel:
         transitions: how many transitions a block has at most.
         space: of the observations.
         lazy: whether states are LazyFrames, with frames along their first axis.
-        envs: how many environments take turns in a block.
+        envs: how many environments take turns in a block, one transition each.
     """
 
     def __init__(self, slots: int, transitions: int, space: gym.Space, lazy: bool = False, envs: int = 1):
@@ -105,10 +109,11 @@ class BlockChannel:
             align=True,
         )
         self.lazy = lazy
-        self._memory = processes.RawArray("b", slots * self.layout.itemsize)
-        self._put, self._got = processes.RawValue("q", 0), processes.RawValue("q", 0)
+        self._memory = spawn.RawArray("b", slots * self.layout.itemsize)
+        self._put, self._got = spawn.RawValue("q", 0), spawn.RawValue("q", 0)
         self._sent: Sequence[np.ndarray] = ()  # the new frames of the block before, at its one end
         self._received: Sequence[np.ndarray] = ()  # and at the other
+        self._adjacent = [Adjacent() for _ in range(envs)]
 
     def __len__(self) -> int:
         return self._put.value - self._got.value
@@ -146,13 +151,23 @@ class BlockChannel:
         if not len(self):
             raise queue.Empty("there is no block")
         slot = self._slot(self._got.value)
-        frames, transitions = slot["count"]
-        packed = {name: torch.from_numpy(slot[name][:transitions]) for name in COLUMNS}
-        new = list(slot["frames"][:frames].copy())
+        n_frames, n_transitions = slot["count"]
+        packed = {name: torch.from_numpy(slot[name][:n_transitions]) for name in COLUMNS}
+        new = list(slot["frames"][:n_frames].copy())
         block = packing.unpack(packed | {"lazy": self.lazy}, [*self._received, *new])
         self._received = new
         self._got.value += 1
+        if self.lazy:
+            turns = zip(block, itertools.cycle(self._adjacent), strict=False)
+            block = [self._side_by_side(transition, adjacent) for transition, adjacent in turns]
         return block
+
+    @staticmethod
+    def _side_by_side(transition: ExperienceFirstLast, adjacent: Adjacent) -> ExperienceFirstLast:
+        state, last_state = transition.state, transition.last_state
+        state = adjacent(state)
+        last_state = None if last_state is None else adjacent(last_state)
+        return dataclasses.replace(transition, state=state, last_state=last_state)
 
     def _slot(self, number: int) -> np.ndarray:
         return np.frombuffer(self._memory, self.layout)[number % self.slots]

@@ -100,6 +100,8 @@ class Speed:
         self._start = now
         self._parts_at_start = self._all_parts()
         self._marks.append(now)
+        if hasattr(self.exp_source, "metrics"):
+            self.exp_source.metrics()  # what it has counted in the warm-up is not training's
         self._logged = (engine.state.iteration, now[0], self._samples, dict.fromkeys(self.names, 0.0))
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 

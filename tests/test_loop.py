@@ -58,7 +58,7 @@ def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_pa
     params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
     args = runs.RunOptions(runs_dir=tmp_path, stop_after=5)
     common.setup_ignite(engine, params, source, "tape", args=args)
-    state = engine.run(common.batch_generator(buffer, params.replay_initial, 4))
+    state = engine.run(common.batch_generator(buffer, params.replay_initial, 2))
     warm_up = ["reset", "act", "step", "add", "act", "step", "add"]
     iteration = ["act", "step", "add", "sample", "train"]
     end_of_episode = ["act", "step", "reset", "add", "sample", "train"]
@@ -100,6 +100,29 @@ def test_a_failure_to_act_costs_nothing_that_was_learnt_and_one_to_learn_saves_n
     content = checkpoint.newest(run.checkpoints)
     assert content["source"]["steps_done"] == saved
     assert content["net"]["weight"].item() == saved - 2  # that of the last whole iteration
+
+
+def test_an_iteration_that_failed_half_way_is_completed_and_not_begun_again():
+    buffer = experience.ReplayBuffer(experience.ExperienceSourceFirstLast(Counting(), TapedAgent([]), 0.9), 100)
+
+    def failing():
+        for number in range(100):
+            if number == 8:
+                raise RuntimeError("broke")
+            yield number
+
+    buffer.experience_source_iter = failing()
+    buffer.populate(6)
+    with pytest.raises(RuntimeError, match="broke"):
+        buffer.populate(4)
+    resumed = experience.ReplayBuffer(experience.ExperienceSourceFirstLast(Counting(), TapedAgent([]), 0.9), 100)
+    resumed.buffer, resumed._added = list(buffer.buffer), buffer.state_dict()["added"]
+    resumed.experience_source_iter = iter(range(8, 100))
+    resumed.populate(0)  # there is nothing missing of its warm-up
+    resumed.populate(4)
+    assert resumed.buffer == list(range(10))
+    resumed.populate(4)
+    assert resumed.buffer == list(range(14))
 
 
 @pytest.mark.parametrize("no_grad", [True, False])

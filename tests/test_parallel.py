@@ -12,7 +12,7 @@ import ptan
 import pytest
 import torch
 
-from fakes import Catch, Counting, Failing, Linear, Random, Slow, Unbuildable
+from fakes import Catch, Counting, Failing, Forgetful, Linear, Random, Slow, Unbuildable
 from lib import experience, parallel, player
 from lib.errors import UsageError
 from oracles import parallel as oracle
@@ -116,10 +116,10 @@ def test_a_fast_player_stays_within_its_bound_and_sleeps(closing):
     stream = iter(source)
     for step in range(24):
         next(stream)
-        time.sleep(0.05)  # a slow learner
+        time.sleep(0.1)  # a slow learner
         begun = step // (2 * rounds)
-        for made in (made.steps for made in source.players):
-            assert made <= (begun + ahead + 1) * rounds
+        # No more than it may be ahead, and no less: it plays while the learner learns.
+        assert [each.steps for each in source.players] == [(begun + ahead + 1) * rounds] * 2
     used = [psutil.Process(each.process.pid).cpu_times().user for each in source.players]
     time.sleep(1)
     assert [psutil.Process(each.process.pid).cpu_times().user for each in source.players] == pytest.approx(
@@ -135,6 +135,16 @@ def test_the_lag_of_the_policy_is_bounded_and_known(closing):
         lags.append(source.metrics()["policy_lag"])
     assert lags[:12] == list(range(1, 13))  # until the first weights that were learnt come into play
     assert lags[12:] == [9, 10, 11, 12] * 7
+
+
+def test_the_learners_speed_leaves_out_the_warm_up_and_its_waiting(closing):
+    source = closing(players_of([Slow(0.02)], rounds=4))
+    stream = iter(source)
+    list(itertools.islice(stream, 20))
+    source.metrics()
+    for _ in itertools.islice(stream, 20):
+        time.sleep(0.01)
+    assert source.metrics()["learner_fps"] == pytest.approx(100, rel=0.2)
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -168,6 +178,52 @@ def test_a_failing_player_is_named_with_its_failure(closing, how, message):
         list(stream)
     assert time.monotonic() - times[-1] < 10.5
     assert 0 < source.steps_done <= 64  # its good blocks may still have been taken
+
+
+def test_a_player_that_fails_while_the_learner_learns_is_heard_all_the_same(closing):
+    source = closing(players_of([Failing("raise", at=20)]))
+    stream = iter(source)
+    next(stream)
+    time.sleep(5)  # by now it has failed and gone
+    with pytest.raises(player.PlayerLost, match="failed: RuntimeError: the paddle broke"):
+        list(stream)
+    state = source.state_dict()
+    assert state["steps_done"] == source.steps_done == state["place"] + 8 * state["cycle"]
+
+
+def test_a_lost_player_costs_no_transition(closing):
+    agent, twin_agent = agent_for(1), agent_for(1)
+    source = closing(players_of([Random(5)], agent))
+    stream = iter(source)
+    before = taken(stream, agent, 19)
+    os.kill(source.players[0].process.pid, signal.SIGKILL)
+    time.sleep(1.5)  # so that it is noticed in the middle of a cycle
+    with pytest.raises(player.PlayerLost):
+        next(stream)
+    resumed = closing(players_of([Random(5)], agent))
+    resumed.load_state_dict(source.state_dict())
+    twin = oracle.transitions([[Random(5)]], twin_agent, 5, 1, 2, 8)
+    assert before + taken(iter(resumed), agent, 20, start=19) == taken(twin, twin_agent, 39)
+
+
+def test_an_environment_that_does_not_repeat_itself_goes_on_with_a_new_episode_on_both_sides(closing):
+    agent = agent_for(49)
+    source = closing(players_of([Forgetful(), Forgetful()], agent, players=1, rounds=5))
+    taken(iter(source), agent, 3)
+    resumed = closing(players_of([Forgetful(), Forgetful()], agent, players=1, rounds=5))
+    state = source.state_dict()
+    state["players"][0]["slots"][0] |= {"actions": torch.tensor([0, 0]), "state": torch.zeros(7, 7, dtype=torch.uint8)}
+    resumed.load_state_dict(state)
+    next(iter(resumed))
+    assert [slot["episode"] for slot in resumed.players[0].slots] == [1, 0]
+    assert [slot["actions"] for slot in resumed.players[0].slots] == [[], []]
+
+
+def test_the_players_are_started_once(closing):
+    source = closing(players_of([Counting()]))
+    next(iter(source))
+    with pytest.raises(RuntimeError, match="playing already"):
+        next(iter(source))
 
 
 def test_an_environment_that_cannot_even_be_built_is_named(closing):

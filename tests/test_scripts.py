@@ -305,6 +305,19 @@ def test_a_lost_player_ends_the_run_with_its_name_and_nothing_is_lost(uninterrup
     assert differences(checkpoint_of(uninterrupted_players), checkpoint_of(folder(tmp_path))) == []
 
 
+@pytest.mark.parametrize("options", [(), ("--parallel",)])
+def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, options):
+    script = Path("chapter09/04_wrappers.py")
+    options = (*PONG, "--envs", 2, *options)
+    for runs_dir, stops in ((tmp_path / "one", [1160]), (tmp_path / "two", [1130, 1160])):
+        for stop in stops:
+            start = ("--resume", folder(runs_dir)) if runs_dir.exists() else (*options, "--runs-dir", runs_dir)
+            process = run(script, *start, "--stop-after", stop)
+            assert process.returncode == 0, process.stderr
+    assert differences(checkpoint_of(folder(tmp_path / "one")), checkpoint_of(folder(tmp_path / "two"))) == []
+    assert episodes_of(folder(tmp_path / "one")) == episodes_of(folder(tmp_path / "two"))
+
+
 def test_the_replay_ratio_has_to_divide_the_batch():
     process = run(PARALLEL, "--replay-ratio", 5)
     assert process.returncode == 2

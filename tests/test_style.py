@@ -16,7 +16,7 @@ LIB = sorted(PROJECT.glob("lib/*.py"))
 FIELDS = ["Idea", "Parent", "Keeps", "Paper", "Run", "Read"]
 KEEPS = ("exact", "close", "statistics", "changes the task", "nothing: it is the root")
 # Leaf modules take plain values: they know neither hyperparameters nor the command line.
-LEAVES = {"atari_wrappers", "dqn_model", "errors", "experience", "memory", "packing", "timing"}
+LEAVES = {"atari_wrappers", "dqn_model", "errors", "experience", "memory", "packing", "shared", "timing"}
 
 
 def imports(path):
