@@ -25,7 +25,7 @@ import chapter09
 import lab
 
 RUNGS = ("01_baseline", "02_n_envs --envs 3", "03_parallel", "04_wrappers --envs 3 --parallel")
-STEPS = 3000
+STEPS = 2500
 BIN = 250
 SETTINGS = {
     "replay_initial": 300,

@@ -203,7 +203,10 @@ class RingTwin(RuleBasedStateMachine):
 
     @rule(batch_size=st.integers(1, 9))
     def sample(self, batch_size):
-        if self.twin.items:
+        if len(self.twin.items) < batch_size:
+            with pytest.raises(UsageError, match=f"a batch of {batch_size} cannot be drawn"):
+                self.ring.sample(batch_size)
+        else:
             held = {item.reward for item in self.twin.items}
             assert {item.reward for item in self.ring.sample(batch_size)} <= held
 
