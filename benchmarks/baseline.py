@@ -123,14 +123,6 @@ def memory(transitions: int) -> None:
     results.add(what="to read it back", value=f"{loaded - saved:.1f}", unit="s")
 
 
-def tables() -> None:
-    """docs/chapter09.md's tables from the CSV files that there are."""
-    for name, write in (("parts", parts_table), ("memory", memory_table)):
-        if (lab.RESULTS / f"chapter09-{name}.csv").exists():
-            frame, stamped = lab.read(f"chapter09-{name}")
-            lab.put("docs/chapter09.md", name, f"{write(frame)} {lab.where(stamped)}")
-
-
 def parts_table(frame: pd.DataFrame) -> str:
     """A row a part, and the share of what is the network's own and the emulator's."""
     rows = [(row.part, f"{row.milliseconds_per_step:.2f}", f"{row.share:.1%}") for row in frame.itertuples()]
@@ -146,7 +138,7 @@ def memory_table(frame: pd.DataFrame) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=("parts", "memory", "tables"), help="default: everything")
+    parser.add_argument("what", nargs="*", choices=("parts", "memory"), help="default: everything")
     parser.add_argument("--steps", type=int, default=1100, help="learning steps of `parts` (default: 1100)")
     args = parser.parse_args()
     chosen = args.what or ("parts", "memory")
@@ -154,7 +146,6 @@ def main() -> None:
         parts(args.steps)
     if "memory" in chosen:
         memory(100_000)
-    tables()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
     ./bound.py               # about ten minutes on two cores
     ./bound.py --go-on       # after an interruption
+    ./chapter09.py tables    # then, for the documents
 
 The learner alone is the rung itself, but its transitions come from a list. The players alone are the rung's, but what
 they make is thrown away. However both share the cores, a step cannot take less time than it takes the slower of the two
@@ -155,7 +156,7 @@ def main() -> None:
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
         results.add(round=number, rung=rung, what=what, milliseconds=f"{json.loads(said):.3f}")
     frame, stamped = lab.read("chapter09-bound")
-    lab.put("docs/chapter09.md", "bound", f"{table(frame)} {lab.where(stamped)}")
+    print(f"{table(frame)} {lab.where(stamped)}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
     ./catch.py                       # five seeds of every rung that is not exactly another, about a quarter of an hour
     ./catch.py --go-on               # after an interruption
+    ./chapter09.py tables            # then, for the documents
 
 Compared is the mean return over the whole run, which is the area under the curve: a rung differs from the baseline if a
 permutation test over the seeds says so. Rungs that are exactly another are left out.
@@ -21,7 +22,6 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
-import chapter09
 import lab
 
 RUNGS = ("01_baseline", "02_n_envs --envs 3", "03_parallel", "04_wrappers --envs 3 --parallel")
@@ -43,7 +43,7 @@ def measure(turn: tuple[int, str]) -> list[float]:
     settings = itertools.chain(*(("--set", f"{name}={value}") for name, value in SETTINGS.items()))
     options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS), "--quiet", *settings]
     with tempfile.TemporaryDirectory() as folder:
-        command = chapter09.command(rung, *options, "--runs-dir", folder)
+        command = lab.command(rung, *options, "--runs-dir", folder)
         environment = os.environ | {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
         [episodes] = Path(folder).glob("*/episodes.csv")
@@ -107,8 +107,7 @@ def main() -> None:
             for number, mean in enumerate(means):
                 results.add(rung=rung, seed=seed, step=(number + 1) * BIN, mean_return=f"{mean:.4f}")
     frame, stamped = lab.read("chapter09-catch")
-    draw(frame)
-    lab.put("docs/chapter09.md", "catch", f"{table(frame)} {lab.where(stamped)}")
+    print(f"{table(frame)} {lab.where(stamped)}")
 
 
 if __name__ == "__main__":

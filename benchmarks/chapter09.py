@@ -16,7 +16,6 @@ import argparse
 import json
 import re
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -24,8 +23,13 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
+import baseline
+import bound
+import catch
 import curve
 import lab
+import ladder
+import wrappers
 
 WARM_UP = 2000
 PARTS = ("act", "environment", "wait", "sample", "learn", "rest")
@@ -43,12 +47,6 @@ RUNGS = list(BOOK)
 BOUNDS = ("17.0", "18.0")
 
 
-def command(rung: str, *options: str) -> list[str]:
-    """What starts a rung, given as its script's name and options."""
-    script, *own = rung.split()
-    return [sys.executable, str(lab.PROJECT / "chapter09" / f"{script}.py"), *own, *options]
-
-
 def speed(name: str, rungs: list[str], rounds: int, steps: int, device: str, go_on: bool) -> None:
     """Agent steps a second of every rung after its warm-up, and milliseconds a step by part, in turn."""
     columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", *PARTS)
@@ -58,7 +56,7 @@ def speed(name: str, rungs: list[str], rounds: int, steps: int, device: str, go_
         with tempfile.TemporaryDirectory() as folder:
             limits = ("--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps))
             options = (*limits, "--device", device, "--quiet", "--runs-dir", folder)
-            subprocess.run(command(rung, *options), check=True, stdout=subprocess.DEVNULL)
+            subprocess.run(lab.command(rung, *options), check=True, stdout=subprocess.DEVNULL)
             [result] = Path(folder).glob("*/result.json")
             measured = json.loads(result.read_text())["this_process"]
         parts = measured["parts"] | {"rest": measured["training_seconds"] - sum(measured["parts"].values())}
@@ -83,7 +81,7 @@ def solve(seeds: int, device: str, options: list[str]) -> None:
             made = sorted(folder.glob("*/params.json"))
             start = ("--resume", str(made[-1].parent)) if made else ("--seed", str(seed), "--runs-dir", str(folder))
             if not (made and finished(made[-1].parent)):
-                subprocess.run(command(rung, *start, "--device", device, *options), check=True)
+                subprocess.run(lab.command(rung, *start, "--device", device, *options), check=True)
             [run] = [path.parent for path in folder.glob("*/result.json")]
             curve.keep(run)
 
@@ -101,16 +99,26 @@ def slug(rung: str) -> str:
 
 def tables() -> None:
     """The documents' tables and pictures from the CSV files that there are."""
-    if (lab.RESULTS / "chapter09-speed.csv").exists():
-        frame, stamped = lab.read("chapter09-speed")
-        for document in ("docs/chapter09.md", "README.md"):
-            lab.put(document, "speed", f"{speed_table(frame)} {lab.where(stamped)}")
-        lab.put("docs/chapter09.md", "rungs-parts", f"{parts_table(frame)} {lab.where(stamped)}")
-        bars(frame, "chapter09-speed")
-    if (lab.RESULTS / "chapter09-sweep.csv").exists():
-        frame, stamped = lab.read("chapter09-sweep")
-        lab.put("docs/chapter09.md", "sweep", f"{sweep_table(frame)} {lab.where(stamped)}")
-        line(frame, "chapter09-sweep")
+    made = {
+        "speed": {"speed": speed_table, "rungs-parts": parts_table},
+        "sweep": {"sweep": sweep_table},
+        "bound": {"bound": bound.table},
+        "wrappers": {"wrappers": wrappers.table},
+        "catch": {"catch": catch.table},
+        "parts": {"parts": baseline.parts_table},
+        "memory": {"memory": baseline.memory_table},
+    }
+    drawn = {"speed": bars, "sweep": line, "catch": catch.draw}
+    for name, writers in made.items():
+        if (lab.RESULTS / f"chapter09-{name}.csv").exists():
+            frame, stamped = lab.read(f"chapter09-{name}")
+            for marker, write in writers.items():
+                lab.put("docs/chapter09.md", marker, f"{write(frame)} {lab.where(stamped)}")
+            if name == "speed":
+                lab.put("README.md", name, f"{speed_table(frame)} {lab.where(stamped)}")
+            if name in drawn:
+                drawn[name](frame)
+    ladder.write()
     curves = curve.kept("pong")
     if curves:
         lab.put("docs/chapter09.md", "curves", f"{curve.pictures(curves)}\n\n{solve_table(curves)}")
@@ -155,8 +163,8 @@ def solve_table(curves: pd.DataFrame) -> str:
     for name, frame, stamped in curves:
         result, last = stamped["result"], frame.iloc[-1]
         reached = []
-        for bound in BOUNDS:
-            when = result["reached"].get(bound)
+        for mean in BOUNDS:
+            when = result["reached"].get(mean)
             reached += [f"{when['step']:,}", f"{when['seconds'] / 60:.0f}"] if when else ["", ""]
         rung = stamped.get("rung", name.split(",")[0])
         book = BOOK.get(rung, BOOK.get(rung.split()[0], ("", "")))[1]  # 03 also with its defaults written out
@@ -165,8 +173,8 @@ def solve_table(curves: pd.DataFrame) -> str:
     return lab.table(header, rows)
 
 
-def bars(frame: pd.DataFrame, name: str) -> None:
-    """Speeds side by side, the book's ratios beside ours, as docs/pictures/<name>.png."""
+def bars(frame: pd.DataFrame) -> None:
+    """Speeds side by side, the book's ratios beside ours, as docs/pictures/chapter09-speed.png."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
     ratios = speeds.div(speeds[lab.BASELINE], axis=0)
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
@@ -177,11 +185,11 @@ def bars(frame: pd.DataFrame, name: str) -> None:
     axes.set(yticks=list(places), yticklabels=list(ratios.columns), xlabel="agent steps/s, ratio to 01_baseline")
     axes.invert_yaxis()
     axes.legend()
-    figure.savefig(lab.PICTURES / f"{name}.png", dpi=110)
+    figure.savefig(lab.PICTURES / "chapter09-speed.png", dpi=110)
 
 
-def line(frame: pd.DataFrame, name: str) -> None:
-    """Speed against the number of environments, as docs/pictures/<name>.png."""
+def line(frame: pd.DataFrame) -> None:
+    """Speed against the number of environments, as docs/pictures/chapter09-sweep.png."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
     numbers = [int(rung.split()[-1]) for rung in speeds]
     figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
@@ -189,7 +197,7 @@ def line(frame: pd.DataFrame, name: str) -> None:
     axes.plot(numbers, speeds.median(), marker="o")
     axes.set(xlabel="environments", ylabel="agent steps/s", ylim=(0, None))
     axes.grid(alpha=0.3)
-    figure.savefig(lab.PICTURES / f"{name}.png", dpi=110)
+    figure.savefig(lab.PICTURES / "chapter09-sweep.png", dpi=110)
 
 
 def main() -> None:

@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -84,6 +85,12 @@ def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     with path.open() as file:
         stamped = json.loads(file.readline().removeprefix("# "))
     return pd.read_csv(path, comment="#"), stamped
+
+
+def command(rung: str, *options: str) -> list[str]:
+    """What starts a rung, given as its script's name and options."""
+    script, *own = rung.split()
+    return [sys.executable, str(PROJECT / "chapter09" / f"{script}.py"), *own, *options]
 
 
 def rounds(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:

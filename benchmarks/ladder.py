@@ -5,7 +5,6 @@
 ./ladder.py --write      # and put it into docs/chapter09.md
 """
 
-import argparse
 import ast
 import difflib
 import re
@@ -64,13 +63,13 @@ def rows() -> list[tuple[str, ...]]:
 HEADER = ("rung", "parent", "changed lines", "keeps", "agent steps/s (ratio to 01)")
 
 
+def write() -> None:
+    """Put the table into docs/chapter09.md."""
+    lab.put("docs/chapter09.md", "ladder", lab.table(HEADER, [(f"`{row[0]}`", *row[1:]) for row in rows()]))
+
+
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="put the table into docs/chapter09.md, too")
-    write = parser.parse_args().write
-    table = rows()
-    widths = [max(map(len, column)) for column in zip(HEADER, *table, strict=True)]
-    for row in (HEADER, *table):
+    table = [HEADER, *rows()]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    for row in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if write:
-        lab.put("docs/chapter09.md", "ladder", lab.table(HEADER, [(f"`{row[0]}`", *row[1:]) for row in table]))

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """What each wrapper costs: microseconds an agent step of Pong, measured by putting one on after the other.
 
-    ./wrappers.py            # about three minutes
+    ./wrappers.py            # about a minute
+    ./chapter09.py tables    # then, for the documents
 
 Random play; the stacks take turns. A wrapper's cost is that of the stack with it less that of the stack without it, in
 the same round.
@@ -151,7 +152,7 @@ def main() -> None:
             spent = microseconds(env, bare, args.steps)
             results.add(round=number, stack=f"{stack} {count}", microseconds=f"{spent:.1f}")
     frame, stamped = lab.read("chapter09-wrappers")
-    lab.put("docs/chapter09.md", "wrappers", f"{table(frame)} {lab.where(stamped)}")
+    print(f"{table(frame)} {lab.where(stamped)}")
 
 
 if __name__ == "__main__":
