@@ -21,7 +21,7 @@ from ptan.experience import ExperienceFirstLast
 from lib import console, packing
 from lib.atari_wrappers import FrameStack
 from lib.checkpoint import seed_everything
-from lib.errors import Fault
+from lib.errors import Fault, UsageError
 from lib.experience import ExperienceSourceFirstLast, pack_place
 from lib.shared import BlockChannel, SharedWeights, spawn
 from lib.stopping import SIGNALS
@@ -94,8 +94,18 @@ class Player:
         return self._steps.value
 
     def start(self) -> None:
-        """Start the process; its environments are brought to where `slots` say that they stand."""
-        moved = cloudpickle.dumps((self._source, self.state_dict()))
+        """Start the process; its environments are brought to where `slots` say that they stand.
+
+        Raises:
+            UsageError: an environment cannot be sent to another process.
+        """
+        try:
+            moved = cloudpickle.dumps((self._source, self.state_dict()))
+        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+            raise UsageError(
+                f"{self._source.pool[0]} cannot be sent to another process: {error}. Play it without players, or "
+                "have it make at its first reset what cannot be sent"
+            ) from error
         self.link, far_end = spawn.Pipe()
         arguments = (far_end, moved, self.number, self._weights, self._channel, self._rounds, self._steps)
         self.process = spawn.Process(target=play, args=arguments, name=f"player-{self.number}")

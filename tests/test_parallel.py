@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import signal
+import threading
 import time
 
 import numpy as np
@@ -217,6 +218,14 @@ def test_an_environment_that_does_not_repeat_itself_goes_on_with_a_new_episode_o
     next(iter(resumed))
     assert [slot["episode"] for slot in resumed.players[0].slots] == [1, 0]
     assert [slot["actions"] for slot in resumed.players[0].slots] == [[], []]
+
+
+def test_an_environment_that_cannot_be_sent_is_wrong_use(closing):
+    env = Counting()
+    env.lock = threading.Lock()
+    source = closing(players_of([env]))
+    with pytest.raises(UsageError, match=r"cannot be sent to another process: cannot pickle '_thread\.lock'"):
+        next(iter(source))
 
 
 def test_the_players_are_started_once(closing):
