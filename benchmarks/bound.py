@@ -11,7 +11,6 @@ that has them all to itself: that is the bound.
 """
 
 import argparse
-import importlib.util
 import itertools
 import json
 import subprocess
@@ -24,11 +23,10 @@ from ignite.engine import Events
 from tqdm import tqdm
 
 import lab
-from lib import common, experience, options, parallel
+from lib import common, experience, parallel
 from lib.timing import TrainingEvents
 
 RUNGS = ("03_parallel", "04_wrappers --envs 3 --parallel")
-WARM_UP = 2000
 
 
 class Endless(parallel.Players):
@@ -36,7 +34,7 @@ class Endless(parallel.Players):
 
     def __iter__(self):
         recorded = []
-        for transition in itertools.islice(super().__iter__(), WARM_UP):
+        for transition in itertools.islice(super().__iter__(), lab.WARM_UP):
             recorded.append(transition)
             yield transition
         self.close()
@@ -48,28 +46,10 @@ class Endless(parallel.Players):
         return dict.fromkeys(self.METRICS, 0.0)
 
 
-def load(rung: str):
-    """A rung's module, and what its command line says of Pong with a short warm-up."""
-    script, *own = rung.split()
-    spec = importlib.util.spec_from_file_location("rung", lab.PROJECT / "chapter09" / f"{script}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module, own
-
-
 def measure(rung: str, what: str, steps: int) -> float:
     """Milliseconds an agent step."""
-    module, own = load(rung)
-    script = rung.split()[0]
     with tempfile.TemporaryDirectory() as folder:
-        flags = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
-        parser = options.parser(module.__doc__)
-        parser.add_argument("--envs", type=int, default=3)
-        parser.add_argument("--players", type=int, default=1)
-        parser.add_argument("--replay-ratio", type=int, default=32)
-        parser.add_argument("--parallel", action="store_true")
-        params, args = options.resolve(parser, [*own, *flags, "--runs-dir", folder], script)
-        options.prepare(args.seed)
+        module, params, args = lab.load(rung, steps, folder)
         if what == "learner alone":
             parallel.Players = Endless
         if what == "players alone":
@@ -84,7 +64,7 @@ def measure(rung: str, what: str, steps: int) -> float:
 
             engine.add_event_handler(TrainingEvents.LEARNING_STARTED, mark)
             engine.add_event_handler(
-                Events.ITERATION_COMPLETED(event_filter=lambda *_: source.steps_done >= WARM_UP + steps), mark
+                Events.ITERATION_COMPLETED(event_filter=lambda *_: source.steps_done >= lab.WARM_UP + steps), mark
             )
             return run
 
@@ -103,7 +83,7 @@ def alone(module, params, args, steps: int) -> float:
         def __init__(self, source, *rest, **named):
             super().__init__(source, *rest, **named)
             marks = []
-            for count in (WARM_UP, steps):
+            for count in (lab.WARM_UP, steps):
                 for _ in itertools.islice(self.experience_source_iter, count):
                     pass
                 marks.append((time.perf_counter(), source.steps_done))

@@ -23,15 +23,14 @@ import pandas as pd
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
-import baseline
 import bound
 import catch
 import curve
 import lab
 import ladder
+import profiles
 import wrappers
 
-WARM_UP = 2000
 PARTS = ("act", "environment", "wait", "sample", "learn", "rest")
 SWEEP = [f"02_n_envs --envs {n}" for n in range(1, 7)]
 # The book's figures, from a GTX 1080 Ti and an i5-6600K: frames a second, minutes to solve Pong.
@@ -54,7 +53,7 @@ def speed(name: str, rungs: list[str], rounds: int, steps: int, device: str, go_
     turns = [(number, rung) for number in range(rounds) for rung in (rungs if number % 2 == 0 else rungs[::-1])]
     for number, rung in tqdm([turn for turn in turns if not results.has(round=turn[0], rung=turn[1])], desc=name):
         with tempfile.TemporaryDirectory() as folder:
-            limits = ("--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps))
+            limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + steps))
             options = (*limits, "--device", device, "--quiet", "--runs-dir", folder)
             subprocess.run(lab.command(rung, *options), check=True, stdout=subprocess.DEVNULL)
             [result] = Path(folder).glob("*/result.json")
@@ -105,8 +104,8 @@ def tables() -> None:
         "bound": {"bound": bound.table},
         "wrappers": {"wrappers": wrappers.table},
         "catch": {"catch": catch.table},
-        "parts": {"parts": baseline.parts_table},
-        "memory": {"memory": baseline.memory_table},
+        "parts": {"parts": profiles.parts_table},
+        "memory": {"memory": profiles.memory_table},
     }
     drawn = {"speed": bars, "sweep": line, "catch": catch.draw}
     for name, writers in made.items():

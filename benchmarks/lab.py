@@ -2,6 +2,7 @@
 
 import csv
 import functools
+import importlib.util
 import json
 import re
 import sys
@@ -11,12 +12,14 @@ from typing import Any
 
 import pandas as pd
 
-from lib import runs
+from lib import options, runs
+from lib.common import Hyperparameters
 
 PROJECT = runs.PROJECT
 RESULTS = PROJECT / "benchmarks" / "results"
 PICTURES = PROJECT / "docs" / "pictures"
 BASELINE = "01_baseline"
+WARM_UP = 2000  # agent steps before the learning that is timed
 
 
 @functools.cache
@@ -91,6 +94,30 @@ def command(rung: str, *options: str) -> list[str]:
     """What starts a rung, given as its script's name and options."""
     script, *own = rung.split()
     return [sys.executable, str(PROJECT / "chapter09" / f"{script}.py"), *own, *options]
+
+
+def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, runs.RunOptions]:
+    """A rung to be trained on Pong in this process: its module, and what its command line would say.
+
+    Args:
+        rung: the script's name and options.
+        steps: agent steps of learning, after a warm-up of WARM_UP.
+        folder: where the run goes.
+    """
+    script, *own = rung.split()
+    spec = importlib.util.spec_from_file_location("rung", PROJECT / "chapter09" / f"{script}.py")
+    assert spec is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    parser = options.parser(module.__doc__)
+    parser.add_argument("--envs", type=int, default=3)
+    parser.add_argument("--players", type=int, default=1)
+    parser.add_argument("--replay-ratio", type=int, default=32)
+    parser.add_argument("--parallel", action="store_true")
+    limits = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
+    params, args = options.resolve(parser, [*own, *limits, "--runs-dir", folder], script)
+    options.prepare(args.seed)
+    return module, params, args
 
 
 def rounds(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-import baseline
 import bound
 import catch
 import chapter09
 import lab
 import ladder
+import profiles
 import wrappers
 
 
@@ -76,8 +76,8 @@ def test_the_ladder_reads_the_scripts_headers():
         ("chapter09-bound", "bound", bound.table),
         ("chapter09-wrappers", "wrappers", wrappers.table),
         ("chapter09-catch", "catch", catch.table),
-        ("chapter09-parts", "parts", baseline.parts_table),
-        ("chapter09-memory", "memory", baseline.memory_table),
+        ("chapter09-parts", "parts", profiles.parts_table),
+        ("chapter09-memory", "memory", profiles.memory_table),
     ],
 )
 def test_the_tables_in_the_documents_are_made_of_the_files(name, marker, write):

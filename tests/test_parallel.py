@@ -53,6 +53,13 @@ def taken(stream, agent, count, every=4, start=0):
     return result
 
 
+def wait_until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 @pytest.fixture
 def closing():
     """Ends whatever players a test has made."""
@@ -117,10 +124,11 @@ def test_a_fast_player_stays_within_its_bound_and_sleeps(closing):
     stream = iter(source)
     for step in range(24):
         next(stream)
-        time.sleep(0.1)  # a slow learner
-        begun = step // (2 * rounds)
-        # No more than it may be ahead, and no less: it plays while the learner learns.
-        assert [each.steps for each in source.players] == [(begun + ahead + 1) * rounds] * 2
+        # However slow the learner: no more than it may be ahead, and no less, as it plays while the learner learns.
+        bound = [(step // (2 * rounds) + ahead + 1) * rounds] * 2
+        wait_until(lambda bound=bound: [each.steps for each in source.players] == bound)
+        time.sleep(0.02)
+        assert [each.steps for each in source.players] == bound
     used = [psutil.Process(each.process.pid).cpu_times().user for each in source.players]
     time.sleep(1)
     assert [psutil.Process(each.process.pid).cpu_times().user for each in source.players] == pytest.approx(
@@ -145,7 +153,7 @@ def test_the_learners_speed_leaves_out_the_warm_up_and_its_waiting(closing):
     source.metrics()
     for _ in itertools.islice(stream, 20):
         time.sleep(0.01)
-    assert source.metrics()["learner_fps"] == pytest.approx(100, rel=0.2)
+    assert 55 < source.metrics()["learner_fps"] <= 101  # together they make 50
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Where the baseline's seconds go, finer than its own table tells, and what its replay takes.
+"""Where an agent step's milliseconds go, finer than a run's own table tells, and what the replay takes.
 
-./baseline.py            # both, about four minutes on two cores
-./baseline.py tables     # only make docs/chapter09.md's tables anew from the CSV files
+./profiles.py             # both, about four minutes on two cores
+./chapter09.py tables     # then, for the documents
 """
 
 import argparse
-import dataclasses
 import gc
-import importlib.util
+import json
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -22,14 +23,13 @@ import torch
 from tqdm import tqdm
 
 import lab
-from lib import atari_wrappers, checkpoint, common, dqn_model, experience, options, runs, timing
+from lib import atari_wrappers, checkpoint, common, dqn_model, experience, timing
 
-BASELINE = "01_baseline"
-WARM_UP = 2000
+RUNGS = {"01_baseline": 1, "02_n_envs --envs 3": 3, "04_wrappers --envs 3": 3}  # and their environments
 
 
-def parts(steps: int) -> None:
-    """Where 01_baseline's seconds go, finer than its own table: what is the network's and the emulator's own."""
+def parts(rung: str, steps: int) -> dict[str, float]:
+    """Milliseconds an agent step by part; what the network and the emulator do themselves, and what is around them."""
     clock = timing.Stopwatch()
 
     def timed(part, function):
@@ -44,6 +44,7 @@ def parts(steps: int) -> None:
     torch.Tensor.backward = timed("backward", torch.Tensor.backward)
     torch.optim.Adam.step = timed("optimizer", torch.optim.Adam.step)
     ale_py.AtariEnv.step = timed("emulator", ale_py.AtariEnv.step)
+    atari_wrappers.DirectAtari.step = timed("emulator", atari_wrappers.DirectAtari.step)  # both in one
 
     # The seconds of the patched functions begin with learning, as those of the run's own table do.
     before: dict[str, float] = {}
@@ -56,33 +57,28 @@ def parts(steps: int) -> None:
             engine.add_event_handler(timing.TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
 
     timing.Speed = Watched
-    spec = importlib.util.spec_from_file_location(BASELINE, lab.PROJECT / "chapter09" / f"{BASELINE}.py")
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=WARM_UP)
-    options.prepare(seed=1)
     with tempfile.TemporaryDirectory() as folder:
-        args = runs.RunOptions(runs_dir=Path(folder), stop_after=WARM_UP + steps, quiet=True)
-        script.train(params, args)
+        module, params, args = lab.load(rung, steps, folder)
+        module.train(params, args)
 
     [run] = speed_of_run
     own = {part: seconds - before.get(part, 0.0) for part, seconds in clock.seconds.items()}
     whole = run.parts
-    batch = own[f"forward of {params.batch_size}"] + own["backward"] + own["optimizer"]
+    envs = RUNGS[rung]
+    acting = own[f"forward of {envs}"]
+    batch = own[f"forward of {params.batch_size * envs}"] + own["backward"] + own["optimizer"]
     seconds = {
         "network: forward, backward, optimizer": batch,
-        "network: acting": own["forward of 1"],
+        "network: acting": acting,
         "emulator": own["emulator"],
         "wrappers": whole["environment"] - own["emulator"],
-        "agent around the network": whole["act"] - own["forward of 1"],
+        "agent around the network": whole["act"] - acting,
         "store and sample": whole["sample"],
         "unpack the batch": own["unpack"],
         "loss, target copies": whole["learn"] - own["unpack"] - batch,
     }
     seconds["telemetry, checkpoints, ignite"] = run.seconds - sum(seconds.values())
-    results = lab.Results("chapter09-parts", ("part", "milliseconds_per_step", "share"))
-    for part, spent in seconds.items():
-        results.add(part=part, milliseconds_per_step=f"{1000 * spent / steps:.3f}", share=f"{spent / run.seconds:.4f}")
+    return {part: 1000 * spent / run.trained for part, spent in seconds.items()}
 
 
 def memory(transitions: int) -> None:
@@ -124,10 +120,14 @@ def memory(transitions: int) -> None:
 
 
 def parts_table(frame: pd.DataFrame) -> str:
-    """A row a part, and the share of what is the network's own and the emulator's."""
-    rows = [(row.part, f"{row.milliseconds_per_step:.2f}", f"{row.share:.1%}") for row in frame.itertuples()]
-    own = frame[frame.part.str.startswith(("network", "emulator"))].share.sum()
-    return f"{lab.table(('part', 'ms a step', 'share'), rows)}\n\nThe network's own and the emulator's: {own:.1%}."
+    """A row a part, a column a rung; and what of a step is the network's own and the emulator's."""
+    times = frame.pivot(index="part", columns="rung", values="milliseconds_per_step")
+    times = times.loc[list(dict.fromkeys(frame.part)), list(dict.fromkeys(frame.rung))]
+    rows = [(part, *(f"{value:.2f}" for value in row)) for part, row in times.iterrows()]
+    rows.append(("all", *(f"{value:.2f}" for value in times.sum())))
+    own = times[times.index.str.startswith(("network", "emulator"))].sum() / times.sum()
+    rows.append(("share of the network's and the emulator's own", *(f"{share:.1%}" for share in own)))
+    return lab.table(("ms an agent step", *(f"`{rung}`" for rung in times)), rows) + "\n\n"
 
 
 def memory_table(frame: pd.DataFrame) -> str:
@@ -139,11 +139,20 @@ def memory_table(frame: pd.DataFrame) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="*", choices=("parts", "memory"), help="default: everything")
-    parser.add_argument("--steps", type=int, default=1100, help="learning steps of `parts` (default: 1100)")
+    parser.add_argument("--steps", type=int, default=1200, help="learning steps of `parts` (default: 1200)")
+    parser.add_argument("--one", metavar="RUNG", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.one:
+        print(json.dumps(parts(args.one, args.steps)))
+        return
     chosen = args.what or ("parts", "memory")
     if "parts" in chosen:
-        parts(args.steps)
+        results = lab.Results("chapter09-parts", ("rung", "part", "milliseconds_per_step"))
+        for rung in RUNGS:  # each in a process of its own, as measuring changes what it measures
+            command = [sys.executable, __file__, "--steps", str(args.steps), "--one", rung]
+            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+            for part, milliseconds in json.loads(said).items():
+                results.add(rung=rung, part=part, milliseconds_per_step=f"{milliseconds:.3f}")
     if "memory" in chosen:
         memory(100_000)
 
