@@ -201,7 +201,7 @@ def line(frame: pd.DataFrame) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=("speed", "sweep", "tables"), help="default: everything")
+    lab.experiments(parser, "speed", "sweep", "tables")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default: 5)")
     parser.add_argument("--steps", type=int, default=1100, help="agent steps of learning of each run (default: 1100)")
     parser.add_argument("--device", default="cpu", help="where the networks are (default: cpu)")

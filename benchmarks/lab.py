@@ -1,5 +1,6 @@
 """What the benchmarks share: stamped CSV files, and tables in the documents made from them."""
 
+import argparse
 import csv
 import functools
 import importlib.util
@@ -88,6 +89,17 @@ def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     with path.open() as file:
         stamped = json.loads(file.readline().removeprefix("# "))
     return pd.read_csv(path, comment="#"), stamped
+
+
+def experiments(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Let a command line name some of its experiments; argparse's own choices refuse to be left out beside options."""
+
+    def one(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"unknown experiment {text!r}; choose among {', '.join(names)}")
+        return text
+
+    parser.add_argument("what", nargs="*", type=one, help=f"some of {', '.join(names)} (default: all)")
 
 
 def command(rung: str, *options: str) -> list[str]:

@@ -138,7 +138,7 @@ def memory_table(frame: pd.DataFrame) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=("parts", "memory"), help="default: everything")
+    lab.experiments(parser, "parts", "memory")
     parser.add_argument("--steps", type=int, default=1200, help="learning steps of `parts` (default: 1200)")
     parser.add_argument("--one", metavar="RUNG", help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -5,7 +5,7 @@ Idea    N environments make N steps an iteration, and N batches are learnt from 
         the optimizer and of Python costs about the same for N states as for one
 Parent  01_baseline.py, with environments, batch and learning rate multiplied by N
 Keeps   statistics: the replay ratio stays at batch_size samples a step, whatever N is; what falls is the number of
-        updates, to one in N steps, and so each goes N times as far (linear scaling, found for SGD, tried here for Adam)
+        updates, to one in N steps, and so each goes N times as far (linear scaling; shown on Catch, on Pong still open)
 Paper   Goyal et al., Accurate, large minibatch SGD, 2017, https://arxiv.org/abs/1706.02677
 Run     ./02_n_envs.py --cuda --envs 3
 Read    ExperienceSourceFirstLast in lib/experience.py
