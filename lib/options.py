@@ -1,6 +1,7 @@
 """The command line that every script shares, and the one place where errors become exit codes."""
 
 import argparse
+import contextlib
 import dataclasses
 import re
 import signal
@@ -283,5 +284,6 @@ def _resumed(
 
 
 def _exit(message: str, code: int) -> NoReturn:
-    tqdm.write(message, file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be what has gone
+        tqdm.write(message, file=sys.stderr)
     sys.exit(code)

@@ -83,8 +83,12 @@ class Players:
     def close(self) -> None:
         """End the players; at the end of the learner's process this happens by itself."""
         atexit.unregister(self.close)
-        for player in self.players:
-            player.end()
+        try:
+            for player in self.players:
+                player.end()
+        finally:  # a second Ctrl-C comes here
+            for player in self.players:
+                player.kill()
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         """Start the players.

@@ -84,6 +84,7 @@ class Player:
             weights.size, rounds * envs, env.observation_space, isinstance(env, FrameStack), envs
         )
         self._steps = spawn.RawValue("q", 0)
+        self._moved: Any = None
         self._ready = False
         self._owed = 0
         self._steps_seen = 0  # when it was looked at last
@@ -107,7 +108,9 @@ class Player:
                 "have it make at its first reset what cannot be sent"
             ) from error
         self.link, far_end = spawn.Pipe()
-        arguments = (far_end, moved, self.number, self._weights, self._channel, self._rounds, self._steps)
+        # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
+        self._moved = spawn.RawArray("c", moved)  # and held until it has been read
+        arguments = (far_end, self._moved, self.number, self._weights, self._channel, self._rounds, self._steps)
         self.process = spawn.Process(target=play, args=arguments, name=f"player-{self.number}")
         with _signals_blocked():
             self.process.start()
@@ -144,6 +147,7 @@ class Player:
             self.reports.append(said)
         else:
             self._ready = True
+            self._moved = None
             self.load_state_dict({"slots": pickle.loads(said)})  # a source that does not repeat itself stands elsewhere
 
     def look(self, elapsed: float) -> None:
@@ -191,6 +195,11 @@ class Player:
         if self.process is not None and self.process.is_alive():
             self.link.close()
             self.process.join(patience)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self.process is not None and self.process.is_alive():
             self.process.kill()
             self.process.join()
 
@@ -206,7 +215,7 @@ class Player:
 
 def play(
     link: Any,
-    moved: bytes,
+    moved: Any,
     number: int,
     weights: SharedWeights,
     channel: BlockChannel,
@@ -218,7 +227,7 @@ def play(
     Args:
         link: to the learner. Orders come in; where the environments stand once they are ready, then reports, and a last
             complaint go out.
-        moved: an experience source and where its environments stand, pickled.
+        moved: an experience source and where its environments stand, pickled, in shared memory.
         number: the player's.
         weights: from where every order's version of the network is read.
         channel: where the blocks go.
@@ -233,7 +242,7 @@ def play(
         counter.value += 1
 
     try:
-        source, state = cloudpickle.loads(moved)
+        source, state = cloudpickle.loads(moved.raw)
         source.load_state_dict(state)
         source.on_step = step
         transitions = iter(source)

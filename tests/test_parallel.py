@@ -266,6 +266,32 @@ def test_closing_leaves_no_process_behind(closing):
     assert not any(process.is_running() for process in processes)
 
 
+@pytest.mark.parametrize("seconds", [0.0, 0.5])
+def test_a_player_that_dies_while_it_starts_is_named_too(closing, monkeypatch, seconds):
+    start = player.Player.start
+
+    def start_and_die(self):
+        start(self)
+        time.sleep(seconds)
+        os.kill(self.process.pid, signal.SIGKILL)
+
+    monkeypatch.setattr(player.Player, "start", start_and_die)
+    source = closing(players_of([Counting()]))
+    with pytest.raises(player.PlayerLost, match="was killed by SIGKILL"):
+        next(iter(source))
+
+
+def test_a_second_interrupt_while_the_players_end_leaves_none_behind(closing, monkeypatch):
+    source = closing(players_of([Counting(), Counting()], players=2))
+    next(iter(source))
+    processes = [psutil.Process(each.process.pid) for each in source.players]
+    monkeypatch.setattr(player.Player, "end", lambda self: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        source.close()
+    monkeypatch.undo()
+    assert not any(process.is_running() for process in processes)
+
+
 def test_the_numbers_of_the_selector_travel_and_nothing_else():
     selector = ptan.actions.EpsilonGreedyActionSelector(0.25)
     assert parallel._plain(selector) == {"_epsilon": 0.25}
