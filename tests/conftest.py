@@ -1,0 +1,11 @@
+import signal
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _signals_as_in_a_terminal():
+    """Whoever starts the tests may ignore them, as nohup and a shell's background jobs do; programs inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
