@@ -3,10 +3,10 @@
 
 Idea    N environments make N steps an iteration, and N batches are learnt from as one: a call of the network, of
         the optimizer and of Python costs about the same for N states as for one
-Parent  01_baseline.py, with environments, batch and learning rate multiplied by N
-Keeps   statistics: the replay ratio stays at batch_size samples a step, whatever N is; what falls is the number of
-        updates, to one in N steps, and so each goes N times as far (linear scaling; shown on Catch, on Pong still open)
-Paper   Goyal et al., Accurate, large minibatch SGD, 2017, https://arxiv.org/abs/1706.02677
+Parent  01_baseline.py, with environments and batch multiplied by N
+Keeps   statistics: a step is paid for with batch_size samples, whatever N is; what falls is the number of updates, to
+        one in N steps, of the same learning rate (with a larger one Pong is learnt later: docs/chapter09.md)
+Paper   Stooke and Abbeel, Accelerated methods for deep reinforcement learning, 2018, https://arxiv.org/abs/1803.02811
 Run     ./02_n_envs.py --cuda --envs 3
 Read    ExperienceSourceFirstLast in lib/experience.py
 """
@@ -32,7 +32,7 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
     buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate * args.envs)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
         optimizer.zero_grad()

@@ -5,9 +5,8 @@ Idea    a player owns an environment and a copy of the network, the learner owns
         go one way and transitions the other through shared memory, by the block, and neither side outruns the other
 Parent  01_baseline.py, its source of experience moved into other processes, its batches learnt from four at a time
 Keeps   statistics: --replay-ratio samples are learnt from for each step, the baseline's 32 unless told otherwise; but
-        an action is chosen with weights that are 16 to 24 steps old (times players), and four batches are one update,
-        which goes four times as far (shown on Catch, on Pong still open)
-Paper   Goyal et al., Accurate, large minibatch SGD, 2017, https://arxiv.org/abs/1706.02677
+        an action is chosen with weights that are 16 to 24 steps old (times players), and four batches are one update
+Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
 Read    lib/parallel.py, then lib/player.py
 """
@@ -37,7 +36,7 @@ def train(params, args):
     exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
     exp_source = parallel.Players(exp_source, args.players)
     buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate * BATCHES)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
         optimizer.zero_grad()

@@ -33,7 +33,7 @@ def train(params, args):
     exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
     exp_source = parallel.Players(exp_source) if args.parallel else exp_source
     buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate * args.envs)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
