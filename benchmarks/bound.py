@@ -127,7 +127,7 @@ def main() -> None:
         print(json.dumps(measure(*args.one, args.steps)))
         return
     columns = ("round", "rung", "what", "milliseconds")
-    results = lab.Results("chapter09-bound", columns, go_on=args.go_on)
+    results = lab.Results("chapter09-bound", columns, lab.stamp(steps=args.steps), args.go_on)
     whats = ("learner alone", "players alone", "together")
     turns = itertools.product(range(args.rounds), RUNGS, whats)
     missing = [turn for turn in turns if not results.has(round=turn[0], rung=turn[1], what=turn[2])]

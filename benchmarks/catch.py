@@ -98,7 +98,10 @@ def main() -> None:
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     args = parser.parse_args()
     results = lab.Results(
-        "chapter09-catch", ("rung", "seed", "step", "mean_return"), lab.stamp(torch_threads=1), args.go_on
+        "chapter09-catch",
+        ("rung", "seed", "step", "mean_return"),
+        lab.stamp(threads=1, **SETTINGS, steps=STEPS),
+        args.go_on,
     )
     turns = list(itertools.product(range(1, args.seeds + 1), RUNGS))
     missing = [turn for turn in turns if not results.has(rung=turn[1], seed=turn[0], step=STEPS)]

@@ -3,8 +3,10 @@
 
     ./chapter09.py                       # speeds and the sweep over environments, about twenty minutes on two cores
     ./chapter09.py speed --rounds 3      # one of them
+    ./chapter09.py speed --device cuda   # into a file of its own
     ./chapter09.py --go-on               # after an interruption: only what is missing
     ./chapter09.py --solve --seeds 3     # train every rung until Pong is solved; hours, go on by the same command
+    ./chapter09.py --solve --options "--game breakout"
     ./chapter09.py tables                # only make the documents' tables and pictures anew from the CSV files
 
 Every rung runs as a process of its own, as a person would start it. The rungs take turns, and every other round goes
@@ -15,6 +17,7 @@ agent steps, which leaves out its start and its first checkpoint.
 import argparse
 import json
 import re
+import shlex
 import subprocess
 import tempfile
 from pathlib import Path
@@ -46,15 +49,13 @@ RUNGS = list(BOOK)
 BOUNDS = ("17.0", "18.0")
 
 
-def speed(name: str, rungs: list[str], rounds: int, steps: int, device: str, go_on: bool) -> None:
+def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
     """Agent steps a second of every rung after its warm-up, and milliseconds a step by part, in turn."""
-    columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", *PARTS)
-    results = lab.Results(name, columns, lab.stamp(device), go_on)
-    turns = [(number, rung) for number in range(rounds) for rung in (rungs if number % 2 == 0 else rungs[::-1])]
-    for number, rung in tqdm([turn for turn in turns if not results.has(round=turn[0], rung=turn[1])], desc=name):
+    turns = [(number, rung) for number in range(args.rounds) for rung in (rungs if number % 2 == 0 else rungs[::-1])]
+    for number, rung in tqdm([turn for turn in turns if not results.has(round=turn[0], rung=turn[1])]):
         with tempfile.TemporaryDirectory() as folder:
-            limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + steps))
-            options = (*limits, "--device", device, "--quiet", "--runs-dir", folder)
+            limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + args.steps))
+            options = (*limits, "--device", args.device, "--quiet", "--runs-dir", folder)
             subprocess.run(lab.command(rung, *options), check=True, stdout=subprocess.DEVNULL)
             [result] = Path(folder).glob("*/result.json")
             measured = json.loads(result.read_text())["this_process"]
@@ -80,7 +81,7 @@ def solve(seeds: int, device: str, options: list[str]) -> None:
             made = sorted(folder.glob("*/params.json"))
             start = ("--resume", str(made[-1].parent)) if made else ("--seed", str(seed), "--runs-dir", str(folder))
             if not (made and finished(made[-1].parent)):
-                subprocess.run(lab.command(rung, *start, "--device", device, *options), check=True)
+                lab.start(lab.command(rung, *start, "--device", device, *options))
             [run] = [path.parent for path in folder.glob("*/result.json")]
             curve.keep(run)
 
@@ -100,6 +101,7 @@ def tables() -> None:
     """The documents' tables and pictures from the CSV files that there are."""
     made = {
         "speed": {"speed": speed_table, "rungs-parts": parts_table},
+        "speed-cuda": {"speed-cuda": speed_table, "rungs-parts-cuda": parts_table},
         "sweep": {"sweep": sweep_table},
         "bound": {"bound": bound.table},
         "wrappers": {"wrappers": wrappers.table},
@@ -121,15 +123,17 @@ def tables() -> None:
     curves = curve.kept("pong")
     if curves:
         lab.put("docs/chapter09.md", "curves", f"{curve.pictures(curves)}\n\n{solve_table(curves)}")
+        lab.put("docs/chapter09.md", "rates", curve.rates(curves))
 
 
 def speed_table(frame: pd.DataFrame) -> str:
     """A row a rung: its speed, its ratio to the baseline round by round, its warm-up, the book's figures."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
     warm_up = lab.rounds(frame, "rung", "warm_up_steps_per_second")
+    ratio = lab.ratios(speeds, lab.BASELINE)
     rows = []
     for rung in speeds:
-        ratios = lab.spread(speeds[rung] / speeds[lab.BASELINE], 2)
+        ratios = lab.spread(ratio[rung], 2)
         book = BOOK[rung][0]
         rows.append((f"`{rung}`", lab.spread(speeds[rung]), ratios, f"{warm_up[rung].median():.0f}", book))
         rows[-1] += (f"{book / BOOK[lab.BASELINE][0]:.2f}",)
@@ -147,27 +151,31 @@ def parts_table(frame: pd.DataFrame) -> str:
 def sweep_table(frame: pd.DataFrame) -> str:
     """A row a number of environments."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
+    ratios = lab.ratios(speeds, SWEEP[0])
     rows = []
     for rung in speeds:
         n = int(rung.split()[-1])
-        ratio = lab.spread(speeds[rung] / speeds[SWEEP[0]], 2)
-        rows.append((n, 32 * n, 32, f"1 / {n}", lab.spread(speeds[rung]), ratio))
+        rows.append((n, 32 * n, 32, f"1 / {n}", lab.spread(speeds[rung]), lab.spread(ratios[rung], 2)))
     header = ("N", "batch", "samples a step", "updates a step", "agent steps/s", "ratio to N = 1 in the same round")
     return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(speeds)} rounds."
 
 
-def solve_table(curves: pd.DataFrame) -> str:
+def solve_table(curves: list[curve.Curve]) -> str:
     """A row a kept run: how far it came, and when its mean of the last 100 reached the bounds."""
     rows = []
     for name, frame, stamped in curves:
+        if stamped["changed"]:
+            continue
         result, last = stamped["result"], frame.iloc[-1]
         reached = []
         for mean in BOUNDS:
             when = result["reached"].get(mean)
             reached += [f"{when['step']:,}", f"{when['seconds'] / 60:.0f}"] if when else ["", ""]
-        rung = stamped.get("rung", name.split(",")[0])
+        rung = stamped["rung"]
         book = BOOK.get(rung, BOOK.get(rung.split()[0], ("", "")))[1]  # 03 also with its defaults written out
-        rows.append((f"`{name}`", f"{int(last.step):,}", f"{last.mean_100:.2f}", *reached, book, lab.where(stamped)))
+        where = f"Beside {stamped['beside']} other runs. " if stamped["beside"] else ""
+        where += lab.where(stamped)
+        rows.append((f"`{name}`", f"{int(last.step):,}", f"{last.mean_100:.2f}", *reached, book, where))
     header = ("run", "agent steps", "mean of the last 100", "steps to 17", "min", "steps to 18", "min", "book, min", "")
     return lab.table(header, rows)
 
@@ -175,7 +183,7 @@ def solve_table(curves: pd.DataFrame) -> str:
 def bars(frame: pd.DataFrame) -> None:
     """Speeds side by side, the book's ratios beside ours, as docs/pictures/chapter09-speed.png."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
-    ratios = speeds.div(speeds[lab.BASELINE], axis=0)
+    ratios = lab.ratios(speeds, lab.BASELINE)
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
     places = range(len(ratios.columns))
     low, high = (ratios.median() - ratios.min()), (ratios.max() - ratios.median())
@@ -208,15 +216,24 @@ def main() -> None:
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     parser.add_argument("--solve", action="store_true", help="train every rung until Pong is solved")
     parser.add_argument("--seeds", type=int, default=1, help="seeds of --solve (default: 1)")
-    args, options = parser.parse_known_args()
-    if options and not args.solve:
-        parser.error(f"unknown options {' '.join(options)}; only --solve hands options on to the scripts")
+    parser.add_argument("--options", type=shlex.split, default=[], help="more of the scripts', for --solve")
+    args = parser.parse_args()
+    if args.options and not args.solve:
+        parser.error("--options is for --solve alone")
     if args.solve:
-        solve(args.seeds, args.device, options)
+        solve(args.seeds, args.device, args.options)
+    # All are opened before the first is measured, so that one that cannot be gone on with is refused at once.
     chosen = args.what or (() if args.solve else ("speed", "sweep"))
-    for name, rungs in (("speed", RUNGS), ("sweep", SWEEP)):
-        if name in chosen:
-            speed(f"chapter09-{name}", rungs, args.rounds, args.steps, args.device, args.go_on)
+    machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
+    columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", *PARTS)
+    stamped = lab.stamp(args.device, steps=args.steps)
+    opened = [
+        (lab.Results(f"chapter09-{name}{machine}", columns, stamped, args.go_on), rungs)
+        for name, rungs in (("speed", RUNGS), ("sweep", SWEEP))
+        if name in chosen
+    ]
+    for results, rungs in opened:
+        speed(results, rungs, args)
     tables()
 
 

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 """Keep the learning curve of a run as CSV in benchmarks/results; `./chapter09.py tables` draws all that are kept.
 
-./curve.py ../runs/2026-11-20T0827-pong-01_baseline
+    ./curve.py ../runs/2026-11-20T0827-pong-01_baseline
+    ./curve.py --beside 13 RUN       # made while 13 other runs used the machine: its minutes say nothing
+
+Runs with other hyperparameters than the game's are kept beside those, and compared in a table of their own.
 """
 
 import argparse
+import dataclasses
 import json
 from pathlib import Path
 
@@ -17,25 +21,45 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from lib import runs
+from lib.common import HYPERPARAMS
 
 Curve = tuple[str, pd.DataFrame, dict]
 
 
-def keep(run: Path) -> str:
-    """Copy a run's episodes with the mean of the last 100 into benchmarks/results; returns the file's name."""
+def keep(run: Path, beside: int = 0) -> str:
+    """Copy a run's episodes with the mean of the last 100 into benchmarks/results; returns the file's name.
+
+    Args:
+        run: its folder. It may have been killed, and then it has no result.
+        beside: how many other runs used the machine.
+    """
     recorded = runs.read_params(run)
-    result = json.loads((run / "result.json").read_text())
+    end = run / "result.json"
+    result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
     options = [
         f"--{name}" if value is True else f"--{name} {value}" for name, value in recorded["knobs"].items() if value
     ]
     rung = " ".join([recorded["script"], *(option.replace("_", "-") for option in options)])
-    name = f"curve-{rung.replace(' --', '-').replace(' ', '')}"
-    name += f"-{recorded['hyperparameters']['run_name']}-seed{recorded['seed']}"
+    usual = dataclasses.asdict(HYPERPARAMS[recorded["game"]])
+    changed = {
+        name: value
+        for name, value in recorded["hyperparameters"].items()
+        if value != usual[name] and not name.startswith("checkpoint")
+    }
+    name = "-".join(
+        [
+            f"curve-{rung.replace(' --', '-').replace(' ', '')}",
+            *(f"{name}{value:g}" for name, value in changed.items()),
+            recorded["hyperparameters"]["run_name"],
+            f"seed{recorded['seed']}",
+            *([f"beside{beside}"] if beside else []),
+        ]
+    )
     first = recorded["sessions"][0]
-    stamped = {"measured": first["started"], "rung": rung, "seed": recorded["seed"]}
-    stamped |= {"sessions": len(recorded["sessions"])}
+    stamped = {"measured": first["started"], "rung": rung, "seed": recorded["seed"], "changed": changed}
+    stamped |= {"beside": beside, "sessions": len(recorded["sessions"])}
     stamped |= {key: first[key] for key in ("commit", "versions", "machine")}
-    stamped["result"] = {key: result[key] for key in ("stopped", "steps", "episodes", "seconds", "reached")}
+    stamped["result"] = {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")}
     episodes = pd.read_csv(run / "episodes.csv")
     results = lab.Results(name, ("episode", "step", "length", "return", "seconds", "mean_100"), stamped)
     mean = episodes["return"].rolling(100, min_periods=1).mean()
@@ -52,22 +76,26 @@ def kept(game: str) -> list[Curve]:
     curves = []
     for path in sorted(lab.RESULTS.glob(f"curve-*-{game}-seed*.csv")):
         frame, stamped = lab.read(path.stem)
-        name = path.stem.removeprefix("curve-").replace(f"-{game}-seed", ", seed ")
-        curves.append((name, frame, stamped))
+        curves.append((f"{stamped['rung']}, seed {stamped['seed']}", frame, stamped))
     return curves
 
 
 def pictures(curves: list[Curve]) -> str:
-    """Reward against steps and against time, a line a kept run; returns Markdown that shows them."""
+    """Reward against steps and against time, a line a kept run; returns Markdown that shows them.
+
+    Runs with other hyperparameters are left out, and against time also those that shared their machine.
+    """
     shown = []
     for axis, label in (("step", "agent steps, warm-up included"), ("minutes", "minutes")):
         figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-        for name, frame, _ in curves:
+        for name, frame, stamped in curves:
+            if stamped["changed"] or (axis == "minutes" and stamped["beside"]):
+                continue
             x = frame.step if axis == "step" else frame.seconds / 60
-            [line] = axes.plot(x, frame.mean_100, label=f"{name}")
+            [line] = axes.plot(x, frame.mean_100, label=f"{name}, {stamped['machine']['device']}")
             axes.plot(x, frame["return"], ".", markersize=2, alpha=0.25, color=line.get_color())
         axes.set(xlabel=label, ylabel="return: episodes, mean of the last 100")
-        axes.legend(loc="upper left", fontsize="small")
+        axes.legend(loc="upper left", fontsize="x-small")
         axes.grid(alpha=0.3)
         picture = f"chapter09-reward-{axis}"
         figure.savefig(lab.PICTURES / f"{picture}.png", dpi=110)
@@ -75,7 +103,31 @@ def pictures(curves: list[Curve]) -> str:
     return "\n\n".join(shown)
 
 
+def rates(curves: list[Curve]) -> str:
+    """A row a run whose rung was tried with several learning rates: mean return of its episodes by 20,000 steps."""
+    rungs = {stamped["rung"] for _, _, stamped in curves if "learning_rate" in stamped["changed"]}
+    usual = HYPERPARAMS["pong"].learning_rate
+    runs_of = sorted(
+        (stamped["rung"], stamped["changed"].get("learning_rate", usual), stamped["seed"], number)
+        for number, (_, _, stamped) in enumerate(curves)
+        if stamped["rung"] in rungs | {lab.BASELINE}
+    )
+    rows = []
+    for rung, rate, seed, number in runs_of:
+        _, frame, stamped = curves[number]
+        means = frame["return"].groupby((frame.step - 1) // 20_000).mean()
+        cells = [
+            f"{means[bin]:.1f}" if bin in means and frame.step.max() > 20_000 * bin + 15_000 else ""
+            for bin in range(2, 8)
+        ]
+        rows.append((f"`{rung}`", f"{rate:g}", seed, *cells, stamped["machine"]["device"]))
+    header = ("rung", "learning rate", "seed", *(f"{20 * bin}-{20 * bin + 20}k" for bin in range(2, 8)), "device")
+    return lab.table(header, rows)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, help="a run's folder")
-    print(keep(parser.parse_args().run))
+    parser.add_argument("--beside", type=int, default=0, help="other runs on the machine meanwhile (default: 0)")
+    args = parser.parse_args()
+    print(keep(args.run, args.beside))

@@ -6,6 +6,8 @@ import functools
 import importlib.util
 import json
 import re
+import signal
+import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -29,20 +31,23 @@ def commit() -> str | None:
     return runs.commit()
 
 
-def stamp(device: str = "cpu", **machine: Any) -> dict[str, Any]:
-    """Where and with what a figure is measured.
+def stamp(device: str = "cpu", threads: int | None = None, **settings: Any) -> dict[str, Any]:
+    """Where, with what and how a figure is measured.
 
     Args:
         device: of the networks.
-        machine: what was otherwise than on this machine as it is, such as torch_threads.
+        threads: of torch, where they are not this machine's usual number.
+        settings: of the measurement, such as its steps.
     """
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    here = runs.machine(device) | machine
-    return {"measured": now, "commit": commit(), "versions": runs.versions(), "machine": here}
+    here = runs.machine(device) | ({} if threads is None else {"torch_threads": threads})
+    return {"measured": now, "commit": commit(), "versions": runs.versions(), "machine": here, "settings": settings}
 
 
 class Results:
     """A CSV file in benchmarks/results; its first line is its stamp, and a row is on the disk once it is added.
+
+    What is there of an older measurement stays until the first row is added.
 
     Args:
         name: the file's, without .csv.
@@ -51,7 +56,7 @@ class Results:
         go_on: whether to keep the rows that an interrupted measurement has left, where there are any.
 
     Raises:
-        SystemExit: on going on, the file is of another commit or another machine.
+        SystemExit: on going on, the file is of another commit, another machine or other settings.
     """
 
     def __init__(
@@ -60,27 +65,36 @@ class Results:
         self.path = RESULTS / f"{name}.csv"
         self.columns = columns
         self.rows: list[dict[str, str]] = []
-        RESULTS.mkdir(exist_ok=True)
-        if go_on and self.path.exists():
+        self._stamp = dict(stamped or stamp())
+        self._goes_on = go_on and self.path.exists()
+        if self._goes_on:
             frame, old = read(name)
-            new = stamped or stamp()
-            same = all(str(old[key]).rstrip("+") == str(new[key]).rstrip("+") for key in ("commit", "machine"))
-            if not same or list(frame.columns) != list(columns):
+            differing = [
+                key for key in ("commit", "machine", "settings") if _plain(old, key) != _plain(self._stamp, key)
+            ]
+            if differing or list(frame.columns) != list(columns):
                 raise SystemExit(
-                    f"{self.path} was measured by another commit or machine; measure anew, without --go-on"
+                    f"{self.path} was measured with another {' and '.join(differing) or 'table'}; "
+                    "measure anew, without --go-on"
                 )
             self.rows = frame.astype(str).to_dict("records")
-        else:
-            self.path.write_text(f"# {json.dumps(stamped or stamp())}\n{','.join(columns)}\n")
 
     def has(self, **key: Any) -> bool:
         """Whether there is a row with these values."""
         return any(all(row[name] == str(value) for name, value in key.items()) for row in self.rows)
 
     def add(self, **row: Any) -> None:
+        if not self._goes_on:
+            RESULTS.mkdir(exist_ok=True)
+            self.path.write_text(f"# {json.dumps(self._stamp)}\n{','.join(self.columns)}\n")
+            self._goes_on = True
         self.rows.append({name: str(value) for name, value in row.items()})
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns).writerow(row)
+
+
+def _plain(stamped: Mapping[str, Any], key: str) -> str:
+    return str(stamped.get(key)).rstrip("+")
 
 
 def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -133,8 +147,41 @@ def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, runs
 
 
 def rounds(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
-    """A measurement in turns: a row a round and a column for each that took turns, in order of first appearance."""
-    return frame.pivot(index="round", columns=by, values=value)[list(dict.fromkeys(frame[by]))].dropna()
+    """A measurement in turns: a row a round and a column for each that took turns, in order of first appearance.
+
+    Raises:
+        SystemExit: no round was ever completed.
+    """
+    turns = frame.pivot(index="round", columns=by, values=value)[list(dict.fromkeys(frame[by]))].dropna()
+    if turns.empty:
+        raise SystemExit("no round of this measurement is complete; finish it with --go-on")
+    return turns
+
+
+def ratios(speeds: pd.DataFrame, to: str) -> pd.DataFrame:
+    """Each column's ratio to one of them, round by round.
+
+    Raises:
+        SystemExit: that one was not measured.
+    """
+    if to not in speeds:
+        raise SystemExit(f"{to} was not measured, to which the others are compared; go on with it by --go-on")
+    return speeds.div(speeds[to], axis=0)
+
+
+def start(command: Sequence[str]) -> None:
+    """Run a script to its end; Ctrl-C is left to the script, which saves what it has.
+
+    Raises:
+        SystemExit: the script failed or was stopped, with its exit code.
+    """
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        code = subprocess.run(command, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if code:
+        raise SystemExit(code)
 
 
 def spread(values: pd.Series, digits: int = 1) -> str:

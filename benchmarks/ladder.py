@@ -44,8 +44,9 @@ def rows() -> list[tuple[str, ...]]:
     figures: dict[str, list[str]] = {}
     if (lab.RESULTS / "chapter09-speed.csv").exists():
         speeds = lab.rounds(lab.read("chapter09-speed")[0], "rung", "steps_per_second")
+        ratios = lab.ratios(speeds, lab.BASELINE)
         for rung in speeds:
-            ratio = (speeds[rung] / speeds[lab.BASELINE]).median()
+            ratio = ratios[rung].median()
             script, _, options = rung.partition(" ")
             figures.setdefault(script, []).append(f"{speeds[rung].median():.1f} ({ratio:.2f}) {options}".strip())
     table = []

@@ -8,7 +8,7 @@ Keeps   statistics: --replay-ratio samples are learnt from for each step, the ba
         an action is chosen with weights that are 16 to 24 steps old (times players), and four batches are one update
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
-Read    lib/parallel.py, then lib/player.py
+Read    lib/parallel.py, then lib/player.py and lib/player_process.py
 """
 
 from pathlib import Path

@@ -95,7 +95,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
     Attributes:
         steps_done: agent steps so far, over all environments.
         clock: seconds spent in "act" and in "environment".
-        on_step: called after every agent step; None for nothing.
+        on_step: called after every agent step, those included that bring an environment back; None for nothing.
     """
 
     PARTS = ("act", "environment")
@@ -192,6 +192,8 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
             slot.state, reward, terminated, truncated, _ = slot.env.step(action)
             slot.actions.append(action)
             slot.total += float(reward)
+            if self.on_step is not None:
+                self.on_step()
             if terminated or truncated:
                 break
         if len(slot.actions) == len(saved["actions"]) and np.array_equal(slot.state, saved["state"].numpy()):

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import dataclasses
 import re
-import signal
 import sys
 import threading
 import types
@@ -83,7 +82,10 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
     except Interrupted as error:
         _exit("Interrupted before learning began; --resume with the run's folder starts it again.", error.exit_code)
     except KeyboardInterrupt:
-        _exit("Stopped at once. What was saved before is kept, and --resume goes on from there.", 128 + signal.SIGINT)
+        _exit(
+            "Stopped at once. What was saved before is kept; --resume with the run's folder goes on from there.",
+            EXIT_CODES["SIGINT"],
+        )
 
 
 def prepare(seed: int) -> None:

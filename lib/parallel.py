@@ -26,7 +26,8 @@ from ptan.experience import ExperienceFirstLast
 
 from lib.errors import UsageError
 from lib.experience import Episode, ExperienceSourceFirstLast, pack_episodes, unpack_episodes
-from lib.player import Order, Player, Report
+from lib.player import Player, start_server
+from lib.player_process import Order, Report
 from lib.shared import SharedWeights
 from lib.timing import Stopwatch, since_process_start
 
@@ -56,6 +57,7 @@ class Players:
     def __init__(self, source: ExperienceSourceFirstLast, players: int = 1, ahead: int = 2, rounds: int = 8):
         if players > len(source.pool):
             raise UsageError(f"{players} players need an environment each, and there are {len(source.pool)}")
+        start_server()
         self.pool = source.pool
         self.agent = source.agent
         self.steps_done = 0

@@ -1,58 +1,39 @@
-"""A player: a process that plays blocks of transitions on order, and the learner's handle of it."""
+"""A player as the learner has it: the handle of a process that plays blocks of transitions on order."""
 
-import ctypes
-import os
 import pickle
 import signal
-import sys
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import parent_process, resource_tracker
-from typing import Any, NamedTuple, NoReturn
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
+from typing import Any, NoReturn
 
 import cloudpickle
-import numpy as np
-import torch
+import psutil
 from ptan.experience import ExperienceFirstLast
 
-from lib import console, packing
+from lib import packing
 from lib.atari_wrappers import FrameStack
-from lib.checkpoint import seed_everything
 from lib.errors import Fault, UsageError
 from lib.experience import ExperienceSourceFirstLast, pack_place
-from lib.shared import BlockChannel, SharedWeights, spawn
+from lib.player_process import Order, Report, play
+from lib.shared import BlockChannel, SharedWeights, processes
 from lib.stopping import SIGNALS
 
-PR_SET_PDEATHSIG = 1  # prctl(2)
 PATIENCE = 8  # seconds without a step after which a player that owes a block is stuck
-STARTING = 120  # seconds that a player has to import, build its environments and bring them back to their place
+STARTING = 120  # seconds that a player has to import what it needs
+
+
+def start_server() -> None:
+    """Start the process that players are forked from, if the system can; it imports while the learner goes on."""
+    if processes.get_start_method() == "forkserver":
+        processes.set_forkserver_preload(["lib.experience", "lib.player_server"])
+        with _signals_blocked():
+            forkserver.ensure_running()
 
 
 class PlayerLost(Fault):
     """A player died, failed or is stuck; the message names it."""
-
-
-class Order(NamedTuple):
-    """Play block number `block` with the weights `version` and these plain values of the action selector."""
-
-    block: int
-    version: int
-    selector: dict[str, float]
-
-
-class Report(NamedTuple):
-    """A block is in the channel.
-
-    Attributes:
-        ends: by the place of the transition in the block that ended an episode: (return, length).
-        seconds: that the player was busy with the block.
-    """
-
-    ends: dict[int, tuple[float, int]]
-    seconds: float
 
 
 class Player:
@@ -83,9 +64,10 @@ class Player:
         self._channel = BlockChannel(
             weights.size, rounds * envs, env.observation_space, isinstance(env, FrameStack), envs
         )
-        self._steps = spawn.RawValue("q", 0)
+        self._steps = processes.RawValue("q", 0)
         self._moved: Any = None
-        self._ready = False
+        self._awake = False  # it has imported what it needs
+        self._ready = False  # and brought its environments to their place
         self._owed = 0
         self._steps_seen = 0  # when it was looked at last
         self._silence = 0.0  # seconds since they were fewer
@@ -107,11 +89,11 @@ class Player:
                 f"{self._source.pool[0]} cannot be sent to another process: {error}. Play it without players, or "
                 "have it make at its first reset what cannot be sent"
             ) from error
-        self.link, far_end = spawn.Pipe()
+        self.link, far_end = processes.Pipe()
         # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
-        self._moved = spawn.RawArray("c", moved)  # and held until it has been read
+        self._moved = processes.RawArray("c", moved)  # and held until it has been read
         arguments = (far_end, self._moved, self.number, self._weights, self._channel, self._rounds, self._steps)
-        self.process = spawn.Process(target=play, args=arguments, name=f"player-{self.number}")
+        self.process = processes.Process(target=play, args=arguments, name=f"player-{self.number}")
         with _signals_blocked():
             self.process.start()
         far_end.close()
@@ -142,7 +124,9 @@ class Player:
         if isinstance(said, str):
             raise PlayerLost(f"{self} failed: {said}")
         self._steps_seen, self._silence = self.steps, 0.0  # whatever it says is a sign of life
-        if isinstance(said, Report):
+        if said is None:
+            self._awake = True
+        elif isinstance(said, Report):
             self._owed -= 1
             self.reports.append(said)
         else:
@@ -162,8 +146,8 @@ class Player:
         working = self._owed > 0 or not self._ready
         self._silence = self._silence + elapsed if working and self.steps == self._steps_seen else 0.0
         self._steps_seen = self.steps
-        if self._silence >= (PATIENCE if self._ready else STARTING):
-            self.process.kill()
+        if self._silence >= (PATIENCE if self._awake else STARTING):
+            self.kill()
             raise PlayerLost(f"{self} is stuck: it has not made a step for {self._silence:.0f} seconds, and was killed")
 
     def take(self) -> tuple[list[ExperienceFirstLast], Report]:
@@ -198,8 +182,11 @@ class Player:
         self.kill()
 
     def kill(self) -> None:
-        """End the process at once."""
+        """End the process at once, and with it those that its environments have started."""
         if self.process is not None and self.process.is_alive():
+            with suppress(psutil.NoSuchProcess):
+                for each in psutil.Process(self.process.pid).children(recursive=True):
+                    each.kill()
             self.process.kill()
             self.process.join()
 
@@ -211,94 +198,6 @@ class Player:
 
     def __str__(self) -> str:
         return f"player {self.number} (process {self.process.pid})"
-
-
-def play(
-    link: Any,
-    moved: Any,
-    number: int,
-    weights: SharedWeights,
-    channel: BlockChannel,
-    rounds: int,
-    counter: Any,
-) -> None:
-    """The player's process: play what is ordered until the learner is gone.
-
-    Args:
-        link: to the learner. Orders come in; where the environments stand once they are ready, then reports, and a last
-            complaint go out.
-        moved: an experience source and where its environments stand, pickled, in shared memory.
-        number: the player's.
-        weights: from where every order's version of the network is read.
-        channel: where the blocks go.
-        rounds: steps of each environment in a block.
-        counter: a shared number, raised with every step as a sign of life.
-    """
-    _end_with_parent()
-    console.start_console()
-    torch.set_num_threads(1)  # the cores are the learner's
-
-    def step() -> None:
-        counter.value += 1
-
-    try:
-        source, state = cloudpickle.loads(moved.raw)
-        source.load_state_dict(state)
-        source.on_step = step
-        transitions = iter(source)
-        _tell(link, pickle.dumps(source.state_dict()["slots"]))
-        while True:
-            order = _hear(link)
-            start, before = time.perf_counter(), source.steps_done
-            names = source.agent.model.state_dict()
-            source.agent.model.load_state_dict(dict(zip(names, weights.read(order.version), strict=True)))
-            vars(source.agent.action_selector).update(order.selector)
-            seed_everything(block_seed(source.seed, number, order.block))
-            channel.put([next(transitions) for _ in range(rounds * len(source.pool))])
-            ends = {end.step - before - 1: (end.total, end.length) for end in source.pop_episodes()}
-            _tell(link, Report(ends, time.perf_counter() - start))
-    except _LearnerGone:
-        return
-    except BaseException as error:
-        _tell(link, f"{type(error).__name__}: {error}")
-        raise
-
-
-def block_seed(seed: int, player: int, block: int) -> int:
-    """The seed of the random numbers that a player draws in a block: 32 bits hashed from all three."""
-    return int(np.random.SeedSequence((seed, player, block, 1)).generate_state(1)[0])
-
-
-class _LearnerGone(BaseException):
-    """The learner has ended, or wants no more blocks."""
-
-
-def _hear(link: Any) -> Any:
-    try:
-        return link.recv()
-    except (EOFError, OSError) as error:
-        raise _LearnerGone from error
-
-
-def _tell(link: Any, what: Any) -> None:
-    try:
-        link.send(what)
-    except OSError as error:
-        raise _LearnerGone from error
-
-
-def _end_with_parent() -> None:
-    """End this process when its parent ends, however that ends, and even where an environment hangs."""
-    parent = parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    if sys.platform == "linux":  # where the system does it, even to a process that is stopped
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @contextmanager

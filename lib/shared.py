@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import queue
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,8 +15,11 @@ from ptan.experience import ExperienceFirstLast
 from lib import packing
 from lib.atari_wrappers import Adjacent
 
-# Not forked: a copy of a process in which PyTorch's threads or a GPU are at work can hang.
-spawn = multiprocessing.get_context("spawn")
+# Not forked from this process: a copy of one in which PyTorch's threads or a GPU are at work can hang. A server that
+# has done nothing but import forks quickly and safely; where the system has none, every process imports for itself.
+processes: Any = multiprocessing.get_context(
+    "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+)
 
 COLUMNS = ("states", "last_states", "dones", "actions", "rewards")  # what packing.pack tells of each transition
 
@@ -35,8 +39,8 @@ class SharedWeights:
         for tensor in tensors:
             self._layout.append((tensor.dtype, tensor.shape, self._bytes))
             self._bytes += -(-tensor.numel() * tensor.element_size() // 64) * 64  # aligned
-        self._memory = spawn.RawArray("b", max(1, size * self._bytes))
-        self._versions = spawn.RawArray("q", [-1] * size)
+        self._memory = processes.RawArray("b", max(1, size * self._bytes))
+        self._versions = processes.RawArray("q", [-1] * size)
 
     @property
     def versions(self) -> list[int]:
@@ -109,8 +113,8 @@ class BlockChannel:
             align=True,
         )
         self.lazy = lazy
-        self._memory = spawn.RawArray("b", slots * self.layout.itemsize)
-        self._put, self._got = spawn.RawValue("q", 0), spawn.RawValue("q", 0)
+        self._memory = processes.RawArray("b", slots * self.layout.itemsize)
+        self._put, self._got = processes.RawValue("q", 0), processes.RawValue("q", 0)
         self._sent: Sequence[np.ndarray] = ()  # the new frames of the block before, at its one end
         self._received: Sequence[np.ndarray] = ()  # and at the other
         self._adjacent = [Adjacent() for _ in range(envs)]

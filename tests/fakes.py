@@ -56,10 +56,18 @@ class Slow(Counting):
 
 
 class Unbuildable(Counting):
-    """It asks the other process for a module that is not there."""
+    """What becomes of it in another process is what an expression says there.
+
+    Args:
+        expression: Python; unless told otherwise it asks for a module that is not there.
+    """
+
+    def __init__(self, expression="__import__('no_such_module')"):
+        super().__init__()
+        self.expression = expression
 
     def __reduce__(self):
-        return (eval, ("__import__('no_such_module')",))
+        return (eval, (self.expression,))
 
 
 class Random(Counting):

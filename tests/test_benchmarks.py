@@ -1,9 +1,14 @@
 """What measures has to be right, too: the files it goes on with, and the tables that are made of them."""
 
 import json
+import os
+import signal
+import sys
+import threading
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 
 import bound
@@ -36,13 +41,46 @@ def test_an_interrupted_measurement_goes_on_with_its_rows(results):
 
 
 def test_a_measurement_of_another_machine_is_not_gone_on_with(results):
-    path = lab.Results("x", ("round",)).path
+    first = lab.Results("x", ("round",))
+    first.add(round=0)
+    path = first.path
     stamped = json.loads(path.read_text().splitlines()[0][2:])
     stamped["machine"]["cores"] += 1
     path.write_text(f"# {json.dumps(stamped)}\nround\n")
-    with pytest.raises(SystemExit, match="another commit or machine"):
+    with pytest.raises(SystemExit, match="another machine"):
         lab.Results("x", ("round",), go_on=True)
-    assert lab.Results("x", ("round",)).rows == []  # measured anew
+
+
+def test_a_measurement_with_other_settings_is_not_gone_on_with(results):
+    lab.Results("x", ("round",), lab.stamp(steps=10)).add(round=0)
+    with pytest.raises(SystemExit, match="another settings"):
+        lab.Results("x", ("round",), lab.stamp(steps=20), go_on=True)
+    assert lab.Results("x", ("round",), lab.stamp(steps=10), go_on=True).has(round=0)
+
+
+def test_measured_anew_the_old_rows_stay_until_there_is_a_new_one(results):
+    lab.Results("x", ("round",)).add(round=0)
+    anew = lab.Results("x", ("round",))
+    assert list(lab.read("x")[0]["round"]) == [0]
+    anew.add(round=7)
+    assert list(lab.read("x")[0]["round"]) == [7]
+
+
+def test_a_table_without_what_it_compares_to_says_so():
+    frame = pd.DataFrame({"round": [0, 1], "rung": ["a", "b"], "value": [1.0, 2.0]})
+    with pytest.raises(SystemExit, match="no round of this measurement is complete"):
+        lab.rounds(frame, "rung", "value")
+    with pytest.raises(SystemExit, match="01_baseline was not measured"):
+        lab.ratios(lab.rounds(frame[:1], "rung", "value"), "01_baseline")
+
+
+def test_ctrl_c_is_left_to_the_script_that_runs(tmp_path):
+    slow = "import sys, time\ntry: time.sleep(20)\nexcept KeyboardInterrupt: time.sleep(1), sys.exit(9)"
+    threading.Timer(1, lambda: [os.kill(child.pid, signal.SIGINT) for child in psutil.Process().children()]).start()
+    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(SystemExit) as ended:
+        lab.start([sys.executable, "-c", slow])
+    assert ended.value.code == 9
 
 
 def test_ratios_are_taken_within_a_round_and_a_round_half_done_is_left_out():
@@ -62,7 +100,8 @@ def test_the_permutation_test_on_numbers_worked_by_hand():
 
 def test_the_ladder_reads_the_scripts_headers():
     rows = {row[0]: row[1:4] for row in ladder.rows()}
-    assert rows["chapter09/02_n_envs.py"] == ("chapter09/01_baseline.py", "14", "statistics")
+    assert rows["chapter09/02_n_envs.py"][0] == "chapter09/01_baseline.py"
+    assert rows["chapter09/02_n_envs.py"][2] == "statistics"
     assert rows["chapter09/04_wrappers.py"] == ("chapter09/02_n_envs.py", "6", "exact")
     assert rows["chapter08/01_dqn_basic.py"][0] == "none"
 

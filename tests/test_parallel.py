@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from fakes import Catch, Counting, Failing, Forgetful, Linear, Random, Slow, Unbuildable
-from lib import experience, parallel, player
+from lib import experience, parallel, player, player_process
 from lib.errors import UsageError
 from oracles import parallel as oracle
 
@@ -253,6 +253,13 @@ def test_an_environment_that_cannot_even_be_built_is_named(closing):
         next(iter(source))
 
 
+def test_an_environment_that_hangs_while_it_is_built_is_named(closing, monkeypatch):
+    monkeypatch.setattr(player, "PATIENCE", 1)
+    source = closing(players_of([Unbuildable("__import__('time').sleep(1000)")]))
+    with pytest.raises(player.PlayerLost, match=r"player 0 .* is stuck"):
+        next(iter(source))
+
+
 def test_more_players_than_environments_are_refused():
     with pytest.raises(UsageError, match="2 players need an environment each, and there are 1"):
         players_of([Counting()], players=2)
@@ -299,6 +306,6 @@ def test_the_numbers_of_the_selector_travel_and_nothing_else():
 
 
 def test_every_block_has_random_numbers_of_its_own():
-    seeds = {player.block_seed(*numbers) for numbers in itertools.product(range(3), range(4), range(50))}
+    seeds = {player_process.block_seed(*numbers) for numbers in itertools.product(range(3), range(4), range(50))}
     assert len(seeds) == 3 * 4 * 50
     assert all(re.fullmatch(r"\d+", str(seed)) and seed < 2**32 for seed in seeds)

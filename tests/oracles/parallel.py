@@ -2,7 +2,7 @@
 
 import copy
 
-from lib import checkpoint, experience, player
+from lib import checkpoint, experience, player_process
 
 
 def transitions(envs, agent, seed, players, ahead, rounds):
@@ -20,6 +20,6 @@ def transitions(envs, agent, seed, players, ahead, rounds):
         for number in range(players):
             sources[number].agent.model.load_state_dict(weights)
             sources[number].agent.action_selector.epsilon = epsilon
-            checkpoint.seed_everything(player.block_seed(seed, number, cycle))
+            checkpoint.seed_everything(player_process.block_seed(seed, number, cycle))
             block = [next(streams[number]) for _ in range(rounds * len(envs[number]))]
             yield from block

@@ -1,0 +1,135 @@
+"""A player as it runs: a process that plays blocks of transitions on order, until the learner is gone."""
+
+import ctypes
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+from multiprocessing import parent_process
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import torch
+
+from lib import console
+from lib.checkpoint import seed_everything
+from lib.shared import BlockChannel, SharedWeights
+
+PR_SET_PDEATHSIG = 1  # prctl(2)
+
+
+class Order(NamedTuple):
+    """Play block number `block` with the weights `version` and these plain values of the action selector."""
+
+    block: int
+    version: int
+    selector: dict[str, float]
+
+
+class Report(NamedTuple):
+    """A block is in the channel.
+
+    Attributes:
+        ends: by the place of the transition in the block that ended an episode: (return, length).
+        seconds: that the player was busy with the block.
+    """
+
+    ends: dict[int, tuple[float, int]]
+    seconds: float
+
+
+def play(
+    link: Any,
+    moved: Any,
+    number: int,
+    weights: SharedWeights,
+    channel: BlockChannel,
+    rounds: int,
+    counter: Any,
+) -> None:
+    """Play what is ordered until the learner is gone.
+
+    Args:
+        link: to the learner. Orders come in; out go None as the first sign of life, where the environments stand once
+            they are ready, then reports, and a last complaint.
+        moved: an experience source and where its environments stand, pickled, in shared memory.
+        number: the player's.
+        weights: from where every order's version of the network is read.
+        channel: where the blocks go.
+        rounds: steps of each environment in a block.
+        counter: a shared number, raised with every step as a sign of life.
+    """
+    _end_with_learner()
+    console.start_console()
+    torch.set_num_threads(1)  # the cores are the learner's
+
+    def step() -> None:
+        counter.value += 1
+
+    try:
+        _tell(link, None)
+        source, state = cloudpickle.loads(moved.raw)
+        source.on_step = step
+        source.load_state_dict(state)
+        transitions = iter(source)
+        _tell(link, pickle.dumps(source.state_dict()["slots"]))
+        while True:
+            order = _hear(link)
+            start, before = time.perf_counter(), source.steps_done
+            names = source.agent.model.state_dict()
+            source.agent.model.load_state_dict(dict(zip(names, weights.read(order.version), strict=True)))
+            vars(source.agent.action_selector).update(order.selector)
+            seed_everything(block_seed(source.seed, number, order.block))
+            channel.put([next(transitions) for _ in range(rounds * len(source.pool))])
+            ends = {end.step - before - 1: (end.total, end.length) for end in source.pop_episodes()}
+            _tell(link, Report(ends, time.perf_counter() - start))
+    except _LearnerGone:
+        return
+    except BaseException as error:
+        _tell(link, f"{type(error).__name__}: {error}")
+        raise
+
+
+def block_seed(seed: int, player: int, block: int) -> int:
+    """The seed of the random numbers that a player draws in a block: 32 bits hashed from all three."""
+    return int(np.random.SeedSequence((seed, player, block, 1)).generate_state(1)[0])
+
+
+class _LearnerGone(BaseException):
+    """The learner has ended, or wants no more blocks."""
+
+
+def _hear(link: Any) -> Any:
+    try:
+        return link.recv()
+    except (EOFError, OSError) as error:
+        raise _LearnerGone from error
+
+
+def _tell(link: Any, what: Any) -> None:
+    try:
+        link.send(what)
+    except OSError as error:
+        raise _LearnerGone from error
+
+
+def _end_with_learner() -> None:
+    """End this process when the learner ends, however that ends, and even where an environment hangs."""
+    learner = parent_process()
+    assert learner is not None
+
+    def watch() -> None:
+        learner.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Have the system end this process with the one that forked it, where it can: even a process that is stopped."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
