@@ -17,7 +17,7 @@ from ptan.ignite import EpisodeEvents
 from torch import nn
 from torch.nn import functional as F
 
-from lib import atari_wrappers, checkpoint, console, telemetry, timing
+from lib import atari_wrappers, checkpoint, console, memory, telemetry, timing
 from lib.errors import UsageError
 from lib.runs import Run, RunOptions
 from lib.stopping import ENDED, Stopper
@@ -333,6 +333,7 @@ def setup_ignite(
 
     # The order of these is the order of what happens when an iteration is completed.
     speed.attach(engine)
+    engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
     stopper.watch_loss(engine)
     episodes.attach(engine)
     board.attach(engine, speed, extra_metrics)

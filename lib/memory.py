@@ -9,6 +9,7 @@ import psutil
 # Parameters of mallopt(3) in glibc's malloc.h, and the largest block that it lets its heap serve.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 LARGEST = 32 * 2**20
+KEPT = 8 * LARGEST  # bytes that may lie free in the heap before they are handed back
 
 # The files of a control group, versions 2 and 1: limit, use, statistics, and in these the cache that can be dropped.
 GROUPS = (
@@ -22,7 +23,7 @@ def keep_freed_memory() -> bool:
 
     The activations of a batch are blocks of some megabytes. By default each is mapped, cleared page by page on
     first use and unmapped again: 23 ms for a DQN batch of 32 on two cores, 17.6 with this. Blocks above 32 MiB,
-    such as the replay's copy in a checkpoint, still go back at once; at most 256 MiB are kept.
+    such as the replay's copy in a checkpoint, still go back at once. What is kept has to be looked after by a Trimmer.
 
     Returns:
         Whether it was done; other C libraries have no such parameters and need none.
@@ -30,7 +31,25 @@ def keep_freed_memory() -> bool:
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, 8 * LARGEST))
+    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, KEPT))
+
+
+class Trimmer:
+    """Hands back what lies free between blocks that are in use, every time that the process has grown by KEPT bytes.
+
+    A batch's activations leave gaps, into which long-lived frames are put; the next batch then needs a new place.
+    Without this, a run whose batches are of 128 grows by more than a megabyte every learner iteration.
+    """
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+        self._low = self._process.memory_info().rss
+
+    def __call__(self) -> None:
+        if self._trim is not None and self._process.memory_info().rss > self._low + KEPT:
+            self._trim(0)
+            self._low = self._process.memory_info().rss
 
 
 def free(groups: tuple[tuple[str, str, str, str], ...] = GROUPS) -> int:

@@ -2,6 +2,7 @@ import platform
 import subprocess
 import sys
 
+import numpy as np
 import psutil
 import pytest
 
@@ -46,3 +47,15 @@ def test_without_a_limit_it_is_the_machines(tmp_path):
     for groups in (group(tmp_path, "max", 800, 300), (), (("/no/such", "a", "b", "c"),)):
         assert 0 < memory.free(groups) <= psutil.virtual_memory().total
     assert 0 < memory.free() <= psutil.virtual_memory().total
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a function of glibc")
+def test_what_lies_free_between_blocks_in_use_is_handed_back():
+    process = psutil.Process()
+    trim = memory.Trimmer()
+    blocks = [np.ones(100_000, np.uint8) for _ in range(8000)]
+    del blocks[::2]  # 400 MB in 4,000 gaps
+    before = process.memory_info().rss
+    trim()
+    assert process.memory_info().rss < before - 300e6
+    assert all(int(block.sum()) == 100_000 for block in blocks)
