@@ -205,7 +205,7 @@ def make_env(env_id: str, tweaked: bool = False) -> gym.Env:
     Raises:
         UsageError: the id is unknown, its actions are not discrete or its observations are not images.
     """
-    env = _make(env_id)
+    env = plain_env(env_id)
     if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
         raise UsageError(
             f"{env_id} has the action space {env.action_space}; DQN chooses among finitely many actions, "
@@ -229,7 +229,12 @@ def frame_skip(env: gym.Env) -> int:
     return FRAME_SKIP if isinstance(env.unwrapped, ale_py.AtariEnv) else 1
 
 
-def _make(env_id: str) -> gym.Env:
+def plain_env(env_id: str) -> gym.Env:
+    """An environment as it is registered, save that an Atari game does not skip frames by itself.
+
+    Raises:
+        UsageError: the id is unknown.
+    """
     try:
         env = gym.make(env_id)
         if isinstance(env.unwrapped, ale_py.AtariEnv) and env.unwrapped._frameskip != 1:

@@ -1,0 +1,163 @@
+"""Environments that step together: ALE's own, in native threads, for Atari games, and gymnasium's for all others.
+
+An environment is reset in the step that ends its episode. What it showed last is then in infos["final_obs"], and the
+episode in infos["episode"]; infos["_episode"] says of which environments they are:
+
+    envs = make_vector_env("PongNoFrameskip-v4", 16)
+    states, infos = envs.reset(seed=1)
+    states, rewards, terminations, truncations, infos = envs.step(actions)
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import ale_py
+import numpy as np
+from ale_py.vector_env import AtariVectorEnv
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
+
+from lib import memory
+from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, plain_env
+from lib.errors import UsageError
+
+STACK = 4
+EMULATOR = 2 * 2**20  # bytes, measured for Pong and Breakout, and rounded up
+
+
+def make_vector_env(
+    env_id: str, num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX, clip_rewards: bool = True
+) -> VectorEnv:
+    """So many environments of one kind.
+
+    For an Atari game, states are (num_envs, 4, 84, 84) uint8, as atari_wrappers.make_env makes them; see NativeAtari.
+    For any other environment they are what it gives.
+
+    Args:
+        env_id: any id registered with gymnasium; "package.module:Id" imports the module first.
+        num_envs: how many.
+        threads: that step Atari games; 0 for as many as there are cores.
+        noop_max: no-ops at the start of an Atari game at most.
+        clip_rewards: whether an Atari game's rewards are clipped to [-1, 1]. infos["episode"]["r"] is the return as the
+            game counts it, in any case.
+
+    Raises:
+        UsageError: the id is unknown, or so many environments need more memory than is free.
+    """
+    env = plain_env(env_id)
+    if not isinstance(env.unwrapped, ale_py.AtariEnv):
+        makers = [lambda: plain_env(env_id)] * num_envs
+        return RecordEpisodeStatistics(FinalStates(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)))
+    needed, free = num_envs * EMULATOR, memory.free()
+    if needed > free:
+        raise UsageError(
+            f"{num_envs} environments need {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; "
+            f"take {int(0.8 * free / EMULATOR)} at most"
+        )
+    assert env.spec is not None
+    envs = RecordEpisodeStatistics(NativeAtari(env.spec.kwargs, num_envs, threads, noop_max))
+    return ClipReward(envs, -1.0, 1.0) if clip_rewards else envs
+
+
+class NativeAtari(VectorWrapper):
+    """ale_py's AtariVectorEnv, made equal to AtariPreprocessing and FrameStack: states, rewards, ends, bit for bit.
+
+    What is not equal: how many no-ops an episode starts with (both draw 0 or 1 to noop_max, from different generators).
+    Made equal here: the first states of an episode, whose missing frames ale_py leaves black, and FrameStack fills
+    with the first one. Checked here: actions out of range, over which the native threads hang.
+
+    Args:
+        game: what ale_py registered an Atari game with: game, repeat_action_probability and so on.
+        num_envs, threads, noop_max: see make_vector_env.
+    """
+
+    def __init__(self, game: Mapping[str, Any], num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX):
+        super().__init__(
+            AtariVectorEnv(
+                game["game"],
+                num_envs,
+                num_threads=threads,
+                max_num_frames_per_episode=game["max_num_frames_per_episode"],
+                repeat_action_probability=game["repeat_action_probability"],
+                full_action_space=game["full_action_space"],
+                autoreset_mode=AutoresetMode.SAME_STEP,
+                img_height=SCREEN,
+                img_width=SCREEN,
+                stack_num=STACK,
+                frameskip=FRAME_SKIP,
+                noop_max=noop_max,
+                reward_clipping=False,
+                use_fire_reset=False,
+            )
+        )
+        self._age = np.zeros(num_envs, np.int64)  # steps since the reset
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """All environments anew.
+
+        Args:
+            seed: what the environments' own seeds are derived from.
+        """
+        seeds = None if seed is None else derived_seeds(seed, self.num_envs)
+        states, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
+        self._age[:] = 0
+        self._fill(states, self._age)
+        return states, infos
+
+    def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        """One step of each.
+
+        Args:
+            actions: (num_envs,) whole numbers below single_action_space.n.
+
+        Raises:
+            ValueError: the actions are not that.
+        """
+        actions = np.asarray(actions)
+        space = self.single_action_space
+        assert isinstance(space, spaces.Discrete)
+        if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
+            raise ValueError(
+                f"the actions are {actions.dtype} of shape {actions.shape}; they have to be whole numbers, "
+                f"one for each of {self.num_envs} environments"
+            )
+        if actions.min() < 0 or actions.max() >= space.n:
+            raise ValueError(f"the actions are {actions.tolist()}; each has to be one of 0 to {space.n - 1}")
+        states, rewards, terminations, truncations, infos = self.env.step(actions.astype(np.int64))
+        self._age += 1
+        ended = terminations | truncations
+        if ended.any():
+            self._fill(infos["final_obs"], self._age, ended)
+            self._age[ended] = 0
+        self._fill(states, self._age)
+        return states, rewards.astype(np.float32), terminations, truncations, infos
+
+    @staticmethod
+    def _fill(states: np.ndarray, age: np.ndarray, which: np.ndarray | bool = True) -> None:
+        """Put an episode's first frame in the place of those that are missing before it."""
+        for index in np.flatnonzero((age < STACK - 1) & which):
+            missing = STACK - 1 - age[index]
+            states[index, :missing] = states[index, missing]
+
+
+class FinalStates(VectorWrapper):
+    """Gives infos["final_obs"] as one array, as ale_py does; rows of environments that go on are zeros."""
+
+    def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        states, rewards, terminations, truncations, infos = self.env.step(actions)
+        if "final_obs" in infos:
+            final = np.zeros_like(states)
+            for index in np.flatnonzero(terminations | truncations):
+                final[index] = infos["final_obs"][index]
+            infos = infos | {"final_obs": final}
+        return states, rewards.astype(np.float32), terminations, truncations, infos
+
+
+def derived_seeds(seed: int, num_envs: int) -> np.ndarray:
+    """An own seed for each environment: 31 bits hashed from the seed and the environment's number."""
+    return np.array(
+        [np.random.SeedSequence((seed, number)).generate_state(1)[0] >> 1 for number in range(num_envs)], np.int64
+    )

@@ -1,0 +1,135 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.wrappers import AtariPreprocessing
+
+import fakes  # noqa: F401
+from lib import atari_wrappers, memory, vector_env
+from lib.errors import UsageError
+
+
+def slow_twin(env_id):
+    """The plain stack without no-ops and without clipping."""
+    return atari_wrappers.FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84))
+
+
+@pytest.mark.parametrize(
+    ("env_id", "limit"), [("PongNoFrameskip-v4", 1500), ("BreakoutNoFrameskip-v4", 900), ("FreewayNoFrameskip-v4", 200)]
+)
+def test_whole_episodes_are_those_of_the_plain_stack_bit_for_bit(env_id, limit):
+    twins = [slow_twin(env_id) for _ in range(2)]
+    envs = vector_env.make_vector_env(env_id, 2, noop_max=0, clip_rewards=False)
+    states, _ = envs.reset(seed=3)
+    expected = [np.asarray(twin.reset(seed=number)[0]) for number, twin in enumerate(twins)]
+    rng = np.random.default_rng(1)
+    ends, totals = 0, [0.0, 0.0]
+    for step in range(limit):
+        assert np.array_equal(states, expected), step
+        actions = rng.integers(envs.single_action_space.n, size=2)
+        states, rewards, terminations, truncations, infos = envs.step(actions)
+        for index, (twin, action) in enumerate(zip(twins, actions, strict=True)):
+            state, reward, terminated, truncated, _ = twin.step(action)
+            totals[index] += reward
+            assert (rewards[index], terminations[index], truncations[index]) == (reward, terminated, truncated)
+            if terminated or truncated:
+                assert np.array_equal(infos["final_obs"][index], state)
+                assert infos["_episode"][index]
+                assert infos["episode"]["r"][index] == totals[index]
+                ends, totals[index] = ends + 1, 0.0
+                state, _ = twin.reset()
+            expected[index] = np.asarray(state)
+    assert ends > 0 or env_id.startswith("Freeway")
+    envs.close()
+
+
+def test_a_short_episode_ends_with_its_own_states_and_the_next_one_begins():
+    plain = gym.make("PongNoFrameskip-v4")
+    game = plain.spec.kwargs | {"max_num_frames_per_episode": 8}
+    envs = vector_env.NativeAtari(game, 2, noop_max=0)
+    first, _ = envs.reset(seed=0)
+    assert np.array_equal(first[0, 0], first[0, 3])
+    for _ in range(3):
+        states, _, terminations, truncations, infos = envs.step(np.array([2, 3]))
+        assert not truncations.any()
+        states, _, terminations, truncations, infos = envs.step(np.array([2, 3]))
+        assert truncations.all()
+        assert not terminations.any()
+        final = infos["final_obs"]
+        assert np.array_equal(final[:, 0], final[:, 1])  # two steps: the first frame, again, and what came after
+        assert np.array_equal(final[0, 1], first[0, 0])
+        assert not np.array_equal(final[0, 2], final[0, 3])
+        assert np.array_equal(states, first)
+
+
+def test_environments_have_seeds_of_their_own_that_repeat():
+    def begin(seed):
+        return vector_env.make_vector_env("PongNoFrameskip-v4", 8).reset(seed=seed)
+
+    (states, infos), (again, _), (_, other) = begin(1), begin(1), begin(2)
+    assert np.array_equal(states, again)
+    no_ops = infos["episode_frame_number"].tolist()
+    assert len(set(no_ops)) > 3
+    assert no_ops != other["episode_frame_number"].tolist()
+    seeds = np.concatenate([vector_env.derived_seeds(seed, 50) for seed in range(4)])
+    assert len(set(seeds.tolist())) == 200
+    assert seeds.min() >= 0
+    assert seeds.max() < 2**31
+
+
+def test_rewards_are_clipped_and_returns_are_the_games_own():
+    clipping, plain = (
+        vector_env.make_vector_env("SpaceInvadersNoFrameskip-v4", 4, clip_rewards=clip) for clip in (True, False)
+    )
+    clipping.reset(seed=0)
+    plain.reset(seed=0)
+    rng = np.random.default_rng(0)
+    totals, returns = np.zeros(4), []
+    for _ in range(700):
+        actions = rng.integers(6, size=4)
+        _, clipped, *_, infos = clipping.step(actions)
+        _, rewards, terminations, _, _ = plain.step(actions)
+        assert clipped.dtype == rewards.dtype == np.float32
+        assert np.array_equal(clipped, np.clip(rewards, -1, 1))
+        totals += rewards
+        for index in np.flatnonzero(terminations):
+            returns.append((totals[index], infos["episode"]["r"][index]))
+            totals[index] = 0.0
+    assert len(returns) >= 2
+    assert all(total == told for total, told in returns)
+    assert max(total for total, _ in returns) > 50  # which no clipped episode of this length comes to
+
+
+@pytest.mark.parametrize("actions", [[0, 6], [-1, 0]])
+def test_an_action_out_of_range_is_refused_before_the_native_threads_see_it(actions):
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match=r"each has to be one of 0 to 5"):
+        envs.step(np.array(actions))
+    envs.step(np.array([0, 5]))
+
+
+@pytest.mark.parametrize("actions", [np.zeros(3, np.int64), np.zeros((2, 1), np.int64), np.zeros(2)])
+def test_actions_of_another_shape_or_type_are_refused(actions):
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    envs.reset(seed=0)
+    with pytest.raises(ValueError, match="one for each of 2 environments"):
+        envs.step(actions)
+
+
+def test_any_other_environment_has_the_same_interface():
+    envs = vector_env.make_vector_env("fakes:Chain-v0", 3)
+    states, _ = envs.reset(seed=1)
+    assert states.shape == (3, *envs.single_observation_space.shape)
+    states, rewards, terminations, _, infos = envs.step(np.array([1, 0, 1]))
+    assert rewards.dtype == np.float32
+    assert terminations.tolist() == infos["_episode"].tolist() == [True, False, True]
+    assert infos["final_obs"].shape == states.shape
+    assert infos["episode"]["l"].tolist() == [1, 0, 1]
+
+
+def test_an_unknown_id_and_too_many_environments_are_wrong_use(monkeypatch):
+    with pytest.raises(UsageError, match="cannot make the environment 'NoSuch-v0'"):
+        vector_env.make_vector_env("NoSuch-v0", 2)
+    monkeypatch.setattr(memory, "free", lambda: 10**9)
+    with pytest.raises(UsageError, match=r"1000 environments need 2\.1 GB of memory, and 1\.0 GB are free; take 381"):
+        vector_env.make_vector_env("PongNoFrameskip-v4", 1000)
