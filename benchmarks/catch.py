@@ -71,10 +71,12 @@ def table(frame: pd.DataFrame) -> str:
     for rung in dict.fromkeys(frame.rung):
         gap = areas[rung].mean() - areas[lab.BASELINE].mean()
         p = "" if rung == lab.BASELINE else f"{permutation_test(areas[rung].values, areas[lab.BASELINE].values):.2f}"
-        row = (f"`{rung}`", len(areas[rung]), lab.spread(areas[rung], 2), f"{gap:+.2f}", p, lab.spread(late[rung], 2))
+        area = f"{areas[rung].mean():.2f} ({lab.spread(areas[rung], 2)})"
+        row = (f"`{rung}`", len(areas[rung]), area, f"{gap:+.2f}", p, f"{late[rung].mean():.2f}")
         rows.append(row)
     header = ("rung", "seeds", "mean return, whole run", "less the baseline's", "p", "mean return, last quarter")
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of the seeds; p of a two-sided permutation test."
+    note = "Means of the seeds (minimum / median / maximum); p of a two-sided permutation test."
+    return f"{lab.table(header, rows)}\n\n{note}"
 
 
 def draw(frame: pd.DataFrame) -> None:

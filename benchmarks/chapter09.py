@@ -20,6 +20,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -46,7 +47,8 @@ BOOK = {
     "04_wrappers --envs 3 --parallel": (409, 31),
 }
 RUNGS = list(BOOK)
-BOUNDS = ("17.0", "18.0")
+CHAPTER = "docs/chapter09.md"
+MEANS = ("17.0", "18.0")
 
 
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
@@ -99,31 +101,17 @@ def slug(rung: str) -> str:
 
 def tables() -> None:
     """The documents' tables and pictures from the CSV files that there are."""
-    made = {
-        "speed": {"speed": speed_table, "rungs-parts": parts_table},
-        "speed-cuda": {"speed-cuda": speed_table, "rungs-parts-cuda": parts_table},
-        "sweep": {"sweep": sweep_table},
-        "bound": {"bound": bound.table},
-        "wrappers": {"wrappers": wrappers.table},
-        "catch": {"catch": catch.table},
-        "parts": {"parts": profiles.parts_table},
-        "memory": {"memory": profiles.memory_table},
-    }
-    drawn = {"speed": bars, "sweep": line, "catch": catch.draw}
-    for name, writers in made.items():
+    for name, document, marker, write in TABLES:
+        if (lab.RESULTS / f"{name}.csv").exists():
+            lab.put(document, marker, stamped_table(name, write))
+    for name, draw in (("speed", bars), ("sweep", line), ("catch", catch.draw)):
         if (lab.RESULTS / f"chapter09-{name}.csv").exists():
-            frame, stamped = lab.read(f"chapter09-{name}")
-            for marker, write in writers.items():
-                lab.put("docs/chapter09.md", marker, f"{write(frame)} {lab.where(stamped)}")
-            if name == "speed":
-                lab.put("README.md", name, f"{speed_table(frame)} {lab.where(stamped)}")
-            if name in drawn:
-                drawn[name](frame)
+            draw(lab.read(f"chapter09-{name}")[0])
     ladder.write()
     curves = curve.kept("pong")
     if curves:
-        lab.put("docs/chapter09.md", "curves", f"{curve.pictures(curves)}\n\n{solve_table(curves)}")
-        lab.put("docs/chapter09.md", "rates", curve.rates(curves))
+        lab.put(CHAPTER, "curves", f"{curve.pictures(curves)}\n\n{solve_table(curves)}")
+        lab.put(CHAPTER, "rates", curve.rates(curves))
 
 
 def speed_table(frame: pd.DataFrame) -> str:
@@ -142,9 +130,11 @@ def speed_table(frame: pd.DataFrame) -> str:
 
 
 def parts_table(frame: pd.DataFrame) -> str:
-    """A row a rung: milliseconds an agent step by part, medians."""
+    """A row a rung: milliseconds an agent step by part, medians; what the learner does not do itself is left empty."""
     medians = frame.groupby("rung", sort=False)[list(PARTS)].median()
-    rows = [(f"`{rung}`", *(f"{value:.2f}" for value in row), f"{row.sum():.2f}") for rung, row in medians.iterrows()]
+    rows = []
+    for rung, row in medians.iterrows():
+        rows.append((f"`{rung}`", *(f"{value:.2f}" if value else "" for value in row), f"{row.sum():.2f}"))
     return f"{lab.table(('rung, ms an agent step', *PARTS, 'all'), rows)}\n\nMedians of all rounds."
 
 
@@ -168,15 +158,24 @@ def solve_table(curves: list[curve.Curve]) -> str:
             continue
         result, last = stamped["result"], frame.iloc[-1]
         reached = []
-        for mean in BOUNDS:
+        for mean in MEANS:
             when = result["reached"].get(mean)
             reached += [f"{when['step']:,}", f"{when['seconds'] / 60:.0f}"] if when else ["", ""]
-        rung = stamped["rung"]
-        book = BOOK.get(rung, BOOK.get(rung.split()[0], ("", "")))[1]  # 03 also with its defaults written out
+        book = BOOK.get(stamped["rung"], ("", ""))[1]
         where = f"Beside {stamped['beside']} other runs. " if stamped["beside"] else ""
         where += lab.where(stamped)
         rows.append((f"`{name}`", f"{int(last.step):,}", f"{last.mean_100:.2f}", *reached, book, where))
-    header = ("run", "agent steps", "mean of the last 100", "steps to 17", "min", "steps to 18", "min", "book, min", "")
+    header = (
+        "run",
+        "agent steps",
+        "mean of the last 100",
+        "steps to 17",
+        "min",
+        "steps to 18",
+        "min",
+        "book, min",
+        "where",
+    )
     return lab.table(header, rows)
 
 
@@ -205,6 +204,27 @@ def line(frame: pd.DataFrame) -> None:
     axes.set(xlabel="environments", ylabel="agent steps/s", ylim=(0, None))
     axes.grid(alpha=0.3)
     figure.savefig(lab.PICTURES / "chapter09-sweep.png", dpi=110)
+
+
+TABLES = (
+    ("chapter09-speed", "README.md", "speed", speed_table),
+    ("chapter09-speed", CHAPTER, "speed", speed_table),
+    ("chapter09-speed", CHAPTER, "rungs-parts", parts_table),
+    ("chapter09-speed-cuda", CHAPTER, "speed-cuda", speed_table),
+    ("chapter09-speed-cuda", CHAPTER, "rungs-parts-cuda", parts_table),
+    ("chapter09-sweep", CHAPTER, "sweep", sweep_table),
+    ("chapter09-bound", CHAPTER, "bound", bound.table),
+    ("chapter09-wrappers", CHAPTER, "wrappers", wrappers.table),
+    ("chapter09-catch", CHAPTER, "catch", catch.table),
+    ("chapter09-parts", CHAPTER, "parts", profiles.parts_table),
+    ("chapter09-memory", CHAPTER, "memory", profiles.memory_table),
+)
+
+
+def stamped_table(name: str, write: Callable[[pd.DataFrame], str]) -> str:
+    """A table of a results file, with where it was measured."""
+    frame, stamped = lab.read(name)
+    return f"{write(frame)} {lab.where(stamped)}"
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from matplotlib import pyplot as plt
 from lib import runs
 from lib.common import HYPERPARAMS
 
+DEFAULTS = {"players": 1, "replay_ratio": 32}  # knobs that a rung's name tells only where they differ
 Curve = tuple[str, pd.DataFrame, dict]
 
 
@@ -36,9 +37,8 @@ def keep(run: Path, beside: int = 0) -> str:
     recorded = runs.read_params(run)
     end = run / "result.json"
     result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
-    options = [
-        f"--{name}" if value is True else f"--{name} {value}" for name, value in recorded["knobs"].items() if value
-    ]
+    knobs = {name: value for name, value in recorded["knobs"].items() if value and value != DEFAULTS.get(name)}
+    options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in knobs.items()]
     rung = " ".join([recorded["script"], *(option.replace("_", "-") for option in options)])
     usual = dataclasses.asdict(HYPERPARAMS[recorded["game"]])
     changed = {

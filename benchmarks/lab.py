@@ -74,7 +74,7 @@ class Results:
             ]
             if differing or list(frame.columns) != list(columns):
                 raise SystemExit(
-                    f"{self.path} was measured with another {' and '.join(differing) or 'table'}; "
+                    f"{self.path} was measured with other {' and '.join(differing) or 'columns'}; "
                     "measure anew, without --go-on"
                 )
             self.rows = frame.astype(str).to_dict("records")

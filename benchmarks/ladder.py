@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
 """The ladder: each rung's parent, the lines that it changes, what it keeps, and how fast it was measured to be.
 
-./ladder.py              # print the table
-./ladder.py --write      # and put it into docs/chapter09.md
+./ladder.py prints the table; `./chapter09.py tables` puts it into docs/chapter09.md, with all others.
 """
 
 import ast

@@ -127,7 +127,9 @@ def parts_table(frame: pd.DataFrame) -> str:
     rows.append(("all", *(f"{value:.2f}" for value in times.sum())))
     own = times[times.index.str.startswith(("network", "emulator"))].sum() / times.sum()
     rows.append(("share of the network's and the emulator's own", *(f"{share:.1%}" for share in own)))
-    return lab.table(("ms an agent step", *(f"`{rung}`" for rung in times)), rows) + "\n\n"
+    bound = times[lab.BASELINE].sum() / times[times.index.str.startswith("network")].sum()
+    rows.append(("ratio to 01, were there nothing but the network", *(f"{ratio:.2f}" for ratio in bound)))
+    return lab.table(("ms an agent step", *(f"`{rung}`" for rung in times)), rows) + "\n\nOne run a rung."
 
 
 def memory_table(frame: pd.DataFrame) -> str:

@@ -2,10 +2,10 @@
 """Several environments: one call of the network acts in all of them, one larger batch is learnt from after that.
 
 Idea    N environments make N steps an iteration, and N batches are learnt from as one: a call of the network, of
-        the optimizer and of Python costs about the same for N states as for one
+        the optimizer and of Python costs less for N states than N calls for one
 Parent  01_baseline.py, with environments and batch multiplied by N
 Keeps   statistics: a step is paid for with batch_size samples, whatever N is; what falls is the number of updates, to
-        one in N steps, of the same learning rate (with a larger one Pong is learnt later: docs/chapter09.md)
+        one in N steps, of the same learning rate (a larger one made Pong be learnt later: docs/chapter09.md)
 Paper   Stooke and Abbeel, Accelerated methods for deep reinforcement learning, 2018, https://arxiv.org/abs/1803.02811
 Run     ./02_n_envs.py --cuda --envs 3
 Read    ExperienceSourceFirstLast in lib/experience.py

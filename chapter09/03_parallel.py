@@ -5,7 +5,7 @@ Idea    a player owns an environment and a copy of the network, the learner owns
         go one way and transitions the other through shared memory, by the block, and neither side outruns the other
 Parent  01_baseline.py, its source of experience moved into other processes, its batches learnt from four at a time
 Keeps   statistics: --replay-ratio samples are learnt from for each step, the baseline's 32 unless told otherwise; but
-        an action is chosen with weights that are 16 to 24 steps old (times players), and four batches are one update
+        an action is chosen with weights that are 17 to 24 steps old (times players), and four batches are one update
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
 Read    lib/parallel.py, then lib/player.py and lib/player_process.py

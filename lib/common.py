@@ -39,7 +39,7 @@ class Hyperparameters:
         epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
         learning_rate: Adam's.
         gamma: discount factor of a step.
-        batch_size: transitions learnt from in an iteration.
+        batch_size: transitions learnt from for each agent step, and in an iteration of one step.
         max_steps: agent steps after which a run gives up.
         milestone: a second mean return whose first reaching is recorded, or None.
         checkpoint_every: agent steps between checkpoints.

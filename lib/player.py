@@ -70,7 +70,7 @@ class Player:
         self._ready = False  # and brought its environments to their place
         self._owed = 0
         self._steps_seen = 0  # when it was looked at last
-        self._silence = 0.0  # seconds since they were fewer
+        self._silence = 0.0  # seconds since the last step
 
     @property
     def steps(self) -> int:
@@ -141,7 +141,8 @@ class Player:
             elapsed: seconds since it was looked at last.
 
         Raises:
-            PlayerLost: it owes a block and has made no step for PATIENCE seconds. It is killed.
+            PlayerLost: it owes a block, or its first sign of being ready, and has made no step for PATIENCE seconds, or
+                has not begun for STARTING seconds. It is killed.
         """
         working = self._owed > 0 or not self._ready
         self._silence = self._silence + elapsed if working and self.steps == self._steps_seen else 0.0

@@ -11,13 +11,11 @@ import pandas as pd
 import psutil
 import pytest
 
-import bound
 import catch
 import chapter09
+import curve
 import lab
 import ladder
-import profiles
-import wrappers
 
 
 @pytest.fixture
@@ -47,13 +45,13 @@ def test_a_measurement_of_another_machine_is_not_gone_on_with(results):
     stamped = json.loads(path.read_text().splitlines()[0][2:])
     stamped["machine"]["cores"] += 1
     path.write_text(f"# {json.dumps(stamped)}\nround\n")
-    with pytest.raises(SystemExit, match="another machine"):
+    with pytest.raises(SystemExit, match="other machine"):
         lab.Results("x", ("round",), go_on=True)
 
 
 def test_a_measurement_with_other_settings_is_not_gone_on_with(results):
     lab.Results("x", ("round",), lab.stamp(steps=10)).add(round=0)
-    with pytest.raises(SystemExit, match="another settings"):
+    with pytest.raises(SystemExit, match="other settings"):
         lab.Results("x", ("round",), lab.stamp(steps=20), go_on=True)
     assert lab.Results("x", ("round",), lab.stamp(steps=10), go_on=True).has(round=0)
 
@@ -106,20 +104,13 @@ def test_the_ladder_reads_the_scripts_headers():
     assert rows["chapter08/01_dqn_basic.py"][0] == "none"
 
 
-@pytest.mark.parametrize(
-    ("name", "marker", "write"),
-    [
-        ("chapter09-speed", "speed", chapter09.speed_table),
-        ("chapter09-speed", "rungs-parts", chapter09.parts_table),
-        ("chapter09-sweep", "sweep", chapter09.sweep_table),
-        ("chapter09-bound", "bound", bound.table),
-        ("chapter09-wrappers", "wrappers", wrappers.table),
-        ("chapter09-catch", "catch", catch.table),
-        ("chapter09-parts", "parts", profiles.parts_table),
-        ("chapter09-memory", "memory", profiles.memory_table),
-    ],
-)
-def test_the_tables_in_the_documents_are_made_of_the_files(name, marker, write):
-    frame, stamped = lab.read(name)
-    document = (lab.PROJECT / "docs" / "chapter09.md").read_text()
-    assert f"<!-- {marker} -->\n{write(frame)} {lab.where(stamped)}\n<!-- /{marker} -->" in document
+@pytest.mark.parametrize(("name", "document", "marker", "write"), chapter09.TABLES)
+def test_the_tables_in_the_documents_are_made_of_the_files(name, document, marker, write):
+    text = (lab.PROJECT / document).read_text()
+    assert f"<!-- {marker} -->\n{chapter09.stamped_table(name, write)}\n<!-- /{marker} -->" in text
+
+
+@pytest.mark.parametrize(("marker", "write"), [("curves", chapter09.solve_table), ("rates", curve.rates)])
+def test_the_tables_of_curves_are_made_of_the_kept_ones(marker, write):
+    text = (lab.PROJECT / chapter09.CHAPTER).read_text()
+    assert f"{write(curve.kept('pong'))}\n<!-- /{marker} -->" in text

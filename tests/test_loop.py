@@ -11,7 +11,7 @@ from ptan.experience import ExperienceFirstLast
 from torch import nn
 
 from fakes import Chain, Counting, Failing
-from lib import checkpoint, common, experience, runs
+from lib import checkpoint, common, experience, memory, runs
 
 
 class TapedEnv(Counting):
@@ -65,6 +65,17 @@ def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_pa
     end_of_episode = ["act", "step", "reset", "add", "sample", "train"]
     assert tape == warm_up + end_of_episode + iteration * 2
     assert (state.iteration, source.steps_done, state.stopped) == (3, 5, "step limit")
+
+
+def test_memory_is_looked_after_every_twenty_iterations(tmp_path, monkeypatch):
+    trims = []
+    monkeypatch.setattr(memory.Trimmer, "__call__", lambda self: trims.append(source.steps_done))
+    source = experience.ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    common.setup_ignite(engine, params, source, "trims", args=runs.RunOptions(runs_dir=tmp_path, stop_after=50))
+    engine.run(common.batch_generator(experience.ReplayBuffer(source, 100), 2, 2))
+    assert trims == [22, 42]
 
 
 def test_a_script_may_end_its_run_itself(tmp_path):

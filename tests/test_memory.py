@@ -59,3 +59,16 @@ def test_what_lies_free_between_blocks_in_use_is_handed_back():
     trim()
     assert process.memory_info().rss < before - 300e6
     assert all(int(block.sum()) == 100_000 for block in blocks)
+
+
+def test_nothing_is_handed_back_while_little_has_grown(monkeypatch):
+    trim = memory.Trimmer()
+    calls = []
+    monkeypatch.setattr(trim, "_trim", calls.append)
+    trim()
+    assert calls == []
+    trim._low -= memory.KEPT + 10**8
+    trim()
+    assert calls == [0]
+    trim()
+    assert calls == [0]  # measured from where it is now
