@@ -1,9 +1,6 @@
 """What the scripts of chapters 8 and 9 share: hyperparameters, batches, the loss, exploration, the ignite wiring."""
 
-import dataclasses
 import logging
-import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -17,131 +14,23 @@ from ptan.ignite import EpisodeEvents
 from torch import nn
 from torch.nn import functional as F
 
-from lib import atari_wrappers, checkpoint, console, memory, telemetry, timing
+from lib import checkpoint, console, memory, telemetry, timing
 from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.runs import Run, RunOptions
 from lib.stopping import ENDED, Stopper
 
+__all__ = [
+    "HYPERPARAMS",
+    "EpsilonTracker",
+    "Hyperparameters",
+    "batch_generator",
+    "calc_loss_dqn",
+    "setup_ignite",
+    "unpack_batch",
+]
+
 log = logging.getLogger(__name__)
-
-
-@dataclasses.dataclass(frozen=True)
-class Hyperparameters:
-    """What a game is learnt with; changed only by `dataclasses.replace`, which checks every field again.
-
-    Attributes:
-        env_name: gymnasium id.
-        stop_reward: mean return of the last 100 training episodes that counts as solved; None for nothing does.
-        run_name: part of the run folder's name.
-        replay_size: transitions that the replay holds.
-        replay_initial: agent steps of random play before learning.
-        target_net_sync: agent steps of learning between copies of the network to the target network.
-        epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
-        learning_rate: Adam's.
-        gamma: discount factor of a step.
-        batch_size: transitions learnt from for each agent step, and in an iteration of one step.
-        max_steps: agent steps after which a run gives up.
-        milestone: a second mean return whose first reaching is recorded, or None.
-        checkpoint_every: agent steps between checkpoints.
-        checkpoint_replay: whether a checkpoint holds the replay; without it a resumed run refills it first.
-    """
-
-    env_name: str
-    stop_reward: float | None
-    run_name: str
-    replay_size: int
-    replay_initial: int
-    target_net_sync: int
-    epsilon_frames: int
-    epsilon_start: float
-    epsilon_final: float
-    learning_rate: float
-    gamma: float
-    batch_size: int
-    max_steps: int = 50_000_000
-    milestone: float | None = None
-    checkpoint_every: int = 20_000
-    checkpoint_replay: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("epsilon_start", "epsilon_final", "gamma"):
-            _require(0.0 <= getattr(self, name) <= 1.0, self, name, "between 0 and 1")
-        counts = (
-            "replay_size",
-            "replay_initial",
-            "target_net_sync",
-            "epsilon_frames",
-            "batch_size",
-            "max_steps",
-        )
-        for name in (*counts, "checkpoint_every"):
-            _require(getattr(self, name) >= 1, self, name, "at least 1")
-        _require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0, and 1e30 at most")
-        for name in ("stop_reward", "milestone"):
-            bound = getattr(self, name)
-            _require(bound is None or math.isfinite(bound), self, name, "a finite number, or none")
-        _require(
-            self.replay_initial <= self.replay_size, self, "replay_initial", f"at most replay_size, {self.replay_size}"
-        )
-        _require(
-            self.batch_size <= self.replay_initial, self, "batch_size", f"at most replay_initial, {self.replay_initial}"
-        )
-        _require(
-            self.max_steps > self.replay_initial, self, "max_steps", f"above replay_initial, {self.replay_initial}"
-        )
-        fits = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
-        _require(fits is not None, self, "run_name", "1 to 100 letters, digits, '.', '_' and '-': it names a folder")
-
-
-def _require(condition: bool, params: Hyperparameters, name: str, allowed: str) -> None:
-    if not condition:
-        raise ValueError(f"{name} is {getattr(params, name)!r}; it has to be {allowed}")
-
-
-_BREAKOUT = Hyperparameters(
-    env_name="BreakoutNoFrameskip-v4",
-    stop_reward=500.0,
-    run_name="breakout",
-    replay_size=1_000_000,
-    replay_initial=50_000,
-    target_net_sync=10_000,
-    epsilon_frames=10**6,
-    epsilon_start=1.0,
-    epsilon_final=0.1,
-    learning_rate=0.00025,
-    gamma=0.99,
-    batch_size=32,
-)
-
-HYPERPARAMS = {
-    "pong": Hyperparameters(
-        env_name="PongNoFrameskip-v4",
-        stop_reward=18.0,
-        run_name="pong",
-        replay_size=100_000,
-        replay_initial=10_000,
-        target_net_sync=1_000,
-        epsilon_frames=10**5,
-        epsilon_start=1.0,
-        epsilon_final=0.02,
-        learning_rate=0.0001,
-        gamma=0.99,
-        batch_size=32,
-        max_steps=2_000_000,
-        milestone=17.0,
-    ),
-    "breakout-small": dataclasses.replace(
-        _BREAKOUT,
-        run_name="breakout-small",
-        replay_size=300_000,
-        replay_initial=20_000,
-        target_net_sync=1_000,
-        learning_rate=0.0001,
-        batch_size=64,
-    ),
-    "breakout": _BREAKOUT,
-    "invaders": dataclasses.replace(_BREAKOUT, env_name="SpaceInvadersNoFrameskip-v4", run_name="invaders"),
-}
 
 
 def unpack_batch(
@@ -264,7 +153,7 @@ def batch_generator(
 
 def setup_ignite(
     engine: Engine,
-    params: Hyperparameters,
+    params: RunParameters,
     exp_source: Any,
     run_name: str,
     extra_metrics: Sequence[str] = (),
@@ -305,20 +194,20 @@ def setup_ignite(
     stopper = Stopper(steps, args.stop_after or params.max_steps, args.time_limit)
     speed = timing.Speed(exp_source, steps)
     state = {"source": exp_source, "episodes": episodes, **(save or {})}
-    if not params.checkpoint_replay:
+    if not getattr(params, "checkpoint_replay", True):
         state.pop("replay", None)
 
     content = checkpoint.newest(run.checkpoints) if args.resume else None
     if content is not None:
         checkpoint.restore(state, content)
         log.info("Resumed at step %s.", f"{steps():,}")
-    elif args.resume and telemetry.last_step(run.path) > params.replay_initial:
+    elif args.resume and telemetry.last_step(run.path) > params.warm_up:
         raise UsageError(f"{run.path} has learnt, but has no checkpoint any more; start a new run")
     elif args.resume:
         log.info("Nothing had been learnt yet: the run starts again from its beginning.")
     if steps() >= stopper.step_limit:
         raise UsageError(f"{run.path} is at step {steps():,} already; give --stop-after more than that")
-    warm_up = 0 if content is not None and "replay" in content else params.replay_initial
+    warm_up = 0 if content is not None and "replay" in content else params.warm_up
     # Only now, when nothing can be refused any more, is a file of the run changed.
     files.load_state_dict(content["files"] if content is not None else {})
     board = telemetry.TensorBoard(run.path)
@@ -360,8 +249,7 @@ def setup_ignite(
         engine_state: Any = engine.state
         engine_state.stopped = stopped
         run.write_json("result.json", telemetry.result(engine, stopped, episodes, speed))
-        envs = getattr(exp_source, "pool", ())
-        frame_skip = atari_wrappers.frame_skip(envs[0]) if envs else 1
+        frame_skip = getattr(exp_source, "frame_skip", 1)
         checkpoints = None if save is None else run.checkpoints
         console.log_result(engine, stopped, episodes, speed, frame_skip, checkpoints)
         board.close()

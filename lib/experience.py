@@ -24,7 +24,7 @@ import torch
 from ptan.experience import ExperienceFirstLast
 
 from lib import memory, packing
-from lib.atari_wrappers import FrameStack
+from lib.atari_wrappers import FrameStack, frame_skip
 from lib.errors import UsageError
 from lib.timing import Stopwatch, since_process_start
 
@@ -95,6 +95,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
     Attributes:
         steps_done: agent steps so far, over all environments.
         clock: seconds spent in "act" and in "environment".
+        frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
         on_step: called after every agent step, those included that bring an environment back; None for nothing.
     """
 
@@ -108,6 +109,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         self.steps_done = 0
         self.clock = Stopwatch()
         self.on_step: Callable[[], Any] | None = None
+        self.frame_skip = frame_skip(self.pool[0])
         self._slots = [_Slot(env) for env in self.pool]
         self._ready: deque[ExperienceFirstLast] = deque()
         self._episodes: list[Episode] = []

@@ -8,7 +8,7 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,11 +17,11 @@ from ignite.engine import State
 from tqdm import tqdm
 
 from lib import checkpoint, console, memory, runs
-from lib.common import HYPERPARAMS, Hyperparameters
 from lib.errors import Fault, UsageError
+from lib.hyperparameters import HYPERPARAMS, RunParameters
 from lib.stopping import EXIT_CODES, Interrupted
 
-Train = Callable[[Hyperparameters, runs.RunOptions], State]
+Train = Callable[[Any, runs.RunOptions], State]
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,15 +29,17 @@ class Parser(argparse.ArgumentParser):
 
     Attributes:
         common: names of the options that every script has; all others are the script's own knobs.
+        hyperparams: those of the games, by name.
     """
 
     common: frozenset[str] = frozenset()
+    hyperparams: Mapping[str, RunParameters] = HYPERPARAMS
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
 
 
-def parser(doc: str | None) -> Parser:
+def parser(doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARAMS) -> Parser:
     """The common options; a script adds its own to what this returns, and they reach it as `options.knobs`."""
     summary = (doc or "").split("\n\n")[0]
     made = Parser(description=summary, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
@@ -45,7 +47,7 @@ def parser(doc: str | None) -> Parser:
     options = (
         group.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
-        group.add_argument("--game", metavar="G", help=f"hyperparameters: {', '.join(HYPERPARAMS)} (default: pong)"),
+        group.add_argument("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: pong)"),
         group.add_argument("--env-id", metavar="ID", help="another gymnasium id, with --game's hyperparameters"),
         group.add_argument("--seed", metavar="N", type=seed, help="seed of everything random (default: 1)"),
         group.add_argument("--set", metavar="FIELD=VALUE", action="append", help="a hyperparameter; may be repeated"),
@@ -55,6 +57,7 @@ def parser(doc: str | None) -> Parser:
         group.add_argument("--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)"),
         group.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode"),
     )
+    made.hyperparams = hyperparams
     made.common = frozenset(option.dest for option in options)
     return made
 
@@ -97,7 +100,7 @@ def prepare(seed: int) -> None:
     checkpoint.seed_everything(seed)
 
 
-def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperparameters, runs.RunOptions]:
+def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Any, runs.RunOptions]:
     """Hyperparameters and options from the command line, and from the run where one is resumed.
 
     Raises:
@@ -117,12 +120,12 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Hyperp
         # Parsed again on top of None for each knob, to learn which were asked for and which are defaults.
         asked = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         knobs = {name: asked[name] for name in knobs}
-        params = _resumed(given, env_id, overrides, knobs, script)
+        params = _resumed(parser.hyperparams, given, env_id, overrides, knobs, script)
     else:
-        params = _new(given.setdefault("game", "pong"), env_id, overrides)
-        if "stop_after" in given and given["stop_after"] <= params.replay_initial:
+        params = _new(parser.hyperparams, given.setdefault("game", "pong"), env_id, overrides)
+        if "stop_after" in given and given["stop_after"] <= params.warm_up:
             raise UsageError(
-                f"--stop-after {given['stop_after']} lies within the warm-up of {params.replay_initial} steps; "
+                f"--stop-after {given['stop_after']} lies within the warm-up of {params.warm_up} steps; "
                 "give more, or a smaller --set replay_initial=N"
             )
     return params, runs.RunOptions(**given, knobs=knobs)
@@ -150,14 +153,14 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def override(params: Hyperparameters, assignments: list[str]) -> Hyperparameters:
+def override(params: RunParameters, assignments: list[str]) -> Any:
     """Apply "field=value" strings.
 
     Raises:
         UsageError: a field is unknown, or a value is not of its type or range.
     """
-    fields = typing.get_type_hints(Hyperparameters)
-    values = {}
+    fields = typing.get_type_hints(type(params))
+    values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals or name not in fields:
@@ -232,10 +235,12 @@ def _whole(text: str) -> int:
         return int(value)
 
 
-def _new(game: str, env_id: str | None, overrides: list[str]) -> Hyperparameters:
-    if game not in HYPERPARAMS:
-        raise UsageError(f"unknown game {game!r}; choose one of {', '.join(HYPERPARAMS)}, or use --env-id")
-    params = HYPERPARAMS[game]
+def _new(
+    hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None, overrides: list[str]
+) -> RunParameters:
+    if game not in hyperparams:
+        raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
+    params = hyperparams[game]
     if env_id is not None:
         # Another environment has another bound; until --set stop_reward names it, only a limit ends the run.
         name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)
@@ -247,19 +252,21 @@ def _new(game: str, env_id: str | None, overrides: list[str]) -> Hyperparameters
 
 
 def _resumed(
+    hyperparams: Mapping[str, RunParameters],
     given: dict[str, Any],
     env_id: str | None,
     overrides: list[str],
     knobs: dict[str, Any],
     script: str,
-) -> Hyperparameters:
+) -> RunParameters:
     """The run's hyperparameters; completes `given` and `knobs` from it, and refuses whatever differs."""
     run = given["resume"]
     recorded = runs.read_params(run)
     if recorded["script"] != script:
         raise UsageError(f"{run} was made by {recorded['script']}.py; resume it with that script, not {script}.py")
     try:
-        params = Hyperparameters(**recorded["hyperparameters"])
+        kind = type(next(iter(hyperparams.values())))
+        params = kind(**recorded["hyperparameters"])
     except (TypeError, ValueError) as error:
         raise UsageError(
             f"{run} was made by another version of this project ({recorded['sessions'][0]['commit']}): {error}"

@@ -59,6 +59,7 @@ class Players:
             raise UsageError(f"{players} players need an environment each, and there are {len(source.pool)}")
         start_server()
         self.pool = source.pool
+        self.frame_skip = source.frame_skip
         self.agent = source.agent
         self.steps_done = 0
         self.clock = Stopwatch()

@@ -156,6 +156,11 @@ class FinalStates(VectorWrapper):
         return states, rewards.astype(np.float32), terminations, truncations, infos
 
 
+def frame_skip(envs: VectorEnv) -> int:
+    """How many frames of the emulator an agent step lasts; 1 for what is no Atari game."""
+    return FRAME_SKIP if isinstance(envs.unwrapped, AtariVectorEnv) else 1
+
+
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:
     """An own seed for each environment: 31 bits hashed from the seed and the environment's number."""
     return np.array(

@@ -107,6 +107,25 @@ class Chain(gym.Env):
         return np.eye(self.length, dtype=np.float32)[self.s]
 
 
+class Bandit(gym.Env):
+    """Three lotteries in turn at random, each with one action of three that wins 1; an episode is one step."""
+
+    WINS = (2, 0, 1)
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0.0, 1.0, (3,), np.float32)
+        self.action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.which = int(self.np_random.integers(3))
+        return np.eye(3, dtype=np.float32)[self.which], {}
+
+    def step(self, action):
+        reward = float(action == self.WINS[self.which])
+        return np.eye(3, dtype=np.float32)[self.which], reward, True, False, {}
+
+
 class Catch(gym.Env):
     """A ball falls through a grid of pixels; a paddle at the bottom catches it (+1) or does not (-1)."""
 

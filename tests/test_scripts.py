@@ -23,7 +23,7 @@ BASELINE = Path("chapter09/01_baseline.py")
 STEPS = {"02_n_envs": 3, "03_parallel": 4, "04_wrappers": 3}  # an iteration, where it is not one
 # The scripts find the toy environments and this Python as a person's shell would.
 ENVIRONMENT = os.environ | {
-    "PYTHONPATH": str(PROJECT / "tests"),
+    "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 CATCH = ("--env-id", "fakes:Catch-v0", "--set", "replay_initial=700", "--set", "replay_size=2000")
@@ -337,6 +337,25 @@ def test_the_replay_ratio_asked_for_is_the_one_that_is_held(tmp_path, ratio, ite
         [measured] = accumulator.Scalars("train/replay_ratio")
         assert measured.value == pytest.approx(ratio)
         assert accumulator.Scalars("train/policy_lag")[0].value <= 24
+
+
+PPO = Path("distributed/01_ppo.py")
+SMALL = ("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128")
+
+
+@pytest.mark.parametrize("env_id", ["fakes:Catch-v0", "PongNoFrameskip-v4"])
+def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id):
+    settings = [option for assignment in SMALL for option in ("--set", assignment)]
+    for runs_dir, stops in ((tmp_path / "one", [640]), (tmp_path / "two", [256, 640])):
+        for stop in stops:
+            start = ("--resume", folder(runs_dir)) if runs_dir.exists() else ("--env-id", env_id, *settings)
+            start += () if runs_dir.exists() else ("--runs-dir", runs_dir)
+            process = run(PPO, *start, "--stop-after", stop, "--quiet")
+            assert process.returncode == 0, process.stderr
+            assert f"Stopped at step {stop}: step limit." in process.stdout
+    one, two = (folder(tmp_path / name) for name in ("one", "two"))
+    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
+    assert episodes_of(one) == episodes_of(two)
 
 
 FAILING = ("--set", "replay_initial=700", "--set", "replay_size=2000", "--quiet")

@@ -1,0 +1,53 @@
+#!/usr/bin/env python3
+"""Proximal policy optimisation on native environments: rollouts of many games at once, learnt from and thrown away.
+
+Idea    no replay: sixteen games that step together in native threads, a rollout of all, some epochs of minibatches
+Parent  none: it is the root of this chapter
+Keeps   nothing: it is the root
+Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347
+Run     ./01_ppo.py --cuda
+Read    lib/ppo.py, then lib/vector_env.py
+"""
+
+from pathlib import Path
+
+import torch
+from ignite.engine import Engine
+
+from lib import common, hyperparameters, options, ppo, vector_env
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, params.envs)
+    model = ppo.Model(envs.single_observation_space, envs.single_action_space.n).to(args.device)
+    agent = ppo.Agent(model, args.device)
+    sampler = ppo.Sampler(envs, agent, params.rollout, args.seed)
+    optimizer = torch.optim.Adam(model.parameters(), lr=params.learning_rate, eps=1e-5, fused=True)
+    trainer = ppo.Trainer(
+        model,
+        optimizer,
+        minibatch=params.minibatch,
+        epochs=params.epochs,
+        gamma=params.gamma,
+        lam=params.lam,
+        clip=params.clip,
+        entropy=params.entropy,
+        gradient_norm=params.gradient_norm,
+        kl_target=params.kl_target,
+        device=args.device,
+    )
+
+    def process_batch(engine, rollout):
+        return trainer.update(rollout)
+
+    engine = Engine(process_batch)
+    save = {"net": model, "optimizer": optimizer}
+    common.setup_ignite(engine, params, sampler, NAME, args=args, save=save)
+    return engine.run(ppo.rollouts(sampler, model))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__, hyperparameters.PPO_HYPERPARAMS)
+    options.main(train, parser, NAME)

@@ -1,0 +1,214 @@
+"""What each game is learnt with. Changed only by `dataclasses.replace`, which checks every field again."""
+
+import dataclasses
+import math
+import re
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RunParameters:
+    """What every way to learn a game needs.
+
+    Attributes:
+        env_name: gymnasium id.
+        stop_reward: mean return of the last 100 training episodes that counts as solved; None for nothing does.
+        run_name: part of the run folder's name.
+        learning_rate: Adam's.
+        gamma: discount factor of a step.
+        max_steps: agent steps after which a run gives up.
+        milestone: a second mean return whose first reaching is recorded, or None.
+        checkpoint_every: agent steps between checkpoints.
+    """
+
+    env_name: str
+    stop_reward: float | None
+    run_name: str
+    learning_rate: float
+    gamma: float
+    max_steps: int = 50_000_000
+    milestone: float | None = None
+    checkpoint_every: int = 20_000
+
+    @property
+    def warm_up(self) -> int:
+        """Agent steps before learning begins."""
+        return 0
+
+    def __post_init__(self) -> None:
+        _within(self, 0.0, 1.0, "gamma")
+        _at_least(self, 1, "max_steps", "checkpoint_every")
+        _require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0, and 1e30 at most")
+        for name in ("stop_reward", "milestone"):
+            bound = getattr(self, name)
+            _require(bound is None or math.isfinite(bound), self, name, "a finite number, or none")
+        fits = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
+        _require(fits is not None, self, "run_name", "1 to 100 letters, digits, '.', '_' and '-': it names a folder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Hyperparameters(RunParameters):
+    """DQN's, as in the book.
+
+    Attributes:
+        replay_size: transitions that the replay holds.
+        replay_initial: agent steps of random play before learning.
+        target_net_sync: agent steps of learning between copies of the network to the target network.
+        epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
+        batch_size: transitions learnt from for each agent step, and in an iteration of one step.
+        checkpoint_replay: whether a checkpoint holds the replay; without it a resumed run refills it first.
+    """
+
+    replay_size: int
+    replay_initial: int
+    target_net_sync: int
+    epsilon_frames: int
+    epsilon_start: float
+    epsilon_final: float
+    batch_size: int
+    checkpoint_replay: bool = True
+
+    @property
+    def warm_up(self) -> int:
+        return self.replay_initial
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
+        _at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
+        _require(
+            self.replay_initial <= self.replay_size, self, "replay_initial", f"at most replay_size, {self.replay_size}"
+        )
+        _require(
+            self.batch_size <= self.replay_initial, self, "batch_size", f"at most replay_initial, {self.replay_initial}"
+        )
+        _require(
+            self.max_steps > self.replay_initial, self, "max_steps", f"above replay_initial, {self.replay_initial}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PPOHyperparameters(RunParameters):
+    """Proximal policy optimisation's; see lib.ppo.
+
+    Attributes:
+        envs: environments that step together.
+        rollout: steps of each between two updates.
+        minibatch: transitions of one step of the optimizer; it divides envs * rollout.
+        epochs: how often a rollout is learnt from.
+        lam: lambda of the advantage estimates.
+        clip: how far the policy's ratio counts.
+        entropy: weight of the entropy.
+        gradient_norm: of the clipped gradient.
+        kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
+    """
+
+    envs: int = 16
+    rollout: int = 64
+    minibatch: int = 256
+    epochs: int = 4
+    lam: float = 0.95
+    clip: float = 0.1
+    entropy: float = 0.01
+    gradient_norm: float = 1.0
+    kl_target: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _within(self, 0.0, 1.0, "lam", "clip")
+        _at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
+        size = self.envs * self.rollout
+        fitting = ", ".join(str(n) for n in range(2, size + 1) if size % n == 0)
+        _require(
+            self.minibatch > 1 and size % self.minibatch == 0,
+            *(self, "minibatch", f"a divisor of envs * rollout, {size}: one of {fitting}"),
+        )
+        _require(self.entropy >= 0.0, self, "entropy", "at least 0")
+        _require(self.gradient_norm > 0.0, self, "gradient_norm", "above 0")
+        _require(self.kl_target is None or self.kl_target > 0.0, self, "kl_target", "above 0, or none")
+
+
+def _within(params: RunParameters, low: float, high: float, *names: str) -> None:
+    for name in names:
+        _require(low <= getattr(params, name) <= high, params, name, f"between {low:g} and {high:g}")
+
+
+def _at_least(params: RunParameters, low: int, *names: str) -> None:
+    for name in names:
+        _require(getattr(params, name) >= low, params, name, f"at least {low}")
+
+
+def _require(condition: bool, params: RunParameters, name: str, allowed: str) -> None:
+    if not condition:
+        raise ValueError(f"{name} is {getattr(params, name)!r}; it has to be {allowed}")
+
+
+_BREAKOUT = Hyperparameters(
+    env_name="BreakoutNoFrameskip-v4",
+    stop_reward=500.0,
+    run_name="breakout",
+    replay_size=1_000_000,
+    replay_initial=50_000,
+    target_net_sync=10_000,
+    epsilon_frames=10**6,
+    epsilon_start=1.0,
+    epsilon_final=0.1,
+    learning_rate=0.00025,
+    gamma=0.99,
+    batch_size=32,
+)
+
+HYPERPARAMS = {
+    "pong": Hyperparameters(
+        env_name="PongNoFrameskip-v4",
+        stop_reward=18.0,
+        run_name="pong",
+        replay_size=100_000,
+        replay_initial=10_000,
+        target_net_sync=1_000,
+        epsilon_frames=10**5,
+        epsilon_start=1.0,
+        epsilon_final=0.02,
+        learning_rate=0.0001,
+        gamma=0.99,
+        batch_size=32,
+        max_steps=2_000_000,
+        milestone=17.0,
+    ),
+    "breakout-small": dataclasses.replace(
+        _BREAKOUT,
+        run_name="breakout-small",
+        replay_size=300_000,
+        replay_initial=20_000,
+        target_net_sync=1_000,
+        learning_rate=0.0001,
+        batch_size=64,
+    ),
+    "breakout": _BREAKOUT,
+    "invaders": dataclasses.replace(_BREAKOUT, env_name="SpaceInvadersNoFrameskip-v4", run_name="invaders"),
+}
+
+_PPO_BREAKOUT = PPOHyperparameters(
+    env_name="BreakoutNoFrameskip-v4",
+    stop_reward=400.0,
+    run_name="breakout",
+    learning_rate=5e-4,
+    gamma=0.99,
+    checkpoint_every=100_000,
+)
+
+PPO_HYPERPARAMS = {
+    "pong": PPOHyperparameters(
+        env_name="PongNoFrameskip-v4",
+        stop_reward=18.0,
+        run_name="pong",
+        learning_rate=5e-4,
+        gamma=0.99,
+        max_steps=10_000_000,
+        milestone=17.0,
+        checkpoint_every=100_000,
+    ),
+    "breakout": _PPO_BREAKOUT,
+    "freeway": dataclasses.replace(
+        _PPO_BREAKOUT, env_name="FreewayNoFrameskip-v4", run_name="freeway", stop_reward=30.0
+    ),
+}

@@ -1,0 +1,504 @@
+"""Proximal policy optimisation, Schulman et al. (2017), https://arxiv.org/abs/1707.06347, in four parts:
+
+    Model     from states to action logits and values
+    Agent     acts: from the states of all environments to their actions
+    Sampler   steps the environments with the agent, and gives rollouts
+    Trainer   learns from a rollout
+
+Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
+"""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from torch import nn
+from torch.nn import functional as F
+
+from lib.experience import Episode, episode_seed, pack_episodes, unpack_episodes
+from lib.timing import Stopwatch, since_process_start
+from lib.vector_env import frame_skip
+
+log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class Rollout:
+    """T steps of N environments.
+
+    Attributes:
+        states: (T, N, ...) as the model wants them.
+        actions: (T, N) int64; log_probs: (T, N) float32, of the actions when they were chosen.
+        values: (T, N) float32, of the states; next_values: of the states that followed, those that ended an episode
+            included.
+        rewards: (T, N) float32.
+        terminated: (T, N) bool, whether nothing follows; ended: whether the episode ended, be it by truncation.
+    """
+
+    states: torch.Tensor
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    values: torch.Tensor
+    next_values: torch.Tensor
+    rewards: torch.Tensor
+    terminated: torch.Tensor
+    ended: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.actions.numel()
+
+
+def advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
+    """Generalised advantage estimates, Schulman et al. (2016), https://arxiv.org/abs/1506.02438, equation 16.
+
+    A truncated episode is bootstrapped from the value of its last state, a terminated one from 0.
+
+    Returns:
+        (T, N) float32.
+    """
+    deltas = rollout.rewards + gamma * rollout.next_values.masked_fill(rollout.terminated, 0.0) - rollout.values
+    follows = gamma * lam * (~rollout.ended).float()
+    estimates = torch.empty_like(deltas)
+    after = torch.zeros_like(deltas[0])
+    for step in reversed(range(len(deltas))):
+        after = deltas[step] + follows[step] * after
+        estimates[step] = after
+    return estimates
+
+
+def policy_loss(
+    log_probs: torch.Tensor, old_log_probs: torch.Tensor, estimates: torch.Tensor, clip: float
+) -> torch.Tensor:
+    """The clipped surrogate objective, Schulman et al. (2017), equation 7, to be minimised.
+
+    Args:
+        log_probs, old_log_probs: (batch,) of the actions taken, now and when they were chosen.
+        estimates: (batch,) advantages.
+        clip: the paper's epsilon.
+    """
+    ratio = (log_probs - old_log_probs).exp()
+    return -torch.min(ratio * estimates, ratio.clamp(1.0 - clip, 1.0 + clip) * estimates).mean()
+
+
+class Model(nn.Module):
+    """Action logits and values: images by the convolutions of Mnih et al. (2013), all else by two layers of 64.
+
+    Args:
+        space: of a state; images are (channels, height, width) uint8, but come with the channels last.
+        n_actions: how many actions there are.
+
+    Attributes:
+        mean, scale: what is subtracted from a state, and what that is then multiplied by; see `look_at`.
+        return_mean, return_std: of all returns so far; the last layer gives values in these terms; see `expect`.
+    """
+
+    def __init__(self, space: spaces.Box, n_actions: int):
+        super().__init__()
+        self.images = len(space.shape) == 3
+        if self.images:
+            channels, height, width = space.shape
+            self.layout: tuple[int, ...] = (height, width, channels)
+            convolutions = nn.Sequential(
+                *(nn.Conv2d(channels, 16, kernel_size=8, stride=4), nn.ReLU()),
+                *(nn.Conv2d(16, 32, kernel_size=4, stride=2), nn.ReLU(), nn.Flatten()),
+            )
+            with torch.no_grad():
+                size = convolutions(torch.zeros(1, *space.shape)).shape[1]
+            self.body = nn.Sequential(convolutions, nn.Linear(size, 256), nn.ReLU())
+            features = 256
+        else:
+            self.layout = space.shape
+            size, features = math.prod(space.shape), 64
+            self.body = nn.Sequential(
+                *(nn.Flatten(), nn.Linear(size, features), nn.Tanh(), nn.Linear(features, features), nn.Tanh())
+            )
+        self.policy = nn.Linear(features, n_actions)
+        self.value = nn.Linear(features, 1)
+        self.mean: torch.Tensor
+        self.scale: torch.Tensor
+        self.register_buffer("mean", torch.zeros(self.layout))
+        self.register_buffer("scale", torch.ones(()))
+        self.return_mean: torch.Tensor
+        self.return_std: torch.Tensor
+        self.register_buffer("return_mean", torch.zeros(()))
+        self.register_buffer("return_std", torch.ones(()))
+        self.returns_seen: torch.Tensor
+        self.register_buffer("returns_seen", torch.zeros(()))
+        for module in self.body.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                _orthogonal(module, math.sqrt(2))
+        _orthogonal(self.policy, 0.01)
+        _orthogonal(self.value, 1.0)
+
+    def look_at(self, states: torch.Tensor) -> None:
+        """Normalise from now on by these states: by the mean of each pixel, and one scale for all.
+
+        Args:
+            states: (batch, *layout).
+        """
+        states = states.float()
+        self.mean.copy_(states.mean(0))
+        self.scale.copy_(1.0 / (states - self.mean).std().clamp(min=1e-3))
+
+    @torch.no_grad()
+    def expect(self, returns: torch.Tensor) -> None:
+        """Have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
+
+        All values stay as they are: van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9.
+
+        Args:
+            returns: new ones, of any shape.
+        """
+        old_mean, old_std, old = self.return_mean.clone(), self.return_std.clone(), self.returns_seen.clone()
+        new = returns.numel()
+        total = old + new
+        gap = returns.mean() - old_mean
+        variance = old / total * old_std**2 + new / total * returns.var(correction=0) + old * new / total**2 * gap**2
+        self.returns_seen.copy_(total)
+        self.return_mean.add_(gap * new / total)
+        self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
+        self.value.weight.mul_(old_std / self.return_std)
+        self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
+
+    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and values.
+
+        Args:
+            states: (batch, *layout), any number type.
+
+        Returns:
+            (batch, n_actions) and (batch,), float32.
+        """
+        states = (states.float() - self.mean) * self.scale
+        features = self.body(states.permute(0, 3, 1, 2) if self.images else states)
+        values = self.value(features).float().squeeze(-1) * self.return_std + self.return_mean
+        return self.policy(features).float(), values
+
+
+def _orthogonal(layer: nn.Module, gain: float) -> None:
+    assert isinstance(layer, nn.Conv2d | nn.Linear)
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+
+
+class Agent:
+    """Draws actions from the model's policy.
+
+    Args:
+        model: of which one copy acts here.
+        device: where it is.
+    """
+
+    def __init__(self, model: Model, device: torch.device | str = "cpu"):
+        self.model = model
+        self.device = device
+
+    @torch.no_grad()
+    def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Choose.
+
+        Args:
+            states: (N, *layout).
+
+        Returns:
+            actions (N,) int64, their log_probs and the states' values (N,) float32, on the CPU.
+        """
+        logits, values = self.model(states.to(self.device))
+        log_probs = F.log_softmax(logits, dim=1)
+        # The largest of the logits, each with Gumbel noise, is a draw from their softmax.
+        actions = (log_probs - torch.empty_like(log_probs).exponential_().log()).argmax(1)
+        return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
+
+    @torch.no_grad()
+    def values(self, states: torch.Tensor) -> torch.Tensor:
+        """The states' values (N,) float32, on the CPU."""
+        return self.model(states.to(self.device))[1].cpu()
+
+
+class Sampler:
+    """Steps environments with an agent.
+
+    Args:
+        envs: of lib.vector_env: reset in the step that ends an episode.
+        agent: an Agent, or another callable like it.
+        steps: of each environment in a rollout.
+        seed: what the environments' seeds are derived from.
+
+    Attributes:
+        steps_done: agent steps so far, over all environments.
+        clock: seconds spent in "act", "environment" and "store".
+        frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
+        on_step: called with the agent steps of a step of all environments; None for nothing.
+    """
+
+    PARTS = ("act", "environment", "store")
+    RESTART = (
+        500_000  # agent steps after which all environments begin anew, as a resumed run plays again what lies behind
+    )
+
+    def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0):
+        self.envs = envs
+        self.agent = agent
+        self.steps = steps
+        self.seed = seed
+        self.frame_skip = frame_skip(envs)
+        self.steps_done = 0
+        self.clock = Stopwatch()
+        self.on_step: Callable[[int], Any] | None = None
+        space = envs.single_observation_space
+        assert isinstance(space, spaces.Box)
+        self._images = len(space.shape) == 3
+        self._state: torch.Tensor | None = None
+        self._began = 0  # steps done when all environments began anew
+        self._taken: list[np.ndarray] = []  # the actions since then
+        self._episodes: list[Episode] = []
+
+    def __iter__(self) -> Iterator[Rollout]:
+        """Rollouts without end; the tensors of one are used again for the next."""
+        rollout = self._empty()
+        while True:
+            if self._state is None or self.steps_done - self._began >= self.RESTART:
+                self._begin(self.steps_done)
+            self._sample(rollout)
+            yield rollout
+
+    def _begin(self, step: int) -> None:
+        with self.clock("environment"):
+            states, _ = self.envs.reset(seed=episode_seed(self.seed, 0, step))
+        self._state, self._began, self._taken = self._laid_out(states), step, []
+
+    def _empty(self) -> Rollout:
+        size = (self.steps, self.envs.num_envs)
+        state = self._laid_out(np.zeros((1, *self.envs.single_observation_space.shape), self._dtype))  # type: ignore[misc]
+        return Rollout(
+            states=torch.empty(*size, *state.shape[1:], dtype=state.dtype),
+            actions=torch.empty(size, dtype=torch.int64),
+            terminated=torch.empty(size, dtype=torch.bool),
+            ended=torch.empty(size, dtype=torch.bool),
+            **{name: torch.empty(size) for name in ("log_probs", "values", "next_values", "rewards")},
+        )
+
+    @property
+    def _dtype(self) -> Any:
+        dtype = self.envs.single_observation_space.dtype
+        return np.float32 if dtype == np.float64 else dtype
+
+    def _laid_out(self, states: np.ndarray) -> torch.Tensor:
+        tensor = torch.from_numpy(states.astype(self._dtype, copy=False))
+        return tensor.permute(0, 2, 3, 1) if self._images else tensor
+
+    def _sample(self, rollout: Rollout) -> None:
+        assert self._state is not None
+        for t in range(self.steps):
+            with self.clock("store"):
+                rollout.states[t].copy_(self._state)
+            with self.clock("act"):
+                actions, rollout.log_probs[t], rollout.values[t] = self.agent(rollout.states[t])
+            with self.clock("environment"):
+                states, rewards, terminated, truncated, infos = self.envs.step(actions.numpy())
+            with self.clock("store"):
+                rollout.actions[t] = actions
+                rollout.rewards[t] = torch.from_numpy(rewards)
+                rollout.terminated[t] = torch.from_numpy(terminated)
+                rollout.ended[t] = torch.from_numpy(terminated | truncated)
+                self._state = self._laid_out(states)
+                self._taken.append(actions.numpy().astype(np.uint8))
+            self.steps_done += self.envs.num_envs
+            if self.on_step is not None:
+                self.on_step(self.envs.num_envs)
+            if "final_obs" in infos:
+                self._end(infos)
+                if truncated.any():
+                    with self.clock("act"):
+                        which = torch.from_numpy(truncated)
+                        final = self._laid_out(infos["final_obs"])[which].contiguous()
+                        rollout.next_values[t, which] = self.agent.values(final)
+        with self.clock("act"):
+            last = self.agent.values(self._state.contiguous())
+        # What followed a step is what the next one began with, but for the truncated, whose value is there already.
+        after = torch.cat([rollout.values[1:], last[None]])
+        truncated_steps = rollout.ended & ~rollout.terminated
+        rollout.next_values.copy_(torch.where(truncated_steps, rollout.next_values, after))
+
+    def _end(self, infos: dict[str, Any]) -> None:
+        for index in np.flatnonzero(infos["_episode"]):
+            total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
+            self._episodes.append(Episode(total, length, self.steps_done, since_process_start()))
+
+    def pop_episodes(self) -> list[Episode]:
+        """The episodes that ended since the last call, oldest first."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """What brings other environments to the same place: when all began anew, and the actions since then."""
+        return {
+            "steps_done": self.steps_done,
+            "began": self._began,
+            "actions": torch.from_numpy(np.array(self._taken, np.uint8)),
+            "state": None if self._state is None else self._state.clone(),
+            "episodes": pack_episodes(self._episodes),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin as the saved sampler did, and take the same actions; at half a million steps this takes a minute."""
+        self.steps_done = state["steps_done"]
+        self._episodes = unpack_episodes(state["episodes"])
+        if state["state"] is None:
+            return
+        self._begin(state["began"])
+        assert self._state is not None
+        for actions in state["actions"].numpy():
+            states, *_ = self.envs.step(actions.astype(np.int64))
+            self._state = self._laid_out(states)
+            self._taken.append(actions)
+        if not torch.equal(self._state, state["state"]):
+            log.warning(
+                "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
+                "continuation, but not bit for bit the uninterrupted one."
+            )
+
+
+def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
+    """All rollouts of a run but the first, which the model looks at to normalise the states, and forgets."""
+    every = iter(sampler)
+    if not sampler.steps_done:
+        model.look_at(next(every).states.flatten(0, 1))
+    yield from every
+
+
+class Trainer:
+    """Learns from rollouts by several epochs of minibatches.
+
+    Args:
+        model: what is trained.
+        optimizer: of its parameters; its learning rate is changed where there is a kl_target.
+        minibatch: transitions in one.
+        epochs: how often a rollout is gone through.
+        gamma, lam: of the advantages.
+        clip: of the policy's ratio.
+        entropy: weight of the entropy, which is maximised.
+        value: weight of the value loss.
+        gradient_norm: the gradient is scaled down to this norm at most.
+        kl_target: the learning rate is divided by 1.5 after an epoch that moved the policy by more than twice this
+            Kullback-Leibler divergence, and multiplied after one that moved it by less than half; None for never.
+        max_rate: where the learning rate stops to grow.
+        device: of the model.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        optimizer: torch.optim.Optimizer,
+        *,
+        minibatch: int,
+        epochs: int,
+        gamma: float,
+        lam: float,
+        clip: float,
+        entropy: float,
+        value: float = 0.5,
+        gradient_norm: float = 1.0,
+        kl_target: float | None = None,
+        max_rate: float = 1e-2,
+        device: torch.device | str = "cpu",
+    ):
+        self.model = model
+        self.optimizer = optimizer
+        self.minibatch = minibatch
+        self.epochs = epochs
+        self.gamma = gamma
+        self.lam = lam
+        self.clip = clip
+        self.entropy = entropy
+        self.value = value
+        self.gradient_norm = gradient_norm
+        self.kl_target = kl_target
+        self.max_rate = max_rate
+        self.device = device
+
+    def update(self, rollout: Rollout) -> dict[str, float]:
+        """Learn from a rollout.
+
+        Returns:
+            loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
+            beyond the clip), learning_rate.
+
+        Raises:
+            ValueError: the minibatch does not divide the rollout.
+        """
+        if len(rollout) % self.minibatch:
+            fitting = [n for n in range(1, len(rollout) + 1) if len(rollout) % n == 0]
+            raise ValueError(
+                f"a minibatch of {self.minibatch} does not divide the rollout of {len(rollout)}; "
+                f"give one of {', '.join(map(str, fitting))}"
+            )
+        estimates = advantages(rollout, self.gamma, self.lam)
+        targets = (estimates + rollout.values).flatten()
+        self.model.expect(targets.to(self.device))
+        states = rollout.states.flatten(0, 1)
+        actions, old_log_probs = rollout.actions.flatten(), rollout.log_probs.flatten()
+        estimates = estimates.flatten()
+        said: dict[str, list[float]] = {}
+        for _ in range(self.epochs):
+            kls = []
+            for batch in torch.randperm(len(rollout)).split(self.minibatch):
+                told = self._step(
+                    *(
+                        tensor.index_select(0, batch).to(self.device)
+                        for tensor in (states, actions, old_log_probs, estimates, targets)
+                    )
+                )
+                kls.append(told["kl"])
+                for name, number in told.items():
+                    said.setdefault(name, []).append(number)
+            self._adapt(sum(kls) / len(kls))
+        means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
+        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+
+    def _step(
+        self,
+        states: torch.Tensor,
+        actions: torch.Tensor,
+        old_log_probs: torch.Tensor,
+        estimates: torch.Tensor,
+        targets: torch.Tensor,
+    ) -> dict[str, float]:
+        logits, values = self.model(states)
+        every_log_prob = F.log_softmax(logits, dim=1)
+        log_probs = every_log_prob.gather(1, actions[:, None]).squeeze(1)
+        estimates = (estimates - estimates.mean()) / (estimates.std() + 1e-8)
+        of_policy = policy_loss(log_probs, old_log_probs, estimates, self.clip)
+        of_values = F.mse_loss(values, targets) / self.model.return_std**2
+        entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
+        loss = of_policy + self.value * of_values - self.entropy * entropy
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.gradient_norm)
+        self.optimizer.step()
+        with torch.no_grad():
+            moved = log_probs - old_log_probs
+            kl = (moved.exp() - 1.0 - moved).mean()  # http://joschu.net/blog/kl-approx.html
+            clipped = ((moved.exp() - 1.0).abs() > self.clip).float().mean()
+        return {
+            "loss": loss.item(),
+            "policy_loss": of_policy.item(),
+            "value_loss": of_values.item(),
+            "entropy": entropy.item(),
+            "kl": kl.item(),
+            "clipped": clipped.item(),
+        }
+
+    def _adapt(self, kl: float) -> None:
+        if self.kl_target is None:
+            return
+        factor = 1 / 1.5 if kl > 2 * self.kl_target else 1.5 if kl < self.kl_target / 2 else 1.0
+        for group in self.optimizer.param_groups:
+            group["lr"] = min(self.max_rate, group["lr"] * factor)

@@ -1,0 +1,292 @@
+import dataclasses
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from fakes import Bandit, Chain, Counting
+from lib import experience, ppo, vector_env
+from oracles import gae
+
+
+def vectorised(make, n):
+    envs = SyncVectorEnv([make] * n, autoreset_mode=AutoresetMode.SAME_STEP)
+    return RecordEpisodeStatistics(vector_env.FinalStates(envs))
+
+
+def rollout_of(rewards, values, next_values, terminated, ended):
+    shape = np.shape(rewards)
+    as_floats = {"rewards": rewards, "values": values, "next_values": next_values}
+    return ppo.Rollout(
+        states=torch.zeros(*shape, 1),
+        actions=torch.zeros(shape, dtype=torch.int64),
+        log_probs=torch.zeros(shape),
+        terminated=torch.tensor(terminated),
+        ended=torch.tensor(ended),
+        **{name: torch.tensor(numbers, dtype=torch.float32) for name, numbers in as_floats.items()},
+    )
+
+
+def test_advantages_worked_by_hand():
+    # The second step ends the episode by truncation: 8 counts, and nothing of the third step. The fourth terminates,
+    # and the 1000 that would follow is a decoy.
+    rollout = rollout_of(
+        rewards=[[1.0], [2.0], [3.0], [4.0]],
+        values=[[10.0], [20.0], [30.0], [40.0]],
+        next_values=[[20.0], [8.0], [40.0], [1000.0]],
+        terminated=[[False], [False], [False], [True]],
+        ended=[[False], [True], [False], [True]],
+    )
+    deltas = [1 + 0.5 * 20 - 10, 2 + 0.5 * 8 - 20, 3 + 0.5 * 40 - 30, 4 - 40]
+    expected = [deltas[0] + 0.5 * 0.2 * deltas[1], deltas[1], deltas[2] + 0.5 * 0.2 * deltas[3], deltas[3]]
+    assert ppo.advantages(rollout, 0.5, 0.2).flatten().tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_advantages_are_those_of_the_slow_twin(seed):
+    rng = np.random.default_rng(seed)
+    rewards, values, next_values = rng.normal(size=(3, 20, 4)).tolist()
+    ended = rng.random((20, 4)) < 0.2
+    terminated = (ended & (rng.random((20, 4)) < 0.5)).tolist()
+    rollout = rollout_of(rewards, values, next_values, terminated, ended.tolist())
+    expected = gae.advantages(rewards, values, next_values, terminated, ended.tolist(), 0.9, 0.7)
+    assert torch.allclose(ppo.advantages(rollout, 0.9, 0.7), torch.tensor(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        (1.1, 2.0, 2.2),
+        (1.5, 2.0, 2.4),  # clipped: no more to be won
+        (0.5, 2.0, 1.0),  # not clipped: this is to be mended
+        (1.5, -2.0, -3.0),
+        (0.5, -2.0, -1.6),
+    ],
+)
+def test_the_policy_loss_worked_by_hand(ratio, advantage, expected):
+    old = torch.tensor([-1.0, -2.0])
+    log_probs = old + torch.tensor([ratio, 1.0]).log()
+    loss = ppo.policy_loss(log_probs, old, torch.tensor([advantage, 4.0]), clip=0.2)
+    assert loss.item() == pytest.approx(-(expected + 4.0) / 2)
+
+
+class Fixed:
+    """An agent that takes action 0; a state's value is ten times its number."""
+
+    def __call__(self, states):
+        n = len(states)
+        return torch.zeros(n, dtype=torch.int64), torch.full((n,), -0.5), self.values(states)
+
+    def values(self, states):
+        return 10.0 * states[:, 0].float()
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_a_rollout_holds_what_happened_and_what_each_step_led_to(truncates):
+    sampler = ppo.Sampler(vectorised(lambda: Counting(3, truncates), 2), Fixed(), steps=4)
+    told = []
+    sampler.on_step = told.append
+    rollouts = iter(sampler)
+    for states, values, next_values, rewards, ended in (
+        ([0, 1, 2, 0], [0, 10, 20, 0], [10, 20, 30, 10], [1, 2, 3, 1], [0, 0, 1, 0]),
+        ([1, 2, 0, 1], [10, 20, 0, 10], [20, 30, 10, 20], [2, 3, 1, 2], [0, 1, 0, 0]),
+    ):
+        rollout = next(rollouts)
+        for index in range(2):
+            assert rollout.states[:, index, 0].tolist() == states
+            assert rollout.values[:, index].tolist() == values
+            assert rollout.rewards[:, index].tolist() == rewards
+            assert rollout.ended[:, index].tolist() == [bool(end) for end in ended]
+            assert rollout.terminated[:, index].tolist() == [bool(end) and not truncates for end in ended]
+            follows = ~rollout.terminated[:, index]
+            assert rollout.next_values[follows, index].tolist() == [
+                value for value, follow in zip(next_values, follows, strict=True) if follow
+            ]
+        assert rollout.log_probs.tolist() == [[-0.5] * 2] * 4
+    assert sampler.steps_done == 16
+    assert told == [2] * 8
+    assert [(episode.total, episode.length, episode.step) for episode in sampler.pop_episodes()] == [
+        *[(6.0, 3, 6)] * 2,
+        *[(6.0, 3, 12)] * 2,
+    ]
+    assert sampler.pop_episodes() == []
+
+
+def test_images_come_with_their_channels_last():
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    sampler = ppo.Sampler(envs, ppo.Agent(ppo.Model(envs.single_observation_space, 6)), steps=3, seed=4)
+    assert sampler.frame_skip == 4
+    rollout = next(iter(sampler))
+    assert rollout.states.shape == (3, 2, 84, 84, 4)
+    assert rollout.states.dtype == torch.uint8
+    twin = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    states, _ = twin.reset(seed=experience.episode_seed(4, 0, 0))
+    for t in range(3):
+        assert np.array_equal(rollout.states[t].numpy(), states.transpose(0, 2, 3, 1))
+        states, *_ = twin.step(rollout.actions[t].numpy())
+
+
+def fields(rollout):
+    return [getattr(rollout, field.name).clone() for field in dataclasses.fields(rollout)]
+
+
+@pytest.mark.parametrize("restart", [10**6, 40])
+def test_a_resumed_sampler_goes_on_bit_for_bit(monkeypatch, restart):
+    monkeypatch.setattr(ppo.Sampler, "RESTART", restart)
+    model = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
+
+    def sampler_of():
+        envs = vector_env.make_vector_env("PongNoFrameskip-v4", 3)
+        return ppo.Sampler(envs, ppo.Agent(model), steps=5, seed=2)
+
+    torch.manual_seed(3)
+    first = sampler_of()
+    rollouts = iter(first)
+    for _ in range(4):
+        next(rollouts)
+    state, generator = first.state_dict(), torch.get_rng_state()
+    expected = [fields(next(rollouts)) for _ in range(3)]
+    resumed = sampler_of()
+    resumed.load_state_dict(state)
+    torch.set_rng_state(generator)
+    rollouts = iter(resumed)
+    for rollout in expected:
+        assert all(torch.equal(a, b) for a, b in zip(rollout, fields(next(rollouts)), strict=True))
+    assert resumed.steps_done == first.steps_done == 105
+
+
+def test_environments_begin_anew_when_playing_again_would_take_too_long(monkeypatch):
+    monkeypatch.setattr(ppo.Sampler, "RESTART", 16)
+    sampler = ppo.Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
+    states = [rollout.states[:, 0, 0].tolist() for _, rollout in zip(range(4), sampler, strict=False)]
+    assert states == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]]
+    assert len(sampler.state_dict()["actions"]) == 8
+
+
+def test_environments_that_do_not_repeat_themselves_are_told_of(caplog):
+    sampler = ppo.Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
+    next(iter(sampler))
+    state = sampler.state_dict()
+    state["actions"] = state["actions"][:3]
+    ppo.Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4).load_state_dict(state)
+    assert "do not repeat themselves" in caplog.text
+
+
+def test_the_first_rollout_is_looked_at_and_forgotten_but_not_in_a_resumed_run():
+    model = ppo.Model(spaces.Box(0, 255, (1,), np.uint8), 2)
+    sampler = ppo.Sampler(vectorised(lambda: Counting(100), 2), ppo.Agent(model), steps=4)
+    assert next(ppo.rollouts(sampler, model)).states[:, 0, 0].tolist() == [4, 5, 6, 7]
+    assert model.mean.item() == 1.5
+    resumed = ppo.Sampler(vectorised(lambda: Counting(100), 2), ppo.Agent(model), steps=4)
+    resumed.load_state_dict(sampler.state_dict())
+    assert next(ppo.rollouts(resumed, model)).states[:, 0, 0].tolist() == [8, 9, 10, 11]
+    assert model.mean.item() == 1.5
+
+
+def test_actions_are_drawn_as_often_as_the_policy_says():
+    torch.manual_seed(1)
+    model = ppo.Model(spaces.Box(0.0, 1.0, (2,)), 3)
+    with torch.no_grad():
+        model.policy.weight.zero_()
+        model.policy.bias.copy_(torch.tensor([0.5, 0.2, 0.3]).log())
+    actions, log_probs, _ = ppo.Agent(model)(torch.zeros(20_000, 2))
+    shares = actions.bincount() / len(actions)
+    assert shares.tolist() == pytest.approx([0.5, 0.2, 0.3], abs=0.015)
+    assert torch.allclose(log_probs.exp(), torch.tensor([0.5, 0.2, 0.3])[actions])
+
+
+def test_a_model_normalises_by_what_it_has_looked_at():
+    model = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 2)
+    rng = np.random.default_rng(0)
+    states = torch.from_numpy(rng.integers(0, 255, (50, 84, 84, 4)).astype(np.uint8))
+    model.look_at(states)
+    normal = (states.float() - model.mean) * model.scale
+    assert normal.mean(0).abs().max() < 1e-4
+    assert normal.std().item() == pytest.approx(1.0, abs=0.01)
+    shifted = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 2)
+    shifted.load_state_dict(model.state_dict())
+    assert torch.equal(shifted(states)[0], model(states)[0])
+
+
+def test_values_stay_when_the_unit_of_returns_changes():
+    model = ppo.Model(spaces.Box(0.0, 1.0, (3,)), 2)
+    states = torch.rand(10, 3)
+    rng = np.random.default_rng(1)
+    seen = []
+    for scale, shift in ((2.0, 5.0), (30.0, -4.0), (0.1, 0.0)):
+        before = model(states)[1]
+        seen.append(torch.from_numpy(rng.normal(shift, scale, (20, 4)).astype(np.float32)))
+        model.expect(seen[-1])
+        assert torch.allclose(model(states)[1], before, atol=1e-4)
+        assert model.return_mean.item() == pytest.approx(torch.stack(seen).mean().item(), abs=1e-4)
+        assert model.return_std.item() == pytest.approx(torch.stack(seen).std(correction=0).item(), rel=1e-4)
+
+
+def trainer_of(model, **changed):
+    options = {"minibatch": 4, "epochs": 2, "gamma": 0.9, "lam": 0.9, "clip": 0.2, "entropy": 0.0} | changed
+    return ppo.Trainer(model, torch.optim.Adam(model.parameters(), lr=1e-3), **options)
+
+
+def test_a_minibatch_has_to_divide_the_rollout():
+    model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
+    zeros = [[0.0] * 2] * 3
+    nothing = [[False] * 2] * 3
+    with pytest.raises(ValueError, match=r"of 4 does not divide the rollout of 6; give one of 1, 2, 3, 6"):
+        trainer_of(model).update(rollout_of(zeros, zeros, zeros, nothing, nothing))
+
+
+@pytest.mark.parametrize(
+    ("kl", "factor"), [(0.05, 1 / 1.5), (0.021, 1 / 1.5), (0.019, 1.0), (0.006, 1.0), (0.004, 1.5)]
+)
+def test_the_learning_rate_follows_how_far_the_policy_moves(kl, factor):
+    trainer = trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), kl_target=0.01, max_rate=1.2e-3)
+    trainer._adapt(kl)
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(min(1.2e-3, 1e-3 * factor))
+
+
+def test_the_loss_of_values_draws_them_to_the_returns():
+    model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
+    rewards = [[3.0] * 2] * 2
+    zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
+    trainer = trainer_of(model, epochs=500)
+    trainer.update(rollout_of(rewards, zeros, [[99.0] * 2] * 2, ends, ends))
+    assert model(torch.zeros(1, 1))[1].item() == pytest.approx(3.0, abs=0.05)
+
+
+def train(make, n, steps, updates, **options):
+    torch.manual_seed(0)
+    envs = vectorised(make, n)
+    model = ppo.Model(envs.single_observation_space, int(envs.single_action_space.n))
+    sampler = ppo.Sampler(envs, ppo.Agent(model), steps, seed=1)
+    rate = options.pop("rate", 1e-2)
+    trainer = trainer_of(model, **{"minibatch": n * steps // 4, "epochs": 4, "lam": 0.95, **options})
+    trainer.optimizer.param_groups[0]["lr"] = rate
+    returns = []
+    for _, rollout in zip(range(updates), sampler, strict=False):
+        trainer.update(rollout)
+        returns += [episode.total for episode in sampler.pop_episodes()]
+    return returns, model
+
+
+def test_a_bandit_without_memory_is_solved():
+    returns, model = train(Bandit, 8, 16, 30, rate=3e-3)
+    assert np.mean(returns[-100:]) > 0.95
+    assert np.mean(returns[:100]) < 0.6
+    policy = model(torch.eye(3))[0].argmax(1)
+    assert policy.tolist() == [2, 0, 1]
+
+
+def test_the_chain_is_solved_and_its_values_are_known():
+    returns, model = train(lambda: Chain(4), 8, 32, 60, rate=3e-3, entropy=0.01)
+    assert np.mean(returns[-100:]) > 0.9
+    values = model(torch.eye(4))[1]
+    assert values.tolist() == pytest.approx([0.9**3, 0.9**2, 0.9, 1.0], abs=0.1)
+
+
+def test_cart_pole_is_balanced():
+    returns, _ = train(lambda: gym.make("CartPole-v1"), 8, 128, 60, rate=3e-3, gamma=0.99, epochs=6, minibatch=256)
+    assert max(np.mean(returns[end - 20 : end]) for end in range(20, len(returns))) >= 475
