@@ -79,7 +79,7 @@ def solve(seeds: int, device: str, options: list[str]) -> None:
     """
     for seed in range(1, seeds + 1):
         for rung in RUNGS:
-            folder = lab.PROJECT / "runs" / "solve" / f"{slug(rung)}-seed{seed}"
+            folder = lab.PROJECT / "runs" / "solve" / slug(" ".join(options) or "pong") / f"{slug(rung)}-seed{seed}"
             made = sorted(folder.glob("*/params.json"))
             start = ("--resume", str(made[-1].parent)) if made else ("--seed", str(seed), "--runs-dir", str(folder))
             if not (made and finished(made[-1].parent)):
@@ -232,7 +232,7 @@ def main() -> None:
     lab.experiments(parser, "speed", "sweep", "tables")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default: 5)")
     parser.add_argument("--steps", type=int, default=1100, help="agent steps of learning of each run (default: 1100)")
-    parser.add_argument("--device", default="cpu", help="where the networks are (default: cpu)")
+    parser.add_argument("--device", type=lab.device, default="cpu", help="where the networks are (default: cpu)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     parser.add_argument("--solve", action="store_true", help="train every rung until Pong is solved")
     parser.add_argument("--seeds", type=int, default=1, help="seeds of --solve (default: 1)")
@@ -246,7 +246,7 @@ def main() -> None:
     chosen = args.what or (() if args.solve else ("speed", "sweep"))
     machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
     columns = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", *PARTS)
-    stamped = lab.stamp(args.device, steps=args.steps)
+    stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP)
     opened = [
         (lab.Results(f"chapter09-{name}{machine}", columns, stamped, args.go_on), rungs)
         for name, rungs in (("speed", RUNGS), ("sweep", SWEEP))

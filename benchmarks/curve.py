@@ -44,12 +44,12 @@ def keep(run: Path, beside: int = 0) -> str:
     changed = {
         name: value
         for name, value in recorded["hyperparameters"].items()
-        if value != usual[name] and not name.startswith("checkpoint")
+        if value != usual[name] and not name.startswith(("checkpoint", "env_name", "run_name"))
     }
     name = "-".join(
         [
             f"curve-{rung.replace(' --', '-').replace(' ', '')}",
-            *(f"{name}{value:g}" for name, value in changed.items()),
+            *(f"{name}{_short(value)}" for name, value in changed.items()),
             recorded["hyperparameters"]["run_name"],
             f"seed{recorded['seed']}",
             *([f"beside{beside}"] if beside else []),
@@ -69,6 +69,10 @@ def keep(run: Path, beside: int = 0) -> str:
             episode=episode, step=step, length=length, seconds=seconds, mean_100=f"{mean_100:.3f}", **{"return": total}
         )
     return name
+
+
+def _short(value: object) -> str:
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def kept(game: str) -> list[Curve]:

@@ -17,6 +17,7 @@ import pandas as pd
 
 from lib import options, runs
 from lib.common import Hyperparameters
+from lib.errors import UsageError
 
 PROJECT = runs.PROJECT
 RESULTS = PROJECT / "benchmarks" / "results"
@@ -114,6 +115,14 @@ def experiments(parser: argparse.ArgumentParser, *names: str) -> None:
         return text
 
     parser.add_argument("what", nargs="*", type=one, help=f"some of {', '.join(names)} (default: all)")
+
+
+def device(name: str) -> str:
+    """argparse type: where the networks are."""
+    try:
+        return str(options.usable_device(name))
+    except UsageError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def command(rung: str, *options: str) -> list[str]:

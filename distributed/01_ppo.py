@@ -21,7 +21,8 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs)
-    model = ppo.Model(envs.single_observation_space, envs.single_action_space.n).to(args.device)
+    dtype = ppo.fast_dtype(args.device)
+    model = ppo.Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     agent = ppo.Agent(model, args.device)
     sampler = ppo.Sampler(envs, agent, params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=params.learning_rate, eps=1e-5, fused=True)

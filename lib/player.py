@@ -2,6 +2,7 @@
 
 import pickle
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -21,13 +22,14 @@ from lib.shared import BlockChannel, SharedWeights, processes
 from lib.stopping import SIGNALS
 
 PATIENCE = 8  # seconds without a step after which a player that owes a block is stuck
-STARTING = 120  # seconds that a player has to import what it needs
+IMPORTING = 120  # seconds that there are to import what a player needs
+STARTING = PATIENCE if processes.get_start_method() == "forkserver" else IMPORTING  # to its first sign of life
 
 
 def start_server() -> None:
     """Start the process that players are forked from, if the system can; it imports while the learner goes on."""
     if processes.get_start_method() == "forkserver":
-        processes.set_forkserver_preload(["lib.experience", "lib.player_server"])
+        processes.set_forkserver_preload(["lib.player_server", "lib.experience"])
         with _signals_blocked():
             forkserver.ensure_running()
 
@@ -57,6 +59,7 @@ class Player:
         self.slots: list[dict[str, Any]] = [{"episode": 0, "actions": [], "state": None} for _ in range(envs)]
         self.reports: deque[Report] = deque()
         self.process: Any = None
+        self._server: psutil.Process | None = None
         self.link: Any = None
         self._source = source
         self._weights = weights
@@ -94,9 +97,21 @@ class Player:
         self._moved = processes.RawArray("c", moved)  # and held until it has been read
         arguments = (far_end, self._moved, self.number, self._weights, self._channel, self._rounds, self._steps)
         self.process = processes.Process(target=play, args=arguments, name=f"player-{self.number}")
-        with _signals_blocked():
-            self.process.start()
+        self._start()
         far_end.close()
+
+    def _start(self) -> None:
+        if processes.get_start_method() != "forkserver":
+            with _signals_blocked():
+                self.process.start()
+            return
+        # In a thread, as a server that is stopped would have us wait for ever.
+        thread = threading.Thread(target=self.process.start, daemon=True)
+        thread.start()
+        thread.join(IMPORTING)
+        if thread.is_alive():
+            raise PlayerLost(f"player {self.number} could not be started in {IMPORTING} seconds")
+        self._server = psutil.Process(self.process.pid).parent()
 
     def order(self, order: Order) -> None:
         """Ask for a block.
@@ -189,11 +204,16 @@ class Player:
                 for each in psutil.Process(self.process.pid).children(recursive=True):
                     each.kill()
             self.process.kill()
-            self.process.join()
+            self.process.join(1.0)
+            if self.process.is_alive() and self._server is not None:  # it is dead, and the server does not tell
+                self._server.kill()
+                self.process.join(1.0)
 
     def _lost(self) -> NoReturn:
         self.process.join(timeout=1)
         code = self.process.exitcode
+        if code is None:
+            raise PlayerLost(f"{self} is gone")
         how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"died with exit code {code}"
         raise PlayerLost(f"{self} {how}")
 

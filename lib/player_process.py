@@ -1,10 +1,7 @@
 """A player as it runs: a process that plays blocks of transitions on order, until the learner is gone."""
 
-import ctypes
 import os
 import pickle
-import signal
-import sys
 import threading
 import time
 from multiprocessing import parent_process
@@ -16,9 +13,8 @@ import torch
 
 from lib import console
 from lib.checkpoint import seed_everything
+from lib.orphans import end_with_parent
 from lib.shared import BlockChannel, SharedWeights
-
-PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class Order(NamedTuple):
@@ -127,9 +123,3 @@ def _end_with_learner() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     end_with_parent()
-
-
-def end_with_parent() -> None:
-    """Have the system end this process with the one that forked it, where it can: even a process that is stopped."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

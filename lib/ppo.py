@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,8 @@ from lib.timing import Stopwatch, since_process_start
 from lib.vector_env import frame_skip
 
 log = logging.getLogger(__name__)
+
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of processors: Intel and AMD, Intel, Arm
 
 
 @dataclasses.dataclass
@@ -92,14 +95,16 @@ class Model(nn.Module):
     Args:
         space: of a state; images are (channels, height, width) uint8, but come with the channels last.
         n_actions: how many actions there are.
+        dtype: what the layers before the last ones calculate in.
 
     Attributes:
         mean, scale: what is subtracted from a state, and what that is then multiplied by; see `look_at`.
         return_mean, return_std: of all returns so far; the last layer gives values in these terms; see `expect`.
     """
 
-    def __init__(self, space: spaces.Box, n_actions: int):
+    def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__()
+        self.dtype = dtype
         self.images = len(space.shape) == 3
         if self.images:
             channels, height, width = space.shape
@@ -133,6 +138,8 @@ class Model(nn.Module):
         for module in self.body.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 _orthogonal(module, math.sqrt(2))
+            if isinstance(module, nn.Conv2d):  # as the states are laid out
+                module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
         _orthogonal(self.policy, 0.01)
         _orthogonal(self.value, 1.0)
 
@@ -175,10 +182,23 @@ class Model(nn.Module):
         Returns:
             (batch, n_actions) and (batch,), float32.
         """
-        states = (states.float() - self.mean) * self.scale
-        features = self.body(states.permute(0, 3, 1, 2) if self.images else states)
-        values = self.value(features).float().squeeze(-1) * self.return_std + self.return_mean
-        return self.policy(features).float(), values
+        with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            normal = states.to(self.dtype, copy=True).sub_(self.mean).mul_(self.scale)
+            features = self.body(normal.permute(0, 3, 1, 2) if self.images else normal).float()
+        values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
+        return self.policy(features), values
+
+
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the device calculates with it in hardware, else float32."""
+    if device.type == "cuda":
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        cpuinfo = Path("/proc/cpuinfo")
+        fast = device.type == "cpu" and cpuinfo.exists() and bool(BF16_FLAGS & set(cpuinfo.read_text().split()))
+    if not fast:
+        log.warning("No bfloat16 on this %s: float32 is used, and learning takes several times as long.", device.type)
+    return torch.bfloat16 if fast else torch.float32
 
 
 def _orthogonal(layer: nn.Module, gain: float) -> None:

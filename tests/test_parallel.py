@@ -304,6 +304,35 @@ def test_a_player_that_dies_while_it_starts_is_named_too(closing, monkeypatch, s
         next(iter(source))
 
 
+def stop_server_of(source):
+    server = psutil.Process(source.players[0].process.pid).parent()
+    assert server.pid != os.getpid()
+    server.suspend()
+    return server
+
+
+def test_players_end_though_the_process_that_forked_them_is_stopped(closing):
+    source = closing(players_of([Counting(), Counting()], players=2))
+    next(iter(source))
+    processes = [psutil.Process(each.process.pid) for each in source.players]
+    server = stop_server_of(source)
+    began = time.monotonic()
+    source.close()
+    assert time.monotonic() - began < 10
+    wait_until(lambda: not any(process.is_running() for process in processes))
+    assert server.status() == psutil.STATUS_ZOMBIE  # killed; whoever wants another player next clears it away
+
+
+def test_a_player_that_cannot_be_forked_is_named(closing, monkeypatch):
+    first = closing(players_of([Counting()]))
+    next(iter(first))
+    server = stop_server_of(first)
+    monkeypatch.setattr(player, "IMPORTING", 1)
+    with pytest.raises(player.PlayerLost, match="player 0 could not be started in 1 seconds"):
+        next(iter(closing(players_of([Counting()]))))
+    server.resume()
+
+
 def test_a_second_interrupt_while_the_players_end_leaves_none_behind(closing, monkeypatch):
     source = closing(players_of([Counting(), Counting()], players=2))
     next(iter(source))

@@ -212,6 +212,30 @@ def test_a_model_normalises_by_what_it_has_looked_at():
     assert torch.equal(shifted(states)[0], model(states)[0])
 
 
+def test_a_model_of_bfloat16_is_close_to_the_one_of_float32():
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    torch.manual_seed(2)
+    plain = ppo.Model(space, 6)
+    fast = ppo.Model(space, 6, torch.bfloat16)
+    states = torch.randint(0, 256, (32, 84, 84, 4), dtype=torch.uint8)
+    plain.look_at(states)
+    fast.load_state_dict(plain.state_dict())
+    before = states.clone()
+    for expected, got in zip(plain(states), fast(states), strict=True):
+        assert got.dtype == torch.float32
+        assert (got - expected).norm() < 0.02 * expected.norm()
+    assert torch.equal(states, before)
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"), [("fpu avx512_bf16 sse", torch.bfloat16), ("fpu sse avx512f", torch.float32)]
+)
+def test_bfloat16_is_used_where_the_processor_has_it_and_else_a_line_says_so(monkeypatch, caplog, flags, dtype):
+    monkeypatch.setattr(ppo.Path, "read_text", lambda self: f"flags : {flags}\n")
+    assert ppo.fast_dtype(torch.device("cpu")) == dtype
+    assert ("No bfloat16 on this cpu" in caplog.text) == (dtype == torch.float32)
+
+
 def test_values_stay_when_the_unit_of_returns_changes():
     model = ppo.Model(spaces.Box(0.0, 1.0, (3,)), 2)
     states = torch.rand(10, 3)
