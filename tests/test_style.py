@@ -25,6 +25,7 @@ LEAVES = {
         "memory",
         "packing",
         "ppo",
+        "replay",
         "shared",
         "timing",
         "vector_env",

@@ -1,0 +1,353 @@
+"""Rings of the last steps of environments that step together: every frame once, states rebuilt when they are sampled.
+
+    ring = Ring(capacity=100_000, num_envs=8, frame_shape=(84, 84), n_step=3, gamma=0.99)
+    ring.add(frames, actions, rewards, terminated, truncated, final_frames)
+    batch = ring.sample(256)
+
+A state is the last `stack` frames of its episode; where the episode is younger than that, its first frame stands in.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lib import memory
+from lib.errors import UsageError
+
+
+class Batch(NamedTuple):
+    """Transitions over up to n steps.
+
+    Attributes:
+        states, next_states: (batch, *frame_shape, stack), of the frames' type. What follows a terminated episode is
+            there too, and means nothing.
+        actions: (batch,) int64.
+        returns: (batch,) float32, the discounted rewards from the state to the next state.
+        discounts: (batch,) float32, what the next state's value is multiplied by: 0 where the episode terminated.
+        indices: (batch,) int64, where in the ring; for priorities.
+        weights: (batch,) float32, of importance sampling; 1 where sampling is uniform.
+    """
+
+    states: torch.Tensor
+    actions: torch.Tensor
+    returns: torch.Tensor
+    next_states: torch.Tensor
+    discounts: torch.Tensor
+    indices: torch.Tensor
+    weights: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+class Ring:
+    """The last steps, sampled uniformly.
+
+    Args:
+        capacity: steps over all environments; rounded down to a multiple of them.
+        num_envs: environments that step together.
+        frame_shape: of one frame.
+        stack: frames of a state.
+        n_step: steps of a transition, fewer where its episode ends before, Sutton (1988).
+        gamma: discount factor of a step.
+        dtype: of the frames.
+        seed: of the draws.
+
+    Raises:
+        UsageError: the ring would not fit into the memory that is free, or hold a transition.
+    """
+
+    ARRAYS = ("frames", "actions", "rewards", "terminated", "ended", "older")
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        frame_shape: tuple[int, ...],
+        stack: int = 4,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        dtype: Any = np.uint8,
+        seed: int = 0,
+    ):
+        self.length = capacity // num_envs
+        self.num_envs = num_envs
+        self.stack = stack
+        self.n_step = n_step
+        self.gamma = gamma
+        if self.length < stack + n_step:
+            raise UsageError(
+                f"a replay of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
+                f"{stack} frames and transitions of {n_step} steps need {stack + n_step} at least"
+            )
+        needed, free = self.forecast(capacity, frame_shape, dtype), memory.free()
+        if needed > free:
+            raise UsageError(
+                f"a replay of {capacity:,} steps needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
+                f"free; {int(0.8 * capacity * free / needed):,} would fit"
+            )
+        size = (self.length, num_envs)
+        self._frames = np.zeros((*size, *frame_shape), dtype)
+        self._actions = np.zeros(size, np.int64)
+        self._rewards = np.zeros(size, np.float32)
+        self._terminated = np.zeros(size, np.bool_)
+        self._ended = np.zeros(size, np.bool_)
+        self._older = np.zeros(size, np.int64)  # frames of the same episode before this one, stack - 1 at most
+        self._final: dict[tuple[int, int], np.ndarray] = {}  # by place: what a truncated episode showed last
+        self._begun = np.zeros(num_envs, np.int64)  # steps since each environment's reset
+        self._added = 0  # steps of each environment so far
+        self._generator = np.random.default_rng(seed)
+
+    @staticmethod
+    def forecast(capacity: int, frame_shape: tuple[int, ...], dtype: Any = np.uint8) -> int:
+        """Bytes that a full ring takes."""
+        return capacity * (int(np.prod(frame_shape)) * np.dtype(dtype).itemsize + 22)
+
+    def __len__(self) -> int:
+        """Transitions that can be drawn."""
+        return max(0, self._last - self._first) * self.num_envs
+
+    @property
+    def _first(self) -> int:
+        """The oldest step whose state's frames are all there."""
+        return 0 if self._added <= self.length else self._added - self.length + self.stack - 1
+
+    @property
+    def _last(self) -> int:
+        """One more than the newest step whose next state is there."""
+        return self._added - self.n_step
+
+    def add(
+        self,
+        frames: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        final_frames: np.ndarray | None = None,
+    ) -> None:
+        """A step of every environment.
+
+        Args:
+            frames: (num_envs, *frame_shape), the newest frame of the states that were acted in.
+            actions, rewards, terminated, truncated: (num_envs,).
+            final_frames: (num_envs, *frame_shape), what they showed last; looked at where one was truncated.
+
+        Raises:
+            ValueError: an environment was truncated and there are no final_frames.
+        """
+        truncated = truncated & ~terminated
+        if truncated.any() and final_frames is None:
+            raise ValueError("an environment was truncated; its final frame is needed, as its value is bootstrapped")
+        row = self._added % self.length
+        for index in range(self.num_envs):
+            self._final.pop((row, index), None)
+        for place in np.flatnonzero(truncated).tolist():
+            assert final_frames is not None
+            self._final[row, place] = final_frames[place].copy()
+        self._frames[row] = frames
+        self._actions[row] = actions
+        self._rewards[row] = rewards
+        self._terminated[row] = terminated
+        self._ended[row] = terminated | truncated
+        self._older[row] = np.minimum(self._begun, self.stack - 1)
+        self._begun = np.where(terminated | truncated, 0, self._begun + 1)
+        self._added += 1
+
+    def sample(self, batch_size: int) -> Batch:
+        """Transitions drawn at random, with repetition.
+
+        Raises:
+            UsageError: there is none yet.
+        """
+        self._require_some()
+        steps = self._generator.integers(self._first, self._last, batch_size)
+        return self._batch(steps, self._generator.integers(0, self.num_envs, batch_size), np.ones(batch_size))
+
+    def _require_some(self) -> None:
+        if not len(self):
+            raise UsageError(f"no transition of {self.n_step} steps is there yet, after {self._added} steps")
+
+    def _batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
+        returns = np.zeros(len(steps), np.float32)
+        discounts = np.ones(len(steps), np.float32)
+        goes_on = np.ones(len(steps), np.bool_)
+        last = steps.copy()  # the last step of each transition
+        for ahead in range(self.n_step):
+            rows = (steps + ahead) % self.length
+            last = np.where(goes_on, steps + ahead, last)
+            returns += np.where(goes_on, discounts * self._rewards[rows, envs], 0.0).astype(np.float32)
+            discounts = np.where(goes_on, discounts * np.float32(self.gamma), discounts)
+            goes_on &= ~self._ended[rows, envs]
+        rows = last % self.length
+        discounts[self._terminated[rows, envs]] = 0.0
+        return Batch(
+            states=self._states(steps, envs),
+            actions=torch.from_numpy(self._actions[steps % self.length, envs]),
+            returns=torch.from_numpy(returns),
+            next_states=self._next_states(last, envs),
+            discounts=torch.from_numpy(discounts),
+            indices=torch.from_numpy(steps % self.length * self.num_envs + envs),
+            weights=torch.from_numpy(weights.astype(np.float32)),
+        )
+
+    def _states(self, steps: np.ndarray, envs: np.ndarray) -> torch.Tensor:
+        older = self._older[steps % self.length, envs]
+        back = np.minimum(np.arange(self.stack - 1, -1, -1), older[:, None])
+        rows = (steps[:, None] - back) % self.length
+        flat = torch.from_numpy(self._frames).flatten(0, 1)
+        frames = flat.index_select(0, torch.from_numpy(rows * self.num_envs + envs[:, None]).flatten())
+        return frames.unflatten(0, (len(steps), self.stack)).movedim(1, -1).contiguous()
+
+    def _next_states(self, last: np.ndarray, envs: np.ndarray) -> torch.Tensor:
+        ended = self._ended[last % self.length, envs]
+        states = self._states(np.where(ended, last, last + 1), envs)
+        for place in np.flatnonzero(ended):
+            final = self._final.get((int(last[place] % self.length), int(envs[place])))
+            if final is not None:
+                states[place, ..., :-1] = states[place, ..., 1:].clone()
+                states[place, ..., -1] = torch.from_numpy(final)
+        return states
+
+    def state_dict(self) -> dict[str, Any]:
+        """What torch.load(weights_only=True) gives back."""
+        rows = min(self._added, self.length)
+        arrays = {name: torch.from_numpy(getattr(self, f"_{name}")[:rows]) for name in self.ARRAYS}
+        final = [(row, index, torch.from_numpy(frame)) for (row, index), frame in self._final.items()]
+        begun = torch.from_numpy(self._begun)
+        return arrays | {
+            "final": final,
+            "begun": begun,
+            "added": self._added,
+            "draws": self._generator.bit_generator.state,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        rows = min(state["added"], self.length)
+        for name in self.ARRAYS:
+            getattr(self, f"_{name}")[:rows] = state[name].numpy()
+        self._final = {(row, index): frame.numpy().copy() for row, index, frame in state["final"]}
+        self._begun = state["begun"].numpy().copy()
+        self._added = state["added"]
+        self._generator.bit_generator.state = state["draws"]
+
+
+class SumTree:
+    """Numbers whose running sums are searched in logarithmic time, many at once.
+
+    Args:
+        size: how many numbers; all are 0 at first.
+    """
+
+    def __init__(self, size: int):
+        self.size = size
+        self._leaves = 1 << max(0, size - 1).bit_length()
+        self._sums = np.zeros(2 * self._leaves)
+
+    @property
+    def total(self) -> float:
+        return float(self._sums[1])
+
+    def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        return self._sums[self._leaves + np.asarray(indices)]
+
+    def __setitem__(self, indices: np.ndarray, values: np.ndarray) -> None:
+        nodes = self._leaves + np.asarray(indices)
+        self._sums[nodes] = values
+        while nodes[0] > 1:
+            nodes = np.unique(nodes // 2)
+            self._sums[nodes] = self._sums[2 * nodes] + self._sums[2 * nodes + 1]
+
+    def find(self, targets: np.ndarray) -> np.ndarray:
+        """For each target in [0, total): the first index at which the running sum exceeds it."""
+        nodes = np.ones(len(targets), np.int64)
+        targets = np.array(targets, np.float64)
+        while nodes[0] < self._leaves:
+            left = self._sums[2 * nodes]
+            right = (targets >= left) & (self._sums[2 * nodes + 1] > 0.0)  # rounding must not lead to an empty leaf
+            targets -= np.where(right, left, 0.0)
+            nodes = 2 * nodes + right
+        return nodes - self._leaves
+
+
+class PrioritisedRing(Ring):
+    """The last steps, sampled in proportion to priority ** alpha, Schaul et al. (2016), https://arxiv.org/abs/1511.05952.
+
+    A new step has the highest priority so far. Weights are (n * p) ** -beta, divided by the largest of the batch.
+
+    Args:
+        alpha: 0 for uniform sampling.
+        options: those of Ring.
+    """
+
+    def __init__(self, *options: Any, alpha: float = 0.6, **more: Any):
+        super().__init__(*options, **more)
+        self.alpha = alpha
+        self._highest = 1.0
+        self._tree = SumTree(self.length * self.num_envs)
+        self._priorities = np.ones((self.length, self.num_envs))
+
+    def add(self, *step: Any) -> None:
+        row = self._added % self.length
+        super().add(*step)
+        self._priorities[row] = self._highest
+        self._weigh(row, 0.0)  # its next state is not there yet
+        if self._last > 0:
+            ready = (self._last - 1) % self.length
+            self._weigh(ready, self._priorities[ready] ** self.alpha)
+        if self._added > self.length:  # the next stack - 1 steps have lost a frame of their state
+            self._weigh((self._first - 1) % self.length, 0.0)
+            if self._added == self.length + 1:
+                for lost in range(self._added - self.length, self._first):
+                    self._weigh(lost % self.length, 0.0)
+
+    def _weigh(self, row: int, weights: Any) -> None:
+        self._tree[row * self.num_envs + np.arange(self.num_envs)] = weights
+
+    def sample(self, batch_size: int, beta: float = 0.4) -> Batch:
+        """Transitions drawn by their priorities, with repetition.
+
+        Args:
+            beta: how far the weights undo the priorities, 1 for wholly.
+        """
+        self._require_some()
+        indices = self._tree.find(self._generator.random(batch_size) * self._tree.total)
+        rows, envs = np.divmod(indices, self.num_envs)
+        newest = (self._added - 1) % self.length
+        steps = self._added - 1 - (newest - rows) % self.length
+        weights = (len(self) * self._tree[indices] / self._tree.total) ** -beta
+        return self._batch(steps, envs, weights / weights.max())
+
+    def update(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
+        """New priorities of sampled transitions.
+
+        Args:
+            indices: of a Batch; those that have left the ring since then are passed over.
+            priorities: (batch,) above 0, such as absolute temporal-difference errors plus something small.
+
+        Raises:
+            ValueError: a priority is not above 0, or no number.
+        """
+        given = priorities.detach().cpu().double().numpy()
+        if not (np.isfinite(given) & (given > 0.0)).all():
+            raise ValueError(f"the priorities lie between {given.min()} and {given.max()}; all have to be above 0")
+        where = indices.cpu().numpy()
+        there = self._tree[where] > 0.0
+        where, given = where[there], given[there]
+        if not len(where):
+            return
+        self._priorities.reshape(-1)[where] = given
+        self._tree[where] = self._priorities.reshape(-1)[where] ** self.alpha
+        self._highest = max(self._highest, float(given.max()))
+
+    def state_dict(self) -> dict[str, Any]:
+        weights = self._tree[np.arange(self._tree.size)]
+        mine = {"priorities": torch.from_numpy(self._priorities), "weights": torch.from_numpy(weights)}
+        return super().state_dict() | mine | {"highest": self._highest}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._priorities = state["priorities"].numpy().copy()
+        self._tree[np.arange(self._tree.size)] = state["weights"].numpy()
+        self._highest = state["highest"]

@@ -1,0 +1,195 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib import memory, replay
+from lib.errors import UsageError
+from oracles.ring import ListOfSteps
+
+GAMMA = 0.5
+
+
+def steps_of(rng, num_envs, count, ends=0.25):
+    """Random steps whose frames are numbered in the order in which they were shown."""
+    for step in range(count):
+        terminated, truncated = rng.random((2, num_envs)) < ends / 2
+        frames = (1000 * np.arange(1, num_envs + 1) + step).astype(np.int32)[:, None]
+        yield (
+            frames,
+            rng.integers(0, 5, num_envs),
+            rng.integers(-3, 4, num_envs).astype(np.float32),
+            terminated,
+            truncated,
+            frames + 500,
+        )
+
+
+def rings_of(kind, length, num_envs, n_step, stack=3):
+    ring = kind(length * num_envs + num_envs - 1, num_envs, (1,), stack, n_step, GAMMA, np.int32, seed=3)
+    return ring, ListOfSteps(length, num_envs, stack, n_step, GAMMA)
+
+
+def check(batch, places, twin):
+    for place, (step, n) in enumerate(places):
+        state, action, total, next_state, discount = twin.transition(step, n)
+        assert batch.states[place, 0].tolist() == np.ravel(state).tolist()
+        assert batch.actions[place] == action
+        assert batch.returns[place] == total
+        assert batch.discounts[place] == discount
+        if next_state is not None:
+            assert batch.next_states[place, 0].tolist() == np.ravel(next_state).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    num_envs=st.integers(1, 3),
+    n_step=st.integers(1, 4),
+    count=st.integers(1, 40),
+    extra=st.integers(0, 8),
+)
+@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_step, count, extra):
+    ring, twin = rings_of(kind, 3 + n_step + extra, num_envs, n_step)
+    for step in steps_of(np.random.default_rng(seed), num_envs, count):
+        ring.add(*step)
+        twin.add(*step)
+        places = [(s, n) for s in twin.valid() for n in range(num_envs)]
+        assert len(ring) == len(places)
+        kept = [own[-ring.length :] for own in twin.steps]
+        truncations = [ends and not terminated for own in kept for _, _, _, terminated, ends, _ in own]
+        assert len(ring._final) == sum(truncations)
+        if places:
+            batch = ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places)))
+            check(batch, places, twin)
+        if kind is replay.PrioritisedRing:
+            rows = {s % ring.length * num_envs + n for s, n in places}
+            assert set(np.flatnonzero(ring._tree[np.arange(ring._tree.size)]).tolist()) == rows
+
+
+@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+def test_all_that_can_be_drawn_is_and_nothing_else(kind):
+    ring, twin = rings_of(kind, 12, 2, 2)
+    for step in steps_of(np.random.default_rng(0), 2, 30):
+        ring.add(*step)
+        twin.add(*step)
+    batch = ring.sample(4000)
+    assert len(batch) == 4000
+    drawn = {(int(frames[0, -1]) % 1000, int(frames[0, -1]) // 1000 - 1) for frames in batch.states}
+    assert drawn == {(s, n) for s in twin.valid() for n in range(2)}
+    check(batch, [(int(frames[0, -1]) % 1000, int(frames[0, -1]) // 1000 - 1) for frames in batch.states], twin)
+    counts = batch.indices.bincount(minlength=24)
+    expected = 4000 / len(ring)
+    assert all(0.7 * expected < count < 1.3 * expected for count in counts[counts > 0].tolist())
+    assert batch.weights.tolist() == [1.0] * 4000
+    assert batch.states.shape == batch.next_states.shape == (4000, 1, 3)
+    assert batch.returns.dtype == batch.discounts.dtype == batch.weights.dtype == torch.float32
+
+
+def test_states_have_their_frames_last_and_are_contiguous():
+    ring = replay.Ring(40, 2, (8, 6), stack=4)
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 255, (12, 2, 8, 6)).astype(np.uint8)
+    nothing = np.zeros(2, bool)
+    for step in frames:
+        ring.add(step, np.zeros(2, int), np.zeros(2), nothing, nothing)
+    batch = ring._batch(np.array([5, 9]), np.array([1, 0]), np.ones(2))
+    assert batch.states.is_contiguous()
+    assert np.array_equal(batch.states[0], np.moveaxis(frames[2:6, 1], 0, -1))
+    assert np.array_equal(batch.next_states[1], np.moveaxis(frames[7:11, 0], 0, -1))
+
+
+@settings(max_examples=50, deadline=None)
+@given(size=st.integers(1, 40), data=st.data())
+def test_the_sum_tree_is_a_running_sum(size, data):
+    tree, numbers = replay.SumTree(size), np.zeros(size)
+    for _ in range(5):
+        indices = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True)))
+        values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(indices), max_size=len(indices))), float)
+        tree[indices], numbers[indices] = values, values
+        assert tree.total == numbers.sum()
+        assert tree[np.arange(size)].tolist() == numbers.tolist()
+        if numbers.sum():
+            targets = np.arange(0, numbers.sum(), 0.5)
+            expected = np.searchsorted(numbers.cumsum(), targets, side="right")
+            assert tree.find(targets).tolist() == expected.tolist()
+
+
+def test_rounding_never_leads_to_an_empty_place():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        numbers = rng.random(16) * (rng.random(16) < 0.4)
+        if not numbers.any():
+            continue
+        tree = replay.SumTree(16)
+        tree[np.arange(16)] = numbers
+        edges = np.concatenate([numbers.cumsum(), [tree.total]])
+        targets = np.concatenate([np.nextafter(edges, 0), edges[edges < tree.total]])
+        assert (numbers[tree.find(targets[targets >= 0])] > 0).all()
+
+
+def test_steps_are_drawn_in_proportion_to_their_priorities_and_weighed_against_it():
+    ring, _ = rings_of(lambda *options, **more: replay.PrioritisedRing(*options, alpha=0.5, **more), 10, 1, 1, stack=1)
+    nothing = np.zeros(1, bool)
+    for step in range(9):
+        ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
+    ring.update(torch.arange(8), torch.tensor([1.0, 4.0, 9.0, 16.0, 1.0, 1.0, 1.0, 1.0]))
+    batch = ring.sample(30_000, beta=0.4)
+    chances = np.array([1, 2, 3, 4, 1, 1, 1, 1]) / 14
+    assert (batch.indices.bincount() / 30_000).tolist() == pytest.approx(chances.tolist(), abs=0.01)
+    expected = (8 * chances) ** -0.4
+    assert batch.weights.tolist() == pytest.approx((expected / expected.max())[batch.indices].tolist(), rel=1e-5)
+    for step in (9, 10):
+        ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
+    assert ring._tree[np.array([8, 9])].tolist() == [1.0, 4.0]  # a new step has the highest priority so far: 16
+
+
+def test_priorities_of_steps_that_have_left_the_ring_are_passed_over():
+    ring, twin = rings_of(replay.PrioritisedRing, 8, 1, 1)
+    for step in steps_of(np.random.default_rng(0), 1, 20):
+        ring.add(*step)
+        twin.add(*step)
+    before = ring._tree.total
+    ring.update(torch.arange(8), torch.full((8,), 5.0))
+    assert (ring._tree[np.arange(8)] > 0).sum() == len(twin.valid())
+    assert ring._tree.total == pytest.approx(before * 5.0**0.6)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_priority_that_is_no_positive_number_is_refused(bad):
+    ring, _ = rings_of(replay.PrioritisedRing, 8, 1, 1)
+    with pytest.raises(ValueError, match="all have to be above 0"):
+        ring.update(torch.tensor([0, 1]), torch.tensor([1.0, bad]))
+
+
+@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("count", [4, 20])
+def test_a_saved_ring_goes_on_as_the_first_one_does(tmp_path, kind, count):
+    ring, _ = rings_of(kind, 9, 2, 2)
+    steps = list(steps_of(np.random.default_rng(1), 2, 40))
+    for step in steps[:count]:
+        ring.add(*step)
+    torch.save(ring.state_dict(), tmp_path / "ring.pt")
+    other, _ = rings_of(kind, 9, 2, 2)
+    other.load_state_dict(torch.load(tmp_path / "ring.pt", weights_only=True))
+    for step in steps[count:]:
+        ring.add(*step)
+        other.add(*step)
+        for a, b in zip(ring.sample(5), other.sample(5), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_wrong_use_is_told(monkeypatch):
+    ring, _ = rings_of(replay.Ring, 9, 2, 2)
+    step = next(steps_of(np.random.default_rng(1), 2, 1))
+    with pytest.raises(UsageError, match="no transition of 2 steps is there yet, after 0 steps"):
+        ring.sample(1)
+    with pytest.raises(ValueError, match="its final frame is needed"):
+        ring.add(*step[:3], np.zeros(2, bool), np.ones(2, bool), None)
+    with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need 5 at least"):
+        replay.Ring(6, 2, (1,), stack=4)
+    monkeypatch.setattr(memory, "free", lambda: 10**9)
+    with pytest.raises(UsageError, match=r"needs 7\.1 GB of memory, and 1\.0 GB are free; 113,026 would fit"):
+        replay.Ring(10**6, 8, (84, 84))
