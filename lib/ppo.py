@@ -11,9 +11,8 @@ Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,9 +21,7 @@ from gymnasium.vector import VectorEnv
 from torch import nn
 from torch.nn import functional as F
 
-from lib.experience import Episode, episode_seed, pack_episodes, unpack_episodes
-from lib.timing import Stopwatch, since_process_start
-from lib.vector_env import frame_skip
+from lib.vector_env import Stream
 
 log = logging.getLogger(__name__)
 
@@ -242,61 +239,37 @@ class Agent:
         return self.model(states.to(self.device))[1].cpu()
 
 
-class Sampler:
+class Sampler(Stream):
     """Steps environments with an agent.
 
     Args:
-        envs: of lib.vector_env: reset in the step that ends an episode.
+        envs: of lib.vector_env.
         agent: an Agent, or another callable like it.
         steps: of each environment in a rollout.
         seed: what the environments' seeds are derived from.
 
     Attributes:
-        steps_done: agent steps so far, over all environments.
         clock: seconds spent in "act", "environment" and "store".
-        frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
-        on_step: called with the agent steps of a step of all environments; None for nothing.
     """
 
     PARTS = ("act", "environment", "store")
-    RESTART = (
-        500_000  # agent steps after which all environments begin anew, as a resumed run plays again what lies behind
-    )
 
     def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0):
-        self.envs = envs
+        super().__init__(envs, seed)
         self.agent = agent
         self.steps = steps
-        self.seed = seed
-        self.frame_skip = frame_skip(envs)
-        self.steps_done = 0
-        self.clock = Stopwatch()
-        self.on_step: Callable[[int], Any] | None = None
-        space = envs.single_observation_space
-        assert isinstance(space, spaces.Box)
-        self._images = len(space.shape) == 3
-        self._state: torch.Tensor | None = None
-        self._began = 0  # steps done when all environments began anew
-        self._taken: list[np.ndarray] = []  # the actions since then
-        self._episodes: list[Episode] = []
 
     def __iter__(self) -> Iterator[Rollout]:
         """Rollouts without end; the tensors of one are used again for the next."""
+        self.begin()
         rollout = self._empty()
         while True:
-            if self._state is None or self.steps_done - self._began >= self.RESTART:
-                self._begin(self.steps_done)
             self._sample(rollout)
             yield rollout
 
-    def _begin(self, step: int) -> None:
-        with self.clock("environment"):
-            states, _ = self.envs.reset(seed=episode_seed(self.seed, 0, step))
-        self._state, self._began, self._taken = self._laid_out(states), step, []
-
     def _empty(self) -> Rollout:
         size = (self.steps, self.envs.num_envs)
-        state = self._laid_out(np.zeros((1, *self.envs.single_observation_space.shape), self._dtype))  # type: ignore[misc]
+        state = _laid_out(self.states)
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype),
             actions=torch.empty(size, dtype=torch.int64),
@@ -305,85 +278,33 @@ class Sampler:
             **{name: torch.empty(size) for name in ("log_probs", "values", "next_values", "rewards")},
         )
 
-    @property
-    def _dtype(self) -> Any:
-        dtype = self.envs.single_observation_space.dtype
-        return np.float32 if dtype == np.float64 else dtype
-
-    def _laid_out(self, states: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(states.astype(self._dtype, copy=False))
-        return tensor.permute(0, 2, 3, 1) if self._images else tensor
-
     def _sample(self, rollout: Rollout) -> None:
-        assert self._state is not None
         for t in range(self.steps):
             with self.clock("store"):
-                rollout.states[t].copy_(self._state)
+                rollout.states[t].copy_(_laid_out(self.states))
             with self.clock("act"):
                 actions, rollout.log_probs[t], rollout.values[t] = self.agent(rollout.states[t])
-            with self.clock("environment"):
-                states, rewards, terminated, truncated, infos = self.envs.step(actions.numpy())
+            rewards, terminated, truncated, final_states = self.step(actions.numpy())
             with self.clock("store"):
                 rollout.actions[t] = actions
                 rollout.rewards[t] = torch.from_numpy(rewards)
                 rollout.terminated[t] = torch.from_numpy(terminated)
                 rollout.ended[t] = torch.from_numpy(terminated | truncated)
-                self._state = self._laid_out(states)
-                self._taken.append(actions.numpy().astype(np.uint8))
-            self.steps_done += self.envs.num_envs
-            if self.on_step is not None:
-                self.on_step(self.envs.num_envs)
-            if "final_obs" in infos:
-                self._end(infos)
-                if truncated.any():
-                    with self.clock("act"):
-                        which = torch.from_numpy(truncated)
-                        final = self._laid_out(infos["final_obs"])[which].contiguous()
-                        rollout.next_values[t, which] = self.agent.values(final)
+            if truncated.any():
+                with self.clock("act"):
+                    rollout.next_values[t, truncated] = self.agent.values(_laid_out(final_states[truncated]))
         with self.clock("act"):
-            last = self.agent.values(self._state.contiguous())
+            last = self.agent.values(_laid_out(self.states))
         # What followed a step is what the next one began with, but for the truncated, whose value is there already.
         after = torch.cat([rollout.values[1:], last[None]])
         truncated_steps = rollout.ended & ~rollout.terminated
         rollout.next_values.copy_(torch.where(truncated_steps, rollout.next_values, after))
 
-    def _end(self, infos: dict[str, Any]) -> None:
-        for index in np.flatnonzero(infos["_episode"]):
-            total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
-            self._episodes.append(Episode(total, length, self.steps_done, since_process_start()))
 
-    def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call, oldest first."""
-        episodes, self._episodes = self._episodes, []
-        return episodes
-
-    def state_dict(self) -> dict[str, Any]:
-        """What brings other environments to the same place: when all began anew, and the actions since then."""
-        return {
-            "steps_done": self.steps_done,
-            "began": self._began,
-            "actions": torch.from_numpy(np.array(self._taken, np.uint8)),
-            "state": None if self._state is None else self._state.clone(),
-            "episodes": pack_episodes(self._episodes),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin as the saved sampler did, and take the same actions; at half a million steps this takes a minute."""
-        self.steps_done = state["steps_done"]
-        self._episodes = unpack_episodes(state["episodes"])
-        if state["state"] is None:
-            return
-        self._begin(state["began"])
-        assert self._state is not None
-        for actions in state["actions"].numpy():
-            states, *_ = self.envs.step(actions.astype(np.int64))
-            self._state = self._laid_out(states)
-            self._taken.append(actions)
-        if not torch.equal(self._state, state["state"]):
-            log.warning(
-                "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
-                "continuation, but not bit for bit the uninterrupted one."
-            )
+def _laid_out(states: np.ndarray) -> torch.Tensor:
+    """States as the model wants them: images with their channels last."""
+    tensor = torch.from_numpy(states)
+    return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
 
 
 def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:

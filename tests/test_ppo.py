@@ -160,11 +160,22 @@ def test_a_resumed_sampler_goes_on_bit_for_bit(monkeypatch, restart):
 
 
 def test_environments_begin_anew_when_playing_again_would_take_too_long(monkeypatch):
-    monkeypatch.setattr(ppo.Sampler, "RESTART", 16)
+    monkeypatch.setattr(ppo.Sampler, "RESTART", 12)
     sampler = ppo.Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
-    states = [rollout.states[:, 0, 0].tolist() for _, rollout in zip(range(4), sampler, strict=False)]
-    assert states == [[0, 1, 2, 3], [4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7]]
-    assert len(sampler.state_dict()["actions"]) == 8
+    rollouts = iter(sampler)
+    for states, next_values, ended in (
+        ([0, 1, 2, 3], [10, 20, 30, 40], [0, 0, 0, 0]),
+        ([4, 5, 0, 1], [50, 60, 10, 20], [0, 1, 0, 0]),
+        ([2, 3, 4, 5], [30, 40, 50, 60], [0, 0, 0, 1]),
+    ):
+        rollout = next(rollouts)
+        for index in range(2):
+            assert rollout.states[:, index, 0].tolist() == states
+            assert rollout.next_values[:, index].tolist() == next_values
+            assert rollout.ended[:, index].tolist() == [bool(end) for end in ended]
+        assert not rollout.terminated.any()
+    assert sampler.pop_episodes() == []  # none has come to its own end
+    assert len(sampler.state_dict()["actions"]) == 0
 
 
 def test_environments_that_do_not_repeat_themselves_are_told_of(caplog):
