@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from lib import checkpoint, console, memory, telemetry, timing
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
+from lib.replay import Batch, Ring
 from lib.runs import Run, RunOptions
 from lib.stopping import ENDED, Stopper
 
@@ -34,12 +35,12 @@ log = logging.getLogger(__name__)
 
 
 def unpack_batch(
-    batch: Sequence[ExperienceFirstLast],
+    batch: Sequence[ExperienceFirstLast] | Batch,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Transitions as arrays.
 
     Args:
-        batch: transitions whose last_state is None where the episode ended there.
+        batch: transitions whose last_state is None where the episode ended there; or arrays already, of one step.
 
     Returns:
         states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and
@@ -48,6 +49,8 @@ def unpack_batch(
     Raises:
         TypeError: an action is no whole number.
     """
+    if isinstance(batch, Batch):
+        return _arrays(batch)
     states = [np.asarray(exp.state) for exp in batch]
     dones = [exp.last_state is None for exp in batch]
     last_states = [
@@ -65,8 +68,14 @@ def unpack_batch(
     )
 
 
+def _arrays(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    dones = (batch.discounts == 0.0).numpy().astype(np.uint8)
+    states, next_states = (stacks.movedim(-1, 1).numpy() for stacks in (batch.states, batch.next_states))
+    return states, batch.actions.numpy(), batch.returns.numpy(), dones, next_states
+
+
 def calc_loss_dqn(
-    batch: Sequence[ExperienceFirstLast],
+    batch: Sequence[ExperienceFirstLast] | Batch,
     net: nn.Module,
     tgt_net: nn.Module,
     gamma: float,
@@ -142,8 +151,8 @@ class EpsilonTracker:
 
 
 def batch_generator(
-    buffer: ExperienceReplayBuffer, initial: int, batch_size: int, steps: int = 1
-) -> Iterator[list[ExperienceFirstLast]]:
+    buffer: ExperienceReplayBuffer | Ring, initial: int, batch_size: int, steps: int = 1
+) -> Iterator[list[ExperienceFirstLast] | Batch]:
     """Fill the replay with `initial` transitions, then forever add `steps` of them and yield a batch."""
     buffer.populate(initial)
     while True:

@@ -7,16 +7,20 @@
 A state is the last `stack` frames of its episode; where the episode is younger than that, its first frame stands in.
 """
 
-from typing import Any, NamedTuple
+import dataclasses
+from collections.abc import Iterable
+from typing import Any, Self
 
 import numpy as np
 import torch
 
 from lib import memory
 from lib.errors import UsageError
+from lib.vector_env import ExperienceStream
 
 
-class Batch(NamedTuple):
+@dataclasses.dataclass
+class Batch:
     """Transitions over up to n steps.
 
     Attributes:
@@ -53,6 +57,7 @@ class Ring:
         gamma: discount factor of a step.
         dtype: of the frames.
         seed: of the draws.
+        source: of steps for `populate`: tuples of what `add` takes.
 
     Raises:
         UsageError: the ring would not fit into the memory that is free, or hold a transition.
@@ -70,7 +75,9 @@ class Ring:
         gamma: float = 0.99,
         dtype: Any = np.uint8,
         seed: int = 0,
+        source: Iterable[tuple[np.ndarray, ...]] = (),
     ):
+        self._source = iter(source)
         self.length = capacity // num_envs
         self.num_envs = num_envs
         self.stack = stack
@@ -99,12 +106,24 @@ class Ring:
         self._added = 0  # steps of each environment so far
         self._generator = np.random.default_rng(seed)
 
+    @classmethod
+    def of(cls, source: ExperienceStream, capacity: int, **options: Any) -> Self:
+        """A ring that `populate` fills from environments which give stacks of frames."""
+        stack, *frame_shape = source.envs.single_observation_space.shape or ()
+        envs, seed = source.envs.num_envs, source.seed
+        return cls(capacity, envs, tuple(frame_shape), stack, seed=seed, source=source, **options)
+
     @staticmethod
     def forecast(capacity: int, frame_shape: tuple[int, ...], dtype: Any = np.uint8) -> int:
         """Bytes that a full ring takes."""
         return capacity * (int(np.prod(frame_shape)) * np.dtype(dtype).itemsize + 22)
 
     def __len__(self) -> int:
+        """Steps that are kept, over all environments."""
+        return min(self._added, self.length) * self.num_envs
+
+    @property
+    def drawable(self) -> int:
         """Transitions that can be drawn."""
         return max(0, self._last - self._first) * self.num_envs
 
@@ -155,6 +174,11 @@ class Ring:
         self._begun = np.where(terminated | truncated, 0, self._begun + 1)
         self._added += 1
 
+    def populate(self, steps: int) -> None:
+        """Add so many agent steps from the source, rounded up to whole steps of all environments."""
+        for _ in range(0, steps, self.num_envs):
+            self.add(*next(self._source))
+
     def sample(self, batch_size: int) -> Batch:
         """Transitions drawn at random, with repetition.
 
@@ -166,7 +190,7 @@ class Ring:
         return self._batch(steps, self._generator.integers(0, self.num_envs, batch_size), np.ones(batch_size))
 
     def _require_some(self) -> None:
-        if not len(self):
+        if not self.drawable:
             raise UsageError(f"no transition of {self.n_step} steps is there yet, after {self._added} steps")
 
     def _batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
@@ -316,7 +340,7 @@ class PrioritisedRing(Ring):
         rows, envs = np.divmod(indices, self.num_envs)
         newest = (self._added - 1) % self.length
         steps = self._added - 1 - (newest - rows) % self.length
-        weights = (len(self) * self._tree[indices] / self._tree.total) ** -beta
+        weights = (self.drawable * self._tree[indices] / self._tree.total) ** -beta
         return self._batch(steps, envs, weights / weights.max())
 
     def update(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:

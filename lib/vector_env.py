@@ -11,7 +11,7 @@ A Stream is that with what a run needs besides: episodes, steps, and a way to st
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import ale_py
@@ -23,7 +23,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib import memory
-from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, plain_env
+from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, make_env, plain_env
 from lib.errors import UsageError
 from lib.experience import Episode, episode_seed, pack_episodes, unpack_episodes
 from lib.timing import Stopwatch, since_process_start
@@ -40,7 +40,8 @@ def make_vector_env(
     """So many environments of one kind.
 
     For an Atari game, states are (num_envs, 4, 84, 84) uint8, as atari_wrappers.make_env makes them; see NativeAtari.
-    For any other environment they are what it gives.
+    For any other environment whose observations are images, they are made by make_env itself, one environment after
+    the other; all else comes as it is.
 
     Args:
         env_id: any id registered with gymnasium; "package.module:Id" imports the module first.
@@ -51,12 +52,18 @@ def make_vector_env(
             game counts it, in any case.
 
     Raises:
-        UsageError: the id is unknown, or so many environments need more memory than is free.
+        UsageError: the id is unknown, its actions are not discrete or its observations no Box, or so many environments
+            need more memory than is free.
     """
     env = plain_env(env_id)
+    if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
+        raise UsageError(f"{env_id} has the action space {env.action_space}; it has to be Discrete(n) counted from 0")
+    if not isinstance(env.observation_space, spaces.Box):
+        raise UsageError(f"{env_id} has the observation space {env.observation_space}; it has to be a Box")
     if not isinstance(env.unwrapped, ale_py.AtariEnv):
-        makers = [lambda: plain_env(env_id)] * num_envs
-        return RecordEpisodeStatistics(FinalStates(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)))
+        make = make_env if _is_image(env.observation_space) else plain_env
+        envs = SyncVectorEnv([lambda: make(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        return RecordEpisodeStatistics(FinalStates(envs))
     needed, free = num_envs * EMULATOR, memory.free()
     if needed > free:
         raise UsageError(
@@ -64,8 +71,12 @@ def make_vector_env(
             f"take {int(0.8 * free / EMULATOR)} at most"
         )
     assert env.spec is not None
-    envs = RecordEpisodeStatistics(NativeAtari(env.spec.kwargs, num_envs, threads, noop_max))
-    return ClipReward(envs, -1.0, 1.0) if clip_rewards else envs
+    native = RecordEpisodeStatistics(NativeAtari(env.spec.kwargs, num_envs, threads, noop_max))
+    return ClipReward(native, -1.0, 1.0) if clip_rewards else native
+
+
+def _is_image(space: spaces.Box) -> bool:
+    return space.dtype == np.uint8 and len(space.shape) in (2, 3)
 
 
 class NativeAtari(VectorWrapper):
@@ -276,6 +287,36 @@ class Stream:
                 "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
                 "continuation, but not bit for bit the uninterrupted one."
             )
+
+
+class ExperienceStream(Stream):
+    """What an agent does in environments that step together, for a replay.
+
+    Args:
+        envs: of make_vector_env.
+        agent: a ptan agent; called with the states of all environments.
+        seed: what the environments' seeds are derived from.
+
+    Attributes:
+        clock: seconds spent in "act" and "environment".
+    """
+
+    PARTS = ("act", "environment")
+
+    def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
+        super().__init__(envs, seed)
+        self.agent = agent
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
+        """Steps without end, as replay.Ring wants them."""
+        self.begin()
+        agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
+        while True:
+            frames = self.states[:, -1]
+            with self.clock("act"):
+                actions, agent_states = self.agent(self.states, agent_states)
+            step = self.step(np.asarray(actions))
+            yield frames, np.asarray(actions), step.rewards, step.terminated, step.truncated, step.final_states[:, -1]
 
 
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:

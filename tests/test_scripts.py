@@ -20,7 +20,7 @@ from lib import checkpoint
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
 BASELINE = Path("chapter09/01_baseline.py")
-STEPS = {"02_n_envs": 3, "03_parallel": 4, "04_wrappers": 3}  # an iteration, where it is not one
+STEPS = {"02_n_envs": 3, "03_parallel": 4, "04_wrappers": 3, "05_native_envs": 3}  # an iteration, where it is not one
 # The scripts find the toy environments and this Python as a person's shell would.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
@@ -339,18 +339,27 @@ def test_the_replay_ratio_asked_for_is_the_one_that_is_held(tmp_path, ratio, ite
         assert accumulator.Scalars("train/policy_lag")[0].value <= 24
 
 
-PPO = Path("distributed/01_ppo.py")
-SMALL = ("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128")
+def assignments(*fields):
+    return [option for field in fields for option in ("--set", field)]
+
+
+NATIVE = {
+    Path("distributed/01_ppo.py"): assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128"),
+    Path("chapter09/05_native_envs.py"): [
+        *("--envs", "4"),
+        *assignments("replay_initial=160", "replay_size=480", "batch_size=4", "checkpoint_every=80"),
+    ],
+}
 
 
 @pytest.mark.parametrize("env_id", ["fakes:Catch-v0", "PongNoFrameskip-v4"])
-def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id):
-    settings = [option for assignment in SMALL for option in ("--set", assignment)]
+@pytest.mark.parametrize("script", NATIVE, ids=str)
+def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id):
     for runs_dir, stops in ((tmp_path / "one", [640]), (tmp_path / "two", [256, 640])):
         for stop in stops:
-            start = ("--resume", folder(runs_dir)) if runs_dir.exists() else ("--env-id", env_id, *settings)
+            start = ("--resume", folder(runs_dir)) if runs_dir.exists() else ("--env-id", env_id, *NATIVE[script])
             start += () if runs_dir.exists() else ("--runs-dir", runs_dir)
-            process = run(PPO, *start, "--stop-after", stop, "--quiet")
+            process = run(script, *start, "--stop-after", stop, "--quiet")
             assert process.returncode == 0, process.stderr
             assert f"Stopped at step {stop}: step limit." in process.stdout
     one, two = (folder(tmp_path / name) for name in ("one", "two"))

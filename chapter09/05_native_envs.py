@@ -1,0 +1,63 @@
+#!/usr/bin/env python3
+"""Native environments: all games step together in native threads, and the replay is arrays.
+
+Idea    one call steps all games, outside of Python; each frame is stored once, in an array, and states are rebuilt from
+        it when they are sampled, in the layout that the network eats
+Parent  04_wrappers.py, with native environments and a ring for a replay
+Keeps   statistics: the same states, rewards and ends; an episode begins with 0 in place of 1 to 30 no-ops
+Paper   Weng et al., EnvPool, 2022, https://arxiv.org/abs/2206.10558
+Run     ./05_native_envs.py --cuda --envs 8
+Read    lib/vector_env.py, then lib/replay.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, dqn_model, options, replay, vector_env
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = vector_env.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(
+            batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device, no_grad=True
+        )
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration * args.envs)
+        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--envs", type=options.positive, default=3, metavar="N", help="environments")
+    options.main(train, parser, NAME)
