@@ -1,5 +1,6 @@
 """A player as the learner has it: the handle of a process that plays blocks of transitions on order."""
 
+import os
 import pickle
 import signal
 import threading
@@ -105,13 +106,26 @@ class Player:
             with _signals_blocked():
                 self.process.start()
             return
+        failures: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                self.process.start()
+            except BaseException as error:  # noqa: BLE001 - raised below, by who waits for it
+                failures.append(error)
+
         # In a thread, as a server that is stopped would have us wait for ever.
-        thread = threading.Thread(target=self.process.start, daemon=True)
+        thread = threading.Thread(target=start, daemon=True)
         thread.start()
         thread.join(IMPORTING)
+        if failures:
+            raise failures[0]
         if thread.is_alive():
             raise PlayerLost(f"player {self.number} could not be started in {IMPORTING} seconds")
-        self._server = psutil.Process(self.process.pid).parent()
+        with suppress(psutil.NoSuchProcess):
+            server = psutil.Process(self.process.pid).parent()
+            if server is not None and server.ppid() == os.getpid():
+                self._server = server
 
     def order(self, order: Order) -> None:
         """Ask for a block.

@@ -35,13 +35,17 @@ EMULATOR = 2 * 2**20  # bytes, measured for Pong and Breakout, and rounded up
 
 
 def make_vector_env(
-    env_id: str, num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX, clip_rewards: bool = True
+    env_id: str,
+    num_envs: int,
+    threads: int = 0,
+    noop_max: int = NOOP_MAX,
+    clip_rewards: bool = True,
+    vectors: bool = False,
 ) -> VectorEnv:
     """So many environments of one kind.
 
     For an Atari game, states are (num_envs, 4, 84, 84) uint8, as atari_wrappers.make_env makes them; see NativeAtari.
-    For any other environment whose observations are images, they are made by make_env itself, one environment after
-    the other; all else comes as it is.
+    For any other environment they are made by make_env itself, one environment after the other.
 
     Args:
         env_id: any id registered with gymnasium; "package.module:Id" imports the module first.
@@ -50,10 +54,11 @@ def make_vector_env(
         noop_max: no-ops at the start of an Atari game at most.
         clip_rewards: whether an Atari game's rewards are clipped to [-1, 1]. infos["episode"]["r"] is the return as the
             game counts it, in any case.
+        vectors: whether observations that are no images are let through, as they are.
 
     Raises:
-        UsageError: the id is unknown, its actions are not discrete or its observations no Box, or so many environments
-            need more memory than is free.
+        UsageError: the id is unknown, its actions are not discrete, its observations are not images (or, with vectors,
+            no Box), or so many environments need more memory than is free.
     """
     env = plain_env(env_id)
     if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
@@ -61,7 +66,7 @@ def make_vector_env(
     if not isinstance(env.observation_space, spaces.Box):
         raise UsageError(f"{env_id} has the observation space {env.observation_space}; it has to be a Box")
     if not isinstance(env.unwrapped, ale_py.AtariEnv):
-        make = make_env if _is_image(env.observation_space) else plain_env
+        make = plain_env if vectors and not _is_image(env.observation_space) else make_env
         envs = SyncVectorEnv([lambda: make(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return RecordEpisodeStatistics(FinalStates(envs))
     needed, free = num_envs * EMULATOR, memory.free()

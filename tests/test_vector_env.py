@@ -117,7 +117,7 @@ def test_actions_of_another_shape_or_type_are_refused(actions):
 
 
 def test_any_other_environment_has_the_same_interface():
-    envs = vector_env.make_vector_env("fakes:Chain-v0", 3)
+    envs = vector_env.make_vector_env("fakes:Chain-v0", 3, vectors=True)
     states, _ = envs.reset(seed=1)
     assert states.shape == (3, *envs.single_observation_space.shape)
     states, rewards, terminations, _, infos = envs.step(np.array([1, 0, 1]))
@@ -125,6 +125,34 @@ def test_any_other_environment_has_the_same_interface():
     assert terminations.tolist() == infos["_episode"].tolist() == [True, False, True]
     assert infos["final_obs"].shape == states.shape
     assert infos["episode"]["l"].tolist() == [1, 0, 1]
+
+
+def test_images_of_any_other_environment_are_made_as_the_plain_stack_makes_them():
+    envs = vector_env.make_vector_env("fakes:Catch-v0", 2)
+    twin = atari_wrappers.make_env("fakes:Catch-v0")
+    states, _ = envs.reset(seed=1)
+    expected, _ = twin.reset(seed=1)
+    for step in range(14):
+        assert np.array_equal(states[0], np.asarray(expected)), step
+        states, rewards, terminations, _, infos = envs.step(np.array([step % 3, 0]))
+        expected, reward, terminated, _, _ = twin.step(step % 3)
+        assert (rewards[0], terminations[0]) == (reward, terminated)
+        if terminated:
+            assert np.array_equal(infos["final_obs"][0], np.asarray(expected))
+            expected, _ = twin.reset()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "vectors", "message"),
+    [
+        ("CartPole-v1", False, "needs images"),
+        ("fakes:Continuous-v0", True, r"it has to be Discrete\(n\) counted from 0"),
+        ("Taxi-v4", True, "it has to be a Box"),
+    ],
+)
+def test_spaces_that_no_script_can_use_are_wrong_use(env_id, vectors, message):
+    with pytest.raises(UsageError, match=message):
+        vector_env.make_vector_env(env_id, 2, vectors=vectors)
 
 
 def test_an_unknown_id_and_too_many_environments_are_wrong_use(monkeypatch):
