@@ -44,19 +44,27 @@ class LazyFrames:
     0.7 GB in place of 2.8 GB for 100,000 states of 4 x 84 x 84 bytes.
 
     Args:
-        frames: k arrays, or one whose first axis they are; that one is given back as it is, without a copy.
+        frames: k arrays; or, with an end, one along whose first axis they lie, looked at without a copy.
+        end: one more than the row of the last frame.
+        size: k.
     """
 
-    __slots__ = ("frames",)
+    __slots__ = ("_frames", "_rows")
 
-    def __init__(self, frames: Frames):
-        self.frames = frames
+    def __init__(self, frames: Frames, end: int | None = None, size: int = 0):
+        self._frames = frames
+        # Not the slice of the array itself: that would be one more small block of memory a state, kept for long between
+        # the large ones of the learner, which then cannot be used again (the C library's bug 14581).
+        self._rows = None if end is None else (end - size, end)
+
+    @property
+    def frames(self) -> Frames:
+        """The k frames, as a tuple or as one array."""
+        return self._frames if self._rows is None else self._frames[slice(*self._rows)]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if not isinstance(self.frames, np.ndarray):
-            stacked = np.stack(self.frames)
-        else:
-            stacked = self.frames.copy() if copy else self.frames
+        frames = self.frames
+        stacked = frames if isinstance(frames, np.ndarray) and not copy else np.stack(list(frames))
         return stacked if dtype is None else stacked.astype(dtype, copy=False)
 
 
@@ -104,7 +112,7 @@ class Adjacent:
             for frame in new[-1:] if follows else new:
                 self._write(frame, len(new))
             self._frames = new
-            self._state = LazyFrames(self._strip[self._end - len(new) : self._end])
+            self._state = LazyFrames(self._strip, self._end, len(new))
         return self._state
 
     def _write(self, frame: np.ndarray, size: int) -> None:

@@ -3,9 +3,10 @@ import signal
 import pytest
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True)
 def _signals_as_in_a_terminal():
-    """Whoever starts the tests may ignore them, as nohup and a shell's background jobs do; programs inherit that."""
+    """Whoever starts the tests may ignore them, as nohup and a shell's background jobs do, and programs inherit that;
+    a run that a test had fail leaves its own handlers behind."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
