@@ -201,7 +201,7 @@ def setup_ignite(
     episodes = telemetry.Episodes(exp_source, steps, params.stop_reward, params.milestone)
     files = telemetry.GrowingFiles(run.path)
     stopper = Stopper(steps, args.stop_after or params.max_steps, args.time_limit)
-    speed = timing.Speed(exp_source, steps)
+    speed = timing.Speed(exp_source, steps, params.log_every)
     state = {"source": exp_source, "episodes": episodes, **(save or {})}
     if not getattr(params, "checkpoint_replay", True):
         state.pop("replay", None)

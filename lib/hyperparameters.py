@@ -34,6 +34,11 @@ class RunParameters:
         """Agent steps before learning begins."""
         return 0
 
+    @property
+    def log_every(self) -> int:
+        """Learner iterations between TensorBoard's scalars."""
+        return 100
+
     def __post_init__(self) -> None:
         _within(self, 0.0, 1.0, "gamma")
         _at_least(self, 1, "max_steps", "checkpoint_every")
@@ -111,6 +116,10 @@ class PPOHyperparameters(RunParameters):
     entropy: float = 0.01
     gradient_norm: float = 1.0
     kl_target: float | None = None
+
+    @property
+    def log_every(self) -> int:
+        return 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -15,7 +15,7 @@ from ignite.metrics import RunningAverage
 from ptan.ignite import EpisodeEvents
 
 from lib.experience import Episode
-from lib.timing import EVERY, Speed, TrainingEvents, clock_face, since_process_start
+from lib.timing import Speed, TrainingEvents, clock_face, since_process_start
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +184,7 @@ class TensorBoard:
         self.logger = TensorboardLogger(log_dir=folder)
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
-        """Write episodes/* by episode as they end, train/* and time/* by agent step every 100 iterations."""
+        """Write episodes/* by episode as they end, train/* and time/* by agent step as the speed is told."""
 
         def agent_step(engine: Engine, event_name: Any) -> int:
             return speed.steps()
@@ -195,8 +195,8 @@ class TensorBoard:
         time = OutputHandler("time", list(speed.names), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
         self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
-        self.logger.attach(engine, train, EVERY)
-        self.logger.attach(engine, time, EVERY)
+        self.logger.attach(engine, train, speed.every)
+        self.logger.attach(engine, time, speed.every)
 
     def flush(self) -> None:
         """Bring to the disk what has been written so far."""

@@ -12,8 +12,6 @@ import psutil
 from ignite.engine import Engine, EventEnum, Events
 from ignite.handlers import Timer
 
-EVERY = Events.ITERATION_COMPLETED(every=100)  # scalars of the learner
-
 
 class TrainingEvents(EventEnum):
     """LEARNING_STARTED fires once a process, when the first batch has been sampled: the warm-up is over."""
@@ -57,14 +55,16 @@ class Speed:
         metrics: names of what is put into the engine's metrics, beside the parts.
         parts: seconds of training so far in this process, by part.
         warm_up: (agent steps, seconds) of filling the replay.
+        every: the event after which the metrics are new.
     """
 
     # avg_fps looks back over this many agent steps.
     WINDOW = 1000
 
-    def __init__(self, exp_source: Any, steps: Callable[[], int]):
+    def __init__(self, exp_source: Any, steps: Callable[[], int], every: int = 100):
         self.exp_source = exp_source
         self.steps = steps
+        self.every = Events.ITERATION_COMPLETED(every=every)
         self.warm_up = (0, 0.0)
         self._batch, self._learn = Timer(), Timer()
         self._updates = 0
@@ -77,7 +77,7 @@ class Speed:
         self._logged = (0, 0, 0, self._parts_at_start)
 
     def attach(self, engine: Engine) -> None:
-        """Time the two halves of an iteration; put speeds and times into the metrics every 100 iterations."""
+        """Time the two halves of an iteration; put speeds and times into the metrics now and then."""
         batch = {"resume": Events.GET_BATCH_STARTED, "pause": Events.GET_BATCH_COMPLETED}
         learn = {"resume": Events.ITERATION_STARTED, "pause": Events.ITERATION_COMPLETED}
         self._batch.attach(engine, start=Events.STARTED, **batch)
@@ -85,7 +85,7 @@ class Speed:
         engine.add_event_handler(Events.STARTED, self._started)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._batch_made)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._mark)
-        engine.add_event_handler(EVERY, self._log)
+        engine.add_event_handler(self.every, self._log)
 
     def _started(self, engine: Engine) -> None:
         self._start = (self.steps(), since_process_start())
@@ -116,7 +116,8 @@ class Speed:
         parts = self.parts
         milliseconds = 1000 / max(1, engine.state.iteration - iteration)
         engine.state.metrics["avg_fps"] = self.now
-        engine.state.metrics["replay_ratio"] = (self._samples - samples) / max(1, self.steps() - steps)
+        made = self.steps() - steps  # none where the first batch is the first iteration's, made before the time began
+        engine.state.metrics["replay_ratio"] = (self._samples - samples) / made if made else math.nan
         engine.state.metrics |= {part: (parts[part] - before[part]) * milliseconds for part in self.names}
         if hasattr(self.exp_source, "metrics"):
             engine.state.metrics |= self.exp_source.metrics()
