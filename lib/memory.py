@@ -37,8 +37,8 @@ def keep_freed_memory() -> bool:
 class Trimmer:
     """Hands back what lies free between blocks that are in use, every time that the process has grown by KEPT bytes.
 
-    A batch's activations leave gaps, into which long-lived frames are put; the next batch then needs a new place.
-    Without this, a run whose batches are of 128 grows by more than a megabyte every learner iteration.
+    A batch's activations leave gaps, into which long-lived frames are put; the next batch then needs a new place. The
+    gaps come to gigabytes where batches are large and each frame is a block of its own.
     """
 
     def __init__(self) -> None:
