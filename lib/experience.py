@@ -47,9 +47,14 @@ class Episode(NamedTuple):
     clock: float
 
 
+def hashed_seed(*numbers: int) -> int:
+    """A seed of 32 bits, hashed from numbers that name what it is for."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
 def episode_seed(seed: int, environment: int, episode: int) -> int:
     """The reset seed of an environment's n-th episode: 32 bits hashed from all three."""
-    return int(np.random.SeedSequence((seed, environment, episode)).generate_state(1)[0])
+    return hashed_seed(seed, environment, episode)
 
 
 def pack_episodes(episodes: Sequence[Episode]) -> list[list[float]]:

@@ -30,7 +30,7 @@ STARTING = PATIENCE if processes.get_start_method() == "forkserver" else IMPORTI
 def start_server() -> None:
     """Start the process that players are forked from, if the system can; it imports while the learner goes on."""
     if processes.get_start_method() == "forkserver":
-        processes.set_forkserver_preload(["lib.player_server", "lib.experience"])
+        processes.set_forkserver_preload(["lib.player_server", "lib.player_process"])
         with _signals_blocked():
             forkserver.ensure_running()
 

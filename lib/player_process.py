@@ -8,11 +8,11 @@ from multiprocessing import parent_process
 from typing import Any, NamedTuple
 
 import cloudpickle
-import numpy as np
 import torch
 
 from lib import console
 from lib.checkpoint import seed_everything
+from lib.experience import hashed_seed
 from lib.orphans import end_with_parent
 from lib.shared import BlockChannel, SharedWeights
 
@@ -91,7 +91,7 @@ def play(
 
 def block_seed(seed: int, player: int, block: int) -> int:
     """The seed of the random numbers that a player draws in a block: 32 bits hashed from all three."""
-    return int(np.random.SeedSequence((seed, player, block, 1)).generate_state(1)[0])
+    return hashed_seed(seed, player, block, 1)
 
 
 class _LearnerGone(BaseException):

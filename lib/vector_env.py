@@ -25,7 +25,7 @@ from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 from lib import memory
 from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, make_env, plain_env
 from lib.errors import UsageError
-from lib.experience import Episode, episode_seed, pack_episodes, unpack_episodes
+from lib.experience import Episode, episode_seed, hashed_seed, pack_episodes, unpack_episodes
 from lib.timing import Stopwatch, since_process_start
 
 log = logging.getLogger(__name__)
@@ -326,6 +326,4 @@ class ExperienceStream(Stream):
 
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:
     """An own seed for each environment: 31 bits hashed from the seed and the environment's number."""
-    return np.array(
-        [np.random.SeedSequence((seed, number)).generate_state(1)[0] >> 1 for number in range(num_envs)], np.int64
-    )
+    return np.array([hashed_seed(seed, number) >> 1 for number in range(num_envs)], np.int64)
