@@ -9,23 +9,18 @@ Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
 """
 
 import dataclasses
-import logging
-import math
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch import nn
 from torch.nn import functional as F
 
+from lib.ppo_model import Model, fast_dtype
 from lib.vector_env import Stream
 
-log = logging.getLogger(__name__)
-
-BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of processors: Intel and AMD, Intel, Arm
+__all__ = ["Agent", "Model", "Rollout", "Sampler", "Trainer", "advantages", "fast_dtype", "policy_loss", "rollouts"]
 
 
 @dataclasses.dataclass
@@ -84,125 +79,6 @@ def policy_loss(
     """
     ratio = (log_probs - old_log_probs).exp()
     return -torch.min(ratio * estimates, ratio.clamp(1.0 - clip, 1.0 + clip) * estimates).mean()
-
-
-class Model(nn.Module):
-    """Action logits and values: images by the convolutions of Mnih et al. (2013), all else by two layers of 64.
-
-    Args:
-        space: of a state; images are (channels, height, width) uint8, but come with the channels last.
-        n_actions: how many actions there are.
-        dtype: what the layers before the last ones calculate in.
-
-    Attributes:
-        mean, scale: what is subtracted from a state, and what that is then multiplied by; see `look_at`.
-        return_mean, return_std: of all returns so far; the last layer gives values in these terms; see `expect`.
-    """
-
-    def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
-        super().__init__()
-        self.dtype = dtype
-        self.images = len(space.shape) == 3
-        if self.images:
-            channels, height, width = space.shape
-            self.layout: tuple[int, ...] = (height, width, channels)
-            convolutions = nn.Sequential(
-                *(nn.Conv2d(channels, 16, kernel_size=8, stride=4), nn.ReLU()),
-                *(nn.Conv2d(16, 32, kernel_size=4, stride=2), nn.ReLU(), nn.Flatten()),
-            )
-            with torch.no_grad():
-                size = convolutions(torch.zeros(1, *space.shape)).shape[1]
-            self.body = nn.Sequential(convolutions, nn.Linear(size, 256), nn.ReLU())
-            features = 256
-        else:
-            self.layout = space.shape
-            size, features = math.prod(space.shape), 64
-            self.body = nn.Sequential(
-                *(nn.Flatten(), nn.Linear(size, features), nn.Tanh(), nn.Linear(features, features), nn.Tanh())
-            )
-        self.policy = nn.Linear(features, n_actions)
-        self.value = nn.Linear(features, 1)
-        self.mean: torch.Tensor
-        self.scale: torch.Tensor
-        self.register_buffer("mean", torch.zeros(self.layout))
-        self.register_buffer("scale", torch.ones(()))
-        self.return_mean: torch.Tensor
-        self.return_std: torch.Tensor
-        self.register_buffer("return_mean", torch.zeros(()))
-        self.register_buffer("return_std", torch.ones(()))
-        self.returns_seen: torch.Tensor
-        self.register_buffer("returns_seen", torch.zeros(()))
-        for module in self.body.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                _orthogonal(module, math.sqrt(2))
-            if isinstance(module, nn.Conv2d):  # as the states are laid out
-                module.weight.data = module.weight.data.contiguous(memory_format=torch.channels_last)
-        _orthogonal(self.policy, 0.01)
-        _orthogonal(self.value, 1.0)
-
-    def look_at(self, states: torch.Tensor) -> None:
-        """Normalise from now on by these states: by the mean of each pixel, and one scale for all.
-
-        Args:
-            states: (batch, *layout).
-        """
-        states = states.float()
-        self.mean.copy_(states.mean(0))
-        self.scale.copy_(1.0 / (states - self.mean).std().clamp(min=1e-3))
-
-    @torch.no_grad()
-    def expect(self, returns: torch.Tensor) -> None:
-        """Have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
-
-        All values stay as they are: van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9.
-
-        Args:
-            returns: new ones, of any shape.
-        """
-        old_mean, old_std, old = self.return_mean.clone(), self.return_std.clone(), self.returns_seen.clone()
-        new = returns.numel()
-        total = old + new
-        gap = returns.mean() - old_mean
-        variance = old / total * old_std**2 + new / total * returns.var(correction=0) + old * new / total**2 * gap**2
-        self.returns_seen.copy_(total)
-        self.return_mean.add_(gap * new / total)
-        self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
-        self.value.weight.mul_(old_std / self.return_std)
-        self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
-
-    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and values.
-
-        Args:
-            states: (batch, *layout), any number type.
-
-        Returns:
-            (batch, n_actions) and (batch,), float32.
-        """
-        with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            normal = states.to(self.dtype, copy=True).sub_(self.mean).mul_(self.scale)
-            features = self.body(normal.permute(0, 3, 1, 2) if self.images else normal).float()
-        values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return self.policy(features), values
-
-
-def fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device calculates with it in hardware, else float32."""
-    if device.type == "cuda":
-        fast = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        cpuinfo = Path("/proc/cpuinfo")
-        fast = device.type == "cpu" and cpuinfo.exists() and bool(BF16_FLAGS & set(cpuinfo.read_text().split()))
-    if not fast:
-        log.warning("No bfloat16 on this %s: float32 is used, and learning takes several times as long.", device.type)
-    return torch.bfloat16 if fast else torch.float32
-
-
-def _orthogonal(layer: nn.Module, gain: float) -> None:
-    assert isinstance(layer, nn.Conv2d | nn.Linear)
-    nn.init.orthogonal_(layer.weight, gain)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
 
 
 class Agent:
@@ -311,7 +187,7 @@ def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
     """All rollouts of a run but the first, which the model looks at to normalise the states, and forgets."""
     every = iter(sampler)
     if not sampler.steps_done:
-        model.look_at(next(every).states.flatten(0, 1))
+        model.body.look_at(next(every).states.flatten(0, 1))
     yield from every
 
 

@@ -1,0 +1,177 @@
+"""The network of lib.ppo, from states to action logits and values, and what it calculates in."""
+
+import logging
+import math
+from pathlib import Path
+
+import torch
+from gymnasium import spaces
+from torch import nn
+from torch.nn import functional as F
+
+log = logging.getLogger(__name__)
+
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of processors: Intel and AMD, Intel, Arm
+
+
+class Images(nn.Module):
+    """The convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units.
+
+    Args:
+        shape: of a state, (channels, height, width); states come as (batch, height, width, channels) uint8.
+        dtype: what the layers calculate in.
+
+    Attributes:
+        mean, scale: what is subtracted from a state, and what that is then multiplied by; see `look_at`.
+        features: how many numbers come out.
+    """
+
+    features = 256
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype):
+        super().__init__()
+        channels, height, width = shape
+        self.dtype = dtype
+        self.first = nn.Conv2d(channels, 16, kernel_size=8, stride=4)
+        self.second = nn.Conv2d(16, 32, kernel_size=4, stride=2)
+        with torch.no_grad():
+            size = self.second(self.first(torch.zeros(1, *shape))).numel()
+        self.third = nn.Linear(size, self.features)
+        self.register_buffer("mean", torch.zeros((height, width, channels), dtype=dtype))
+        self.register_buffer("scale", torch.ones(()))
+
+    def look_at(self, states: torch.Tensor) -> None:
+        """Normalise from now on by the mean of each pixel of these states, and one scale for all.
+
+        The means are whole numbers, which bfloat16 holds up to 256 as they are: a pixel less its mean is exact then.
+        """
+        self.mean.copy_(states.float().mean(0).round())
+        self.scale.copy_(1.0 / (states - self.mean.float()).std().clamp(min=1e-3))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        # Each of these takes as long as a layer if it is done in float32, or once more than it has to be: the scale
+        # goes into the first layer's few weights, and the flattening leaves the channels where they are.
+        normal = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
+        with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            first = F.conv2d(normal, self.first.weight * self.scale, self.first.bias, self.first.stride)
+            second = self.second(F.relu(first, inplace=True))
+            third = self.third(F.relu(second, inplace=True).permute(0, 2, 3, 1).flatten(1))
+            return F.relu(third, inplace=True).float()
+
+
+class Numbers(nn.Module):
+    """Two layers of 64 units, for states that are no images.
+
+    Args:
+        shape: of a state.
+
+    Attributes:
+        mean, scale: of each number; see `look_at`.
+        features: how many numbers come out.
+    """
+
+    features = 64
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.first = nn.Linear(math.prod(shape), self.features)
+        self.second = nn.Linear(self.features, self.features)
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(()))
+
+    def look_at(self, states: torch.Tensor) -> None:
+        """Normalise from now on by the mean of each number of these states, and one scale for all."""
+        self.mean.copy_(states.float().mean(0))
+        self.scale.copy_(1.0 / (states - self.mean).std().clamp(min=1e-3))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        first = torch.tanh(self.first(((states - self.mean) * self.scale).flatten(1)))
+        return torch.tanh(self.second(first))
+
+
+class Model(nn.Module):
+    """Action logits and values; an image is seen by Images, all else by Numbers.
+
+    Args:
+        space: of a state; images are (channels, height, width) uint8, but come with the channels last.
+        n_actions: how many actions there are.
+        dtype: what Images calculates in.
+
+    Attributes:
+        return_mean, return_std: of all returns so far; the last layer gives values in these terms; see `expect`.
+    """
+
+    return_mean: torch.Tensor
+    return_std: torch.Tensor
+    returns_seen: torch.Tensor
+
+    def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.body = Images(space.shape, dtype) if len(space.shape) == 3 else Numbers(space.shape)
+        self.policy = nn.Linear(self.body.features, n_actions)
+        self.value = nn.Linear(self.body.features, 1)
+        self.register_buffer("return_mean", torch.zeros(()))
+        self.register_buffer("return_std", torch.ones(()))
+        self.register_buffer("returns_seen", torch.zeros(()))
+        for layer in self.body.children():
+            _orthogonal(layer, math.sqrt(2))
+            if isinstance(layer, nn.Conv2d):  # as the states are laid out
+                layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
+        _orthogonal(self.policy, 0.01)
+        _orthogonal(self.value, 1.0)
+
+    @torch.no_grad()
+    def expect(self, returns: torch.Tensor) -> None:
+        """Have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
+
+        All values stay as they are: van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9.
+
+        Args:
+            returns: new ones, of any shape.
+        """
+        old_mean, old_std, old = self.return_mean.clone(), self.return_std.clone(), self.returns_seen.clone()
+        new = returns.numel()
+        total = old + new
+        gap = returns.mean() - old_mean
+        variance = old / total * old_std**2 + new / total * returns.var(correction=0) + old * new / total**2 * gap**2
+        self.returns_seen.copy_(total)
+        self.return_mean.add_(gap * new / total)
+        self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
+        self.value.weight.mul_(old_std / self.return_std)
+        self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
+
+    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Logits and values.
+
+        Args:
+            states: (batch, ...), images (batch, height, width, channels).
+
+        Returns:
+            (batch, n_actions) and (batch,), float32.
+        """
+        features = self.body(states)
+        values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
+        return self.policy(features), values
+
+
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the device calculates with it in hardware, else float32."""
+    if device.type == "cuda":
+        fast = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        cpuinfo = Path("/proc/cpuinfo")
+        fast = device.type == "cpu" and cpuinfo.exists() and bool(BF16_FLAGS & set(cpuinfo.read_text().split()))
+    if not fast:
+        log.warning("No bfloat16 on this %s: float32 is used, and learning takes several times as long.", device.type)
+    return torch.bfloat16 if fast else torch.float32
+
+
+def _orthogonal(layer: nn.Module, gain: float) -> None:
+    assert isinstance(layer, nn.Conv2d | nn.Linear)
+    nn.init.orthogonal_(layer.weight, gain)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
