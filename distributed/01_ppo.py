@@ -14,14 +14,14 @@ from pathlib import Path
 import torch
 from ignite.engine import Engine
 
-from lib import common, hyperparameters, options, ppo, vector_env
+from lib import common, hyperparameters, options, ppo, precision, vector_env
 
 NAME = Path(__file__).stem
 
 
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, vectors=True)
-    dtype = ppo.fast_dtype(args.device)
+    dtype = precision.fast_dtype(args.device)
     model = ppo.Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     agent = ppo.Agent(model, args.device)
     sampler = ppo.Sampler(envs, agent, params.rollout, args.seed)
@@ -37,15 +37,17 @@ def train(params, args):
         entropy=params.entropy,
         gradient_norm=params.gradient_norm,
         kl_target=params.kl_target,
+        kl_final=params.kl_final,
         device=args.device,
     )
 
     def process_batch(engine, rollout):
+        trainer.progress = sampler.progress(params.stop_reward)
         return trainer.update(rollout)
 
     engine = Engine(process_batch)
     save = {"net": model, "optimizer": optimizer}
-    common.setup_ignite(engine, params, sampler, NAME, args=args, save=save)
+    common.setup_ignite(engine, params, sampler, NAME, args=args, save=save, policy=agent.best)
     return engine.run(ppo.rollouts(sampler, model))
 
 

@@ -14,12 +14,12 @@ from ptan.ignite import EpisodeEvents
 from torch import nn
 from torch.nn import functional as F
 
-from lib import checkpoint, console, memory, telemetry, timing
+from lib import checkpoint, console, evaluation, memory, telemetry, timing, vector_env
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.replay import Batch, Ring
 from lib.runs import Run, RunOptions
-from lib.stopping import ENDED, Stopper
+from lib.stopping import ENDED, SOLVED, Stopper
 
 __all__ = [
     "HYPERPARAMS",
@@ -169,6 +169,7 @@ def setup_ignite(
     *,
     args: RunOptions | None = None,
     save: Mapping[str, Any] | None = None,
+    policy: evaluation.Policy | None = None,
 ) -> Run:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
 
@@ -181,6 +182,8 @@ def setup_ignite(
         args: what the command line said; None for a new run with the defaults.
         save: by name, the objects with a state_dict that a checkpoint holds, at least "net"; None for no
             checkpoints. On a resumed run they are brought back here, before this returns.
+        policy: from states (1, ...) of the plain environment to the best actions (1,). With it, a solved run ends with
+            an evaluation in its result.json, and with the picture of its curve.
 
     Returns:
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
@@ -264,7 +267,13 @@ def setup_ignite(
         board.close()
         if hasattr(exp_source, "close"):
             exp_source.close()
+        stopper.release_signals()  # all is saved, and whoever does not wait for what follows loses only that
+        if policy is not None and stopped == SOLVED:
+            log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
+            env = vector_env.single_env(params.env_name, vectors=True)
+            found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
+            run.write_json("result.json", telemetry.result(engine, stopped, episodes, speed) | {"evaluation": found})
+            console.log_evaluation(found, evaluation.draw(run.path, params.stop_reward))
         run.close()
-        stopper.release_signals()
 
     return run

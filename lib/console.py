@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,15 @@ def log_result(
         )
     else:
         log.info("Stopped at step %s: %s.%s", f"{episodes.steps():,}", stopped, _advice(stopped, checkpoints))
+
+
+def log_evaluation(found: Mapping[str, Any], picture: Path) -> None:
+    """The line about an evaluation, and where the picture of the run's curve is."""
+    log.info(
+        "Evaluation: mean return %.2f, standard deviation %.2f, worst %g, over %d episodes (%d of them distinct).",
+        *(found["mean"], found["std"], min(found["returns"]), found["episodes"], found["distinct"]),
+    )
+    log.info("Picture of the curve: %s", picture)
 
 
 def _advice(stopped: str, checkpoints: Path | None) -> str:

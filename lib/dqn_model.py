@@ -10,10 +10,12 @@ class DQN(nn.Module):
     Args:
         input_shape: (channels, height, width) of a state; height and width of at least 36.
         n_actions: how many actions there are.
+        dtype: what it calculates in; its weights are float32.
     """
 
-    def __init__(self, input_shape: tuple[int, int, int], n_actions: int):
+    def __init__(self, input_shape: tuple[int, int, int], n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__()
+        self.dtype = dtype
         if len(input_shape) != 3 or min(input_shape[1:]) < 36:
             raise ValueError(f"input_shape is {input_shape}; it has to be (channels, >= 36, >= 36)")
         self.conv = nn.Sequential(
@@ -38,4 +40,5 @@ class DQN(nn.Module):
         Returns:
             (batch, n_actions) float32.
         """
-        return self.fc(self.conv(states.float() / 255.0))
+        with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            return self.fc(self.conv(states.to(self.dtype) / 255.0)).float()

@@ -105,17 +105,19 @@ class PPOHyperparameters(RunParameters):
         entropy: weight of the entropy.
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
+        kl_final: what kl_target has come down to when stop_reward is reached, or None for no change.
     """
 
     envs: int = 16
     rollout: int = 64
     minibatch: int = 256
-    epochs: int = 4
+    epochs: int = 3
     lam: float = 0.95
-    clip: float = 0.1
+    clip: float = 0.2
     entropy: float = 0.01
     gradient_norm: float = 1.0
-    kl_target: float | None = None
+    kl_target: float | None = 0.01
+    kl_final: float | None = None
 
     @property
     def log_every(self) -> int:
@@ -133,7 +135,9 @@ class PPOHyperparameters(RunParameters):
         )
         _require(self.entropy >= 0.0, self, "entropy", "at least 0")
         _require(self.gradient_norm > 0.0, self, "gradient_norm", "above 0")
-        _require(self.kl_target is None or self.kl_target > 0.0, self, "kl_target", "above 0, or none")
+        for name in ("kl_target", "kl_final"):
+            target = getattr(self, name)
+            _require(target is None or target > 0.0, self, name, "above 0, or none")
 
 
 def _within(params: RunParameters, low: float, high: float, *names: str) -> None:
@@ -196,6 +200,17 @@ HYPERPARAMS = {
     "invaders": dataclasses.replace(_BREAKOUT, env_name="SpaceInvadersNoFrameskip-v4", run_name="invaders"),
 }
 
+FAST_HYPERPARAMS = {
+    "pong": dataclasses.replace(
+        HYPERPARAMS["pong"],
+        replay_initial=5_000,
+        epsilon_frames=40_000,
+        epsilon_final=0.01,
+        learning_rate=0.00025,
+        batch_size=8,
+    )
+}
+
 _PPO_BREAKOUT = PPOHyperparameters(
     env_name="BreakoutNoFrameskip-v4",
     stop_reward=400.0,
@@ -215,6 +230,8 @@ PPO_HYPERPARAMS = {
         max_steps=10_000_000,
         milestone=17.0,
         checkpoint_every=100_000,
+        kl_target=0.02,
+        kl_final=0.005,
     ),
     "breakout": _PPO_BREAKOUT,
     "freeway": dataclasses.replace(

@@ -10,6 +10,7 @@ Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -17,10 +18,10 @@ from gymnasium.vector import VectorEnv
 from torch import nn
 from torch.nn import functional as F
 
-from lib.ppo_model import Model, fast_dtype
+from lib.ppo_model import Model
 from lib.vector_env import Stream
 
-__all__ = ["Agent", "Model", "Rollout", "Sampler", "Trainer", "advantages", "fast_dtype", "policy_loss", "rollouts"]
+__all__ = ["Agent", "Model", "Rollout", "Sampler", "Trainer", "advantages", "policy_loss", "rollouts"]
 
 
 @dataclasses.dataclass
@@ -110,6 +111,11 @@ class Agent:
         return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
 
     @torch.no_grad()
+    def best(self, states: np.ndarray) -> np.ndarray:
+        """The most likely actions (N,), in states (N, ...) as environments give them."""
+        return self.model(_laid_out(states).to(self.device))[0].argmax(1).cpu().numpy()
+
+    @torch.no_grad()
     def values(self, states: torch.Tensor) -> torch.Tensor:
         """The states' values (N,) float32, on the CPU."""
         return self.model(states.to(self.device))[1].cpu()
@@ -155,6 +161,11 @@ class Sampler(Stream):
         )
 
     def _sample(self, rollout: Rollout) -> None:
+        # Few states are acted in, and a thread of torch that has done its work spins for a while on an emulator's core.
+        with _one_thread():
+            self._play(rollout)
+
+    def _play(self, rollout: Rollout) -> None:
         for t in range(self.steps):
             with self.clock("store"):
                 rollout.states[t].copy_(_laid_out(self.states))
@@ -175,6 +186,16 @@ class Sampler(Stream):
         after = torch.cat([rollout.values[1:], last[None]])
         truncated_steps = rollout.ended & ~rollout.terminated
         rollout.next_values.copy_(torch.where(truncated_steps, rollout.next_values, after))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _laid_out(states: np.ndarray) -> torch.Tensor:
@@ -206,9 +227,16 @@ class Trainer:
         gradient_norm: the gradient is scaled down to this norm at most.
         kl_target: the learning rate is divided by 1.5 after an epoch that moved the policy by more than twice this
             Kullback-Leibler divergence, and multiplied after one that moved it by less than half; None for never.
+        kl_final: what kl_target has come down to when the goal is reached; None for no change.
         max_rate: where the learning rate stops to grow.
         device: of the model.
+
+    Attributes:
+        progress: from 0 to 1, how near the goal is; see Stream.progress. At 1 the policy is only polished: one epoch,
+            at POLISH of the learning rate, without the entropy, so that what is left to learn costs little time.
     """
+
+    POLISH = 1 / 3
 
     def __init__(
         self,
@@ -224,6 +252,7 @@ class Trainer:
         value: float = 0.5,
         gradient_norm: float = 1.0,
         kl_target: float | None = None,
+        kl_final: float | None = None,
         max_rate: float = 1e-2,
         device: torch.device | str = "cpu",
     ):
@@ -238,8 +267,10 @@ class Trainer:
         self.value = value
         self.gradient_norm = gradient_norm
         self.kl_target = kl_target
+        self.kl_final = kl_target if kl_final is None else kl_final
         self.max_rate = max_rate
         self.device = device
+        self.progress = 0.0
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from a rollout.
@@ -264,7 +295,9 @@ class Trainer:
         actions, old_log_probs = rollout.actions.flatten(), rollout.log_probs.flatten()
         estimates = estimates.flatten()
         said: dict[str, list[float]] = {}
-        for _ in range(self.epochs):
+        polish = self.progress >= 1.0
+        self._scale_rate(self.POLISH if polish else 1.0)
+        for _ in range(1 if polish else self.epochs):
             kls = []
             for batch in torch.randperm(len(rollout)).split(self.minibatch):
                 told = self._step(
@@ -277,6 +310,7 @@ class Trainer:
                 for name, number in told.items():
                     said.setdefault(name, []).append(number)
             self._adapt(sum(kls) / len(kls))
+        self._scale_rate(1.0 / self.POLISH if polish else 1.0)
         means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
@@ -295,7 +329,7 @@ class Trainer:
         of_policy = policy_loss(log_probs, old_log_probs, estimates, self.clip)
         of_values = F.mse_loss(values, targets) / self.model.return_std**2
         entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
-        loss = of_policy + self.value * of_values - self.entropy * entropy
+        loss = of_policy + self.value * of_values - (self.entropy if self.progress < 1.0 else 0.0) * entropy
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.gradient_norm)
@@ -314,8 +348,11 @@ class Trainer:
         }
 
     def _adapt(self, kl: float) -> None:
-        if self.kl_target is None:
+        if self.kl_target is None or self.kl_final is None or self.progress >= 1.0:
             return
-        factor = 1 / 1.5 if kl > 2 * self.kl_target else 1.5 if kl < self.kl_target / 2 else 1.0
+        target = self.kl_target + self.progress * (self.kl_final - self.kl_target)
+        self._scale_rate(1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0)
+
+    def _scale_rate(self, factor: float) -> None:
         for group in self.optimizer.param_groups:
             group["lr"] = min(self.max_rate, group["lr"] * factor)

@@ -1,17 +1,11 @@
-"""The network of lib.ppo, from states to action logits and values, and what it calculates in."""
+"""The network of lib.ppo, from states to action logits and values."""
 
-import logging
 import math
-from pathlib import Path
 
 import torch
 from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
-
-log = logging.getLogger(__name__)
-
-BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of processors: Intel and AMD, Intel, Arm
 
 
 class Images(nn.Module):
@@ -156,18 +150,6 @@ class Model(nn.Module):
         features = self.body(states)
         values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
         return self.policy(features), values
-
-
-def fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device calculates with it in hardware, else float32."""
-    if device.type == "cuda":
-        fast = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        cpuinfo = Path("/proc/cpuinfo")
-        fast = device.type == "cpu" and cpuinfo.exists() and bool(BF16_FLAGS & set(cpuinfo.read_text().split()))
-    if not fast:
-        log.warning("No bfloat16 on this %s: float32 is used, and learning takes several times as long.", device.type)
-    return torch.bfloat16 if fast else torch.float32
 
 
 def _orthogonal(layer: nn.Module, gain: float) -> None:

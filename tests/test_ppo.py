@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from fakes import Bandit, Chain, Counting
-from lib import experience, ppo, ppo_model, vector_env
+from lib import experience, ppo, vector_env
 from oracles import gae
 
 
@@ -238,15 +238,6 @@ def test_a_model_of_bfloat16_is_close_to_the_one_of_float32():
     assert torch.equal(states, before)
 
 
-@pytest.mark.parametrize(
-    ("flags", "dtype"), [("fpu avx512_bf16 sse", torch.bfloat16), ("fpu sse avx512f", torch.float32)]
-)
-def test_bfloat16_is_used_where_the_processor_has_it_and_else_a_line_says_so(monkeypatch, caplog, flags, dtype):
-    monkeypatch.setattr(ppo_model.Path, "read_text", lambda self: f"flags : {flags}\n")
-    assert ppo.fast_dtype(torch.device("cpu")) == dtype
-    assert ("No bfloat16 on this cpu" in caplog.text) == (dtype == torch.float32)
-
-
 def test_values_stay_when_the_unit_of_returns_changes():
     model = ppo.Model(spaces.Box(0.0, 1.0, (3,)), 2)
     states = torch.rand(10, 3)
@@ -290,6 +281,70 @@ def test_the_loss_of_values_draws_them_to_the_returns():
     trainer = trainer_of(model, epochs=500)
     trainer.update(rollout_of(rewards, zeros, [[99.0] * 2] * 2, ends, ends))
     assert model(torch.zeros(1, 1))[1].item() == pytest.approx(3.0, abs=0.05)
+
+
+def test_polishing_is_one_epoch_at_a_third_of_the_rate_for_the_returns_alone():
+    rewards = [[3.0] * 2] * 2
+    zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
+    moved = []
+    for progress, epochs, rate, entropy in ((1.0, 5, 3e-3, 9.0), (0.9, 1, 1e-3, 0.0)):
+        torch.manual_seed(0)
+        model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
+        trainer = trainer_of(model, epochs=epochs, entropy=entropy)
+        trainer.optimizer.param_groups[0]["lr"] = rate
+        trainer.progress = progress
+        told = trainer.update(rollout_of(rewards, zeros, [[99.0] * 2] * 2, ends, ends))
+        assert told["learning_rate"] == pytest.approx(rate)  # and is what it was when the polishing ends
+        moved.append(torch.cat([weights.flatten() for weights in model.parameters()]))
+    assert torch.allclose(*moved, atol=1e-7)
+
+
+@pytest.mark.parametrize(("progress", "kl", "factor"), [(0.0, 0.021, 1.0), (0.5, 0.021, 1 / 1.5), (1.0, 0.021, 1.0)])
+def test_the_policy_may_move_less_the_nearer_the_goal_is(progress, kl, factor):
+    trainer = trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), kl_target=0.015, kl_final=0.005)
+    trainer.progress = progress
+    trainer._adapt(kl)
+    assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * factor)
+
+
+def test_progress_is_how_far_the_newest_episodes_have_come_from_the_first():
+    sampler = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
+    assert sampler.progress(10.0) == 0.0
+    next(iter(sampler))
+    assert sampler.first_mean == 6.0
+    for newest, goal, progress in ((6.0, 8.0, 0.0), (8.0, 8.0, 0.5), (0.0, 8.0, 0.0), (20.0, 8.0, 1.0), (1.0, None, 0)):
+        sampler.recent.append(newest)
+        assert sampler.progress(goal) == progress
+    resumed = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
+    resumed.load_state_dict(sampler.state_dict())
+    assert resumed.progress(20.0) == sampler.progress(20.0) == pytest.approx(4.5 / 14)
+    assert sampler.progress(5.0) == 1.0  # below what the first ones had, and reached
+
+
+def test_torch_acts_in_one_thread_and_learns_in_as_many_as_before():
+    before = torch.get_num_threads()
+    seen = []
+
+    class Watching(Fixed):
+        def __call__(self, states):
+            seen.append(torch.get_num_threads())
+            return super().__call__(states)
+
+    torch.set_num_threads(2)
+    try:
+        next(iter(ppo.Sampler(vectorised(lambda: Counting(3), 2), Watching(), steps=2)))
+        assert seen == [1, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_the_best_action_is_the_most_likely_one():
+    model = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
+    agent = ppo.Agent(model)
+    states = np.random.default_rng(0).integers(0, 255, (3, 4, 84, 84)).astype(np.uint8)
+    expected = model(torch.from_numpy(states.transpose(0, 2, 3, 1)))[0].argmax(1)
+    assert agent.best(states).tolist() == expected.tolist()
 
 
 def train(make, n, steps, updates, **options):

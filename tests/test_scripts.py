@@ -20,7 +20,15 @@ from lib import checkpoint
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
 BASELINE = Path("chapter09/01_baseline.py")
-STEPS = {"02_n_envs": 3, "03_parallel": 4, "04_wrappers": 3, "05_native_envs": 3}  # an iteration, where it is not one
+STEPS = {  # an iteration, where it is not one
+    "02_n_envs": 3,
+    "03_parallel": 4,
+    "04_wrappers": 3,
+    "05_native_envs": 3,
+    "06_fast_learner": 3,
+    "07_pong_in_minutes": 12,
+}
+KNOBS = {"07_pong_in_minutes": ("--envs", 12)}
 # The scripts find the toy environments and this Python as a person's shell would.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
@@ -92,7 +100,7 @@ def catch(tmp_path_factory):
     results = {}
     for script in SCRIPTS:
         runs_dir = tmp_path_factory.mktemp(script.stem)
-        process = run(script, *CATCH, *ROUNDS, "--seed", 3, "--runs-dir", runs_dir)
+        process = run(script, *CATCH, *ROUNDS, *KNOBS.get(script.stem, ()), "--seed", 3, "--runs-dir", runs_dir)
         results[script] = process, folder(runs_dir)
     return results
 
@@ -343,12 +351,12 @@ def assignments(*fields):
     return [option for field in fields for option in ("--set", field)]
 
 
+RING = ("--envs", "4", *assignments("replay_initial=160", "replay_size=480", "batch_size=4", "checkpoint_every=80"))
 NATIVE = {
     Path("distributed/01_ppo.py"): assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128"),
-    Path("chapter09/05_native_envs.py"): [
-        *("--envs", "4"),
-        *assignments("replay_initial=160", "replay_size=480", "batch_size=4", "checkpoint_every=80"),
-    ],
+    Path("chapter09/05_native_envs.py"): RING,
+    Path("chapter09/06_fast_learner.py"): RING,
+    Path("chapter09/07_pong_in_minutes.py"): RING,
 }
 
 
@@ -370,6 +378,20 @@ def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id):
         ones, twos = (scalars_of(each) for each in (one, two))
         assert ones.pop("train/replay_ratio")[-1] == twos.pop("train/replay_ratio")[-1] == (640, 1.0)
         assert ones == twos
+
+
+def test_a_solved_run_ends_with_an_evaluation_and_a_picture(tmp_path):
+    limits = assignments("stop_reward=-1", "envs=4", "rollout=16", "minibatch=32")
+    process = run(Path("distributed/01_ppo.py"), "--env-id", "fakes:Catch-v0", *limits, "--runs-dir", tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"^Game solved in 0:0\d:\d\d, after 1\d\d episodes", process.stdout, re.M)
+    assert re.search(r"^Evaluation: mean return -?\d\.\d\d, .* over 20 episodes", process.stdout, re.M)
+    path = folder(tmp_path)
+    found = json.loads((path / "result.json").read_text())["evaluation"]
+    assert len(found["returns"]) == found["episodes"] == 20
+    assert set(found["returns"]) <= {-1.0, 1.0}
+    assert (path / "curve.png").exists()
+    assert list((path / "checkpoints").glob("step-*.pt"))
 
 
 FAILING = ("--set", "replay_initial=700", "--set", "replay_size=2000", "--quiet")

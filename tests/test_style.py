@@ -25,6 +25,8 @@ LEAVES = {
         "memory",
         "packing",
         "ppo",
+        "ppo_model",
+        "precision",
         "replay",
         "shared",
         "timing",

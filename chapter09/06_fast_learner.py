@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+"""A fast learner: the same network in half the bits, on states that lie as its kernels want them.
+
+Idea    calculate in bfloat16 and keep the weights in float32; have the channels last in memory, as the ring gives them;
+        one fused kernel for the optimizer; torch.compile as an option, whose seconds count
+Parent  05_native_envs.py, with other kernels for the same arithmetic
+Keeps   close: the same up to the rounding of bfloat16, eight bits of each number
+Paper   Kalamkar et al., A study of bfloat16 for deep learning training, 2019, https://arxiv.org/abs/1905.12322
+Run     ./06_fast_learner.py --cuda --envs 8
+Read    lib/precision.py, then lib/dqn_model.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, dqn_model, options, precision, replay, vector_env
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    dtype = precision.fast_dtype(args.device)
+    net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n, dtype).to(args.device)
+    net = net.to(memory_format=torch.channels_last)
+    if args.compile:
+        net.compile()
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = vector_env.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(
+            batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device, no_grad=True
+        )
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration * args.envs)
+        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--envs", type=options.positive, default=3, metavar="N", help="environments")
+    parser.add_argument("--compile", action="store_true", help="let torch.compile fuse the network; takes some seconds")
+    options.main(train, parser, NAME)

@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""Pong in minutes: the best of the DQN family on everything that is fast.
+
+Idea    sixteen games, double Q-learning over three steps, and a replay ratio of 8 in place of 32: a step is played when
+        that is cheaper than learning once more from old ones
+Parent  06_fast_learner.py, with another recipe
+Keeps   statistics of play; what is learnt from a step, and how often, is another thing
+Paper   Hessel et al., Rainbow, 2018, https://arxiv.org/abs/1710.02298
+Run     ./07_pong_in_minutes.py --cuda
+Read    lib/losses.py, then FAST_HYPERPARAMS in lib/hyperparameters.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+from torch.nn import functional as F
+
+from lib import common, dqn_model, hyperparameters, losses, options, precision, replay, vector_env
+
+NAME = Path(__file__).stem
+
+
+def calc_loss(batch, net, tgt_net, device):
+    states, next_states = (stacks.to(device).movedim(-1, 1) for stacks in (batch.states, batch.next_states))
+    actions, returns, discounts = (tensor.to(device) for tensor in (batch.actions, batch.returns, batch.discounts))
+    values = net(states).gather(1, actions[:, None]).squeeze(1)
+    with torch.no_grad():
+        targets = losses.double_q_targets(returns, discounts, net(next_states), tgt_net(next_states))
+    return F.smooth_l1_loss(values, targets)
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    dtype = precision.fast_dtype(args.device)
+    net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n, dtype).to(args.device)
+    net = net.to(memory_format=torch.channels_last)
+    if args.compile:
+        net.compile()
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = vector_env.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = calc_loss(batch, net, tgt_net.target_model, args.device)
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration * args.envs)
+        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__, hyperparameters.FAST_HYPERPARAMS)
+    parser.add_argument("--envs", type=options.positive, default=16, metavar="N", help="environments")
+    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
+    parser.add_argument("--compile", action="store_true", help="let torch.compile fuse the network; takes some seconds")
+    options.main(train, parser, NAME)

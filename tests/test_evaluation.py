@@ -1,0 +1,63 @@
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from fakes import Counting
+from lib import evaluation
+
+
+class Told(gym.Env):
+    """Episodes of two steps, whose return is what the seed of the reset draws; action 1 is worth ten more."""
+
+    observation_space = spaces.Box(0, 255, (1,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.steps = seed, 0
+        return np.zeros(1, np.uint8), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps, np.uint8), self.np_random.random() + 10 * action, False, self.steps == 2, {}
+
+
+def always(action):
+    return lambda states: np.full(len(states), action)
+
+
+def test_whole_episodes_are_counted():
+    found = evaluation.evaluate(always(0), Counting(3), episodes=4)
+    assert found["returns"] == [6.0] * 4
+    assert found["lengths"] == [3] * 4
+    assert (found["episodes"], found["mean"], found["std"], found["distinct"]) == (4, 6.0, 0.0, 1)
+
+
+def test_every_episode_has_a_seed_of_its_own_that_the_run_s_seed_decides():
+    first, again, other = (evaluation.evaluate(always(0), Told(), episodes=5, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first["distinct"] == 5
+    assert not set(first["returns"]) & set(other["returns"])
+    assert first["mean"] == pytest.approx(np.mean(first["returns"]))
+    assert first["std"] == pytest.approx(np.std(first["returns"]))
+
+
+def test_the_policy_is_asked_in_every_step():
+    seen = []
+
+    def policy(states):
+        seen.append(states.tolist())
+        return np.array([1])
+
+    found = evaluation.evaluate(policy, Told(), episodes=2)
+    assert seen == [[[0]], [[1]]] * 2
+    assert all(20.0 < total < 22.0 for total in found["returns"])
+
+
+def test_the_picture_is_made_of_the_episodes_there_are(tmp_path):
+    rows = "".join(f"{n},{100 * n},100,{n - 5},{n}.5,\n" for n in range(1, 8))
+    (tmp_path / "episodes.csv").write_text(f"episode,step,length,return,seconds,video\n{rows}")
+    path = evaluation.draw(tmp_path, 18.0)
+    assert path == tmp_path / "curve.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
