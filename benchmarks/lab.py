@@ -126,9 +126,9 @@ def device(name: str) -> str:
 
 
 def command(rung: str, *options: str) -> list[str]:
-    """What starts a rung, given as its script's name and options."""
+    """What starts a rung, given as its script's name and options; in chapter 9, or "folder/name"."""
     script, *own = rung.split()
-    return [sys.executable, str(PROJECT / "chapter09" / f"{script}.py"), *own, *options]
+    return [sys.executable, str(PROJECT / (script if "/" in script else f"chapter09/{script}")) + ".py", *own, *options]
 
 
 def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, runs.RunOptions]:

@@ -1,0 +1,273 @@
+#!/usr/bin/env python3
+"""How long a script takes to solve Pong, from the start of its process on, seed after seed.
+
+    ./time_to_solve.py --script distributed/01_ppo --seeds 5
+    ./time_to_solve.py --script distributed/01_ppo --seeds 5           # after an interruption: only what is missing
+    ./time_to_solve.py --script "07_pong_in_minutes --envs 32" --time-limit 1200
+    ./time_to_solve.py speed                                           # steps/s of the fast rungs, in turn
+    ./time_to_solve.py tables                                          # only docs/speed.md's tables and picture anew
+
+Every run is a process of its own, as a person would start it. A run that was interrupted is begun anew, as its clock
+would not be that of one process. Before each, the emulator alone is timed: a machine that others use is not always
+equally fast, and a figure says more beside what the machine could do just then.
+"""
+
+import argparse
+import json
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+import curve
+import lab
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from lib import vector_env
+
+PAGE = "docs/speed.md"
+PARTS = ("act", "environment", "store", "sample", "learn", "rest")
+GOAL = "18.0"
+COLUMNS = (
+    *("seed", "stopped", "seconds", "steps", "episodes", "start", "steps_per_second", "emulator"),
+    *("evaluation_mean", "evaluation_std", "evaluation_worst", "evaluation_distinct"),
+    *PARTS,
+)
+ENVS = 16  # of the emulator that is timed alone
+# Agent steps that are timed of each rung, about as many seconds each; the warm-up comes before.
+FAST = {
+    lab.BASELINE: 1_100,
+    "05_native_envs --envs 16": 1_600,
+    "06_fast_learner --envs 16": 3_200,
+    "07_pong_in_minutes": 8_000,
+    "distributed/01_ppo": 40_960,
+}
+EMULATOR = "the emulator alone"
+
+
+def emulator_speed(seconds: float = 4.0) -> float:
+    """Agent steps a second of 16 native games of Pong that nobody acts in or learns from."""
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", ENVS)
+    actions = np.random.default_rng(0).integers(0, 6, (1000, ENVS))
+    envs.reset(seed=1)
+    for taken in actions[:100]:
+        envs.step(taken)
+    start, steps = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        envs.step(actions[steps % len(actions)])
+        steps += 1
+    return steps * ENVS / (time.perf_counter() - start)
+
+
+def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
+    """Run a script to the end once a seed; what is there of the same commit and settings is left out.
+
+    Args:
+        script: as lab.command takes it.
+        seeds: 1, 2, ... so many.
+        time_limit: seconds after which a run counts as not solved.
+        options: more of the script's.
+    """
+    name = slug(script, options)
+    stamped = lab.stamp(script=script, time_limit=time_limit, options=options)
+    path = lab.RESULTS / f"{name}.csv"
+    go_on = path.exists() and lab.read(name)[1]["commit"] == stamped["commit"]
+    results = lab.Results(name, COLUMNS, stamped, go_on)
+    episodes = lab.Results(f"{name}-episodes", ("seed", "step", "seconds", "return"), stamped, go_on)
+    for seed in range(1, seeds + 1):
+        if results.has(seed=seed):
+            continue
+        folder = lab.PROJECT / "runs" / "time-to-solve" / name / f"seed{seed}"
+        shutil.rmtree(folder, ignore_errors=True)  # one that was interrupted
+        emulator = emulator_speed()
+        limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit))
+        lab.start(lab.command(script, *limits, "--quiet", *options))
+        [run] = [path.parent for path in folder.glob("*/result.json")]
+        result = json.loads((run / "result.json").read_text())
+        for row in pd.read_csv(run / "episodes.csv").to_dict("records"):
+            episodes.add(seed=seed, **{key: row[key] for key in ("step", "seconds", "return")})
+        results.add(seed=seed, emulator=f"{emulator:.0f}", **figures(result))
+
+
+def figures(result: dict) -> dict[str, object]:
+    """The columns that a run's result.json tells; seconds and steps are those at which the goal was reached, if any."""
+    process = result["this_process"]
+    reached = result["reached"].get(GOAL)
+    parts = process["parts"] | {"rest": process["training_seconds"] - sum(process["parts"].values())}
+    evaluation = result.get("evaluation", {})
+    worst = min(evaluation["returns"]) if evaluation else ""
+    return {
+        "stopped": result["stopped"],
+        "seconds": f"{reached['seconds'] if reached else result['seconds']:.1f}",
+        "steps": reached["step"] if reached else result["steps"],
+        "episodes": reached["episode"] if reached else result["episodes"],
+        "start": f"{process['seconds'] - process['training_seconds']:.1f}",
+        "steps_per_second": f"{process['steps_per_second']:.0f}",
+        **{f"evaluation_{name}": evaluation.get(name, "") for name in ("mean", "std", "distinct")},
+        "evaluation_worst": worst,
+        **{part: f"{parts.get(part, 0.0):.1f}" for part in PARTS},
+    }
+
+
+def slug(script: str, options: list[str]) -> str:
+    """The results file's name."""
+    return "solve-" + "-".join([script, *options]).replace(" ", "-").replace("/", "-").replace("--", "").replace(
+        "=", ""
+    )
+
+
+def speed(rounds: int) -> None:
+    """Agent steps a second of the fast rungs and of the emulator alone, in turn."""
+    results = lab.Results("fast-speed", ("round", "rung", "steps_per_second"), lab.stamp(steps=FAST), go_on=False)
+    turns = [EMULATOR, *FAST]
+    for number in range(rounds):
+        for rung in tqdm(turns if number % 2 == 0 else turns[::-1], desc=f"round {number + 1} of {rounds}"):
+            measured = emulator_speed() if rung == EMULATOR else rung_speed(rung)
+            results.add(round=number, rung=rung, steps_per_second=f"{measured:.1f}")
+
+
+def rung_speed(rung: str) -> float:
+    """Agent steps a second of a rung's learning, warm-up and start left out."""
+    warm_up = 0 if rung.startswith("distributed") else lab.WARM_UP
+    with tempfile.TemporaryDirectory() as folder:
+        limits = ["--stop-after", str(warm_up + FAST[rung]), "--quiet", "--runs-dir", folder]
+        limits += ["--set", f"replay_initial={warm_up}"] if warm_up else []
+        subprocess.run(lab.command(rung, *limits), check=True, stdout=subprocess.DEVNULL)
+        [result] = Path(folder).glob("*/result.json")
+        return json.loads(result.read_text())["this_process"]["steps_per_second"]
+
+
+def speed_table(frame: pd.DataFrame) -> str:
+    """A row a rung: its speed, and its ratios to the baseline and to the emulator alone, round by round."""
+    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    to_baseline, to_emulator = lab.ratios(speeds, lab.BASELINE), lab.ratios(speeds, EMULATOR)
+    rows = [
+        (f"`{rung}`", lab.spread(speeds[rung], 0), lab.spread(to_baseline[rung]), lab.spread(to_emulator[rung], 2))
+        for rung in [*FAST, EMULATOR]
+    ]
+    header = ("rung", "agent steps/s", "ratio to 01 in the same round", "ratio to the emulator alone")
+    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(speeds)} rounds."
+
+
+def kept() -> Iterator[tuple[str, pd.DataFrame, dict]]:
+    """All results of `solve`: (script with options, rows, stamp)."""
+    for path in sorted(lab.RESULTS.glob("solve-*.csv")):
+        if not path.stem.endswith("-episodes"):
+            frame, stamped = lab.read(path.stem)
+            yield " ".join([stamped["settings"]["script"], *stamped["settings"]["options"]]), frame, stamped
+
+
+def solve_table() -> str:
+    """A row a script: seconds and steps of its seeds."""
+    rows = []
+    for script, frame, stamped in kept():
+        solved = frame[frame["stopped"] == "solved"]
+        limit = stamped["settings"]["time_limit"]
+        # One that was not solved counts as slower than all others, so a median of solved ones alone would be too good.
+        seconds = frame["seconds"].where(frame["stopped"] == "solved", np.inf)
+        rows.append(
+            (
+                f"`{script}`",
+                f"{len(solved)} of {len(frame)} in {limit} s",
+                " / ".join("-" if np.isinf(value) else f"{value:.0f}" for value in quantiles(seconds)),
+                lab.spread(solved["steps"] / 1000, 0) if len(solved) else "",
+                lab.spread(frame["steps_per_second"], 0),
+                lab.spread(frame["emulator"], 0),
+                f"{solved['evaluation_mean'].min():.1f}" if len(solved) else "",
+                lab.where(stamped),
+            )
+        )
+    header = (
+        *(
+            "script",
+            "solved",
+            "seconds to 18",
+            "thousand agent steps to 18",
+            "agent steps/s",
+            "emulator alone, steps/s",
+        ),
+        *("lowest mean of 20 greedy episodes", "where"),
+    )
+    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum over the seeds."
+
+
+def quantiles(values: pd.Series) -> tuple[float, float, float]:
+    """Minimum, median (the slower of the two in the middle) and maximum, of numbers that may be infinite."""
+    ordered = sorted(values)
+    return ordered[0], ordered[len(ordered) // 2], ordered[-1]
+
+
+def seeds_table() -> str:
+    """A row a seed of every script: when it was solved, its evaluation, its seconds by part."""
+    rows = []
+    for script, frame, _ in kept():
+        for row in frame.to_dict("records"):
+            greedy = row["evaluation_mean"]
+            found = (
+                "" if pd.isna(greedy) else f"{greedy:.1f} ± {row['evaluation_std']:.1f}, {row['evaluation_worst']:g}"
+            )
+            cells = (f"`{script}`", row["seed"], row["stopped"], row["seconds"], f"{row['steps']:,}", row["episodes"])
+            rows.append((*cells, found, row["start"], *(row[part] for part in PARTS)))
+    header = ("script", "seed", "ended", "seconds", "agent steps", "episodes", "greedy: mean ± std, worst", "start-up")
+    return lab.table((*header, *PARTS), rows)
+
+
+def draw() -> None:
+    """Return against seconds, on a logarithmic axis, of every script that was timed, as docs/pictures/speed.png."""
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    for name, frame, stamped in curve.kept("pong"):
+        if not stamped["changed"] and not stamped["beside"] and stamped["machine"]["device"] == "cpu":
+            axes.plot(frame["seconds"], frame["mean_100"], label=name, color="grey")
+    colors = iter(plt.rcParams["axes.prop_cycle"].by_key()["color"])
+    for script, _, stamped in kept():
+        frame, _ = lab.read(f"{slug(stamped['settings']['script'], stamped['settings']['options'])}-episodes")
+        color, label = next(colors), script
+        for _, episodes in frame.groupby("seed"):
+            mean = episodes["return"].rolling(100, min_periods=1).mean()
+            axes.plot(episodes["seconds"], mean, label=label, color=color, linewidth=1)
+            label = None
+    axes.axhline(float(GOAL), color="black", linewidth=0.8, linestyle="--")
+    axes.set(xscale="log", xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
+    axes.legend(loc="upper left", fontsize="x-small")
+    axes.grid(alpha=0.3, which="both")
+    figure.savefig(lab.PICTURES / "speed.png", dpi=110)
+
+
+def tables() -> None:
+    """docs/speed.md's tables and picture from the CSV files that there are."""
+    lab.put(PAGE, "solve", solve_table())
+    lab.put(PAGE, "seeds", seeds_table())
+    if (lab.RESULTS / "fast-speed.csv").exists():
+        frame, stamped = lab.read("fast-speed")
+        lab.put(PAGE, "fast-speed", f"{speed_table(frame)} {lab.where(stamped)}")
+    draw()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="solve", choices=("solve", "speed", "tables"))
+    parser.add_argument("--script", default="distributed/01_ppo", help="the script and its options")
+    parser.add_argument("--seeds", type=int, default=5, help="1 to this one (default: 5)")
+    parser.add_argument("--time-limit", type=int, default=600, help="seconds of a run (default: 600)")
+    parser.add_argument("--options", type=shlex.split, default=[], help="more of the script's, kept apart by them")
+    parser.add_argument("--rounds", type=int, default=5, help="of speed (default: 5)")
+    args = parser.parse_args()
+    if args.what == "solve":
+        solve(args.script, args.seeds, args.time_limit, args.options)
+    elif args.what == "speed":
+        speed(args.rounds)
+    tables()
+
+
+if __name__ == "__main__":
+    main()
