@@ -27,7 +27,7 @@ def train(params, args):
     net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n, dtype).to(args.device)
     net = net.to(memory_format=torch.channels_last)
     if args.compile:
-        net.compile()
+        precision.compile_network(net)
     tgt_net = ptan.agent.TargetNet(net)
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)

@@ -1,9 +1,14 @@
-"""What a network may calculate in."""
+"""What a network calculates in, and whether its kernels are made for it."""
 
 import logging
+import os
+import shutil
 from pathlib import Path
 
 import torch
+from torch import nn
+
+from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -20,3 +25,14 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     if not fast:
         log.warning("No bfloat16 on this %s: float32 is used, and learning takes about twice as long.", device.type)
     return torch.bfloat16 if fast else torch.float32
+
+
+def compile_network(net: nn.Module) -> None:
+    """Have torch.compile make kernels for a network when it is first called, which takes some seconds.
+
+    Raises:
+        UsageError: there is no C++ compiler, which it needs.
+    """
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++")):
+        raise UsageError("--compile needs a C++ compiler, and there is none; install g++, or leave --compile out")
+    net.compile()

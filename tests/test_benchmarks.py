@@ -16,6 +16,7 @@ import chapter09
 import curve
 import lab
 import ladder
+import time_to_solve
 
 
 @pytest.fixture
@@ -114,3 +115,64 @@ def test_the_tables_in_the_documents_are_made_of_the_files(name, document, marke
 def test_the_tables_of_curves_are_made_of_the_kept_ones(marker, write):
     text = (lab.PROJECT / chapter09.CHAPTER).read_text()
     assert f"{write(curve.kept('pong'))}\n<!-- /{marker} -->" in text
+
+
+def test_the_page_about_speed_is_made_of_the_files():
+    text = (lab.PROJECT / time_to_solve.PAGE).read_text()
+    assert f"<!-- solve -->\n{time_to_solve.solve_table()}\n<!-- /solve -->" in text
+    assert f"<!-- seeds -->\n{time_to_solve.seeds_table()}\n<!-- /seeds -->" in text
+    frame, stamped = lab.read("fast-speed")
+    assert f"{time_to_solve.speed_table(frame)} {lab.where(stamped)}\n<!-- /fast-speed -->" in text
+
+
+RESULT = {
+    "stopped": "solved",
+    "steps": 3072,
+    "episodes": 130,
+    "seconds": 70.0,
+    "reached": {
+        "17.0": {"seconds": 50.0, "step": 2000, "episode": 110},
+        "18.0": {"seconds": 60.0, "step": 2048, "episode": 120},
+    },
+    "this_process": {
+        "seconds": 70.0,
+        "training_seconds": 65.0,
+        "steps_per_second": 47.3,
+        "parts": {"act": 10.0, "learn": 50.0},
+    },
+    "evaluation": {"mean": 20.0, "std": 1.0, "distinct": 3, "returns": [21.0, 20.0, 19.0]},
+}
+
+
+def test_a_solved_run_counts_from_where_the_goal_was_reached():
+    found = time_to_solve.figures(RESULT)
+    assert (found["seconds"], found["steps"], found["episodes"], found["start"]) == ("60.0", 2048, 120, "5.0")
+    assert (found["act"], found["environment"], found["rest"]) == ("10.0", "0.0", "5.0")
+    assert (found["evaluation_mean"], found["evaluation_worst"]) == (20.0, 19.0)
+    assert set(found) | {"seed", "emulator"} == set(time_to_solve.COLUMNS)
+
+
+def test_a_run_that_was_not_solved_is_slower_than_all_others():
+    unsolved = {name: value for name, value in RESULT.items() if name != "evaluation"}
+    found = time_to_solve.figures(unsolved | {"stopped": "time limit", "reached": {}})
+    assert (found["seconds"], found["steps"], found["evaluation_mean"]) == ("70.0", 3072, "")
+    assert time_to_solve.quantiles(pd.Series([5.0, np.inf, 3.0])) == (3.0, 5.0, np.inf)
+    assert time_to_solve.quantiles(pd.Series([5.0, np.inf, 3.0, np.inf])) == (3.0, np.inf, np.inf)
+
+
+def test_results_are_kept_apart_by_script_and_options():
+    assert time_to_solve.slug("distributed/01_ppo", []) == "solve-distributed-01_ppo"
+    assert time_to_solve.slug("07_pong_in_minutes --envs 32", ["--set", "epochs=2"]) == (
+        "solve-07_pong_in_minutes-envs-32-set-epochs2"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rung", "path"),
+    [("01_baseline --envs 3", "chapter09/01_baseline.py"), ("distributed/01_ppo", "distributed/01_ppo.py")],
+)
+def test_a_rung_is_started_from_chapter_9_or_the_folder_it_names(rung, path):
+    python, script, *options = lab.command(rung, "--quiet")
+    assert python == sys.executable
+    assert script == str(lab.PROJECT / path)
+    assert options == [*rung.split()[1:], "--quiet"]

@@ -1,7 +1,9 @@
 import pytest
 import torch
+from torch import nn
 
 from lib import precision
+from lib.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -11,3 +13,19 @@ def test_bfloat16_is_used_where_the_processor_has_it_and_else_a_line_says_so(mon
     monkeypatch.setattr(precision.Path, "read_text", lambda self: f"flags : {flags}\n")
     assert precision.fast_dtype(torch.device("cpu")) == dtype
     assert ("No bfloat16 on this cpu" in caplog.text) == (dtype == torch.float32)
+
+
+def test_compiling_without_a_compiler_names_the_way_out(monkeypatch):
+    monkeypatch.setattr(precision.shutil, "which", lambda name: None)
+    with pytest.raises(UsageError, match=r"there is none; install g\+\+, or leave --compile out"):
+        precision.compile_network(nn.Linear(2, 2))
+
+
+@pytest.mark.skipif(not precision.shutil.which("g++"), reason="needs a C++ compiler")
+def test_a_compiled_network_gives_the_same_values():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    states = torch.rand(5, 3)
+    expected = net(states)
+    precision.compile_network(net)
+    assert torch.allclose(net(states), expected, atol=1e-6)

@@ -22,6 +22,7 @@ LEAVES = {
         "dqn_model",
         "errors",
         "experience",
+        "losses",
         "memory",
         "packing",
         "ppo",
