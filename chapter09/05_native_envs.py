@@ -7,7 +7,7 @@ Parent  04_wrappers.py, with native environments and a ring for a replay
 Keeps   statistics: the same states, rewards and ends; an episode begins with 0 in place of 1 to 30 no-ops
 Paper   Weng et al., EnvPool, 2022, https://arxiv.org/abs/2206.10558
 Run     ./05_native_envs.py --cuda --envs 8
-Read    lib/vector_env.py, then lib/replay.py
+Read    lib/vector_env.py, then lib/stream.py and lib/replay.py
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, options, replay, vector_env
+from lib import common, dqn_model, options, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
@@ -28,7 +28,7 @@ def train(params, args):
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = vector_env.ExperienceStream(envs, agent, seed=args.seed)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 

@@ -16,7 +16,7 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, options, precision, replay, vector_env
+from lib import common, dqn_model, options, precision, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
@@ -32,7 +32,7 @@ def train(params, args):
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = vector_env.ExperienceStream(envs, agent, seed=args.seed)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 

@@ -17,7 +17,7 @@ import torch
 from ignite.engine import Engine
 from torch.nn import functional as F
 
-from lib import common, dqn_model, hyperparameters, losses, options, precision, replay, vector_env
+from lib import common, dqn_model, hyperparameters, losses, options, precision, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
@@ -42,7 +42,7 @@ def train(params, args):
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = vector_env.ExperienceStream(envs, agent, seed=args.seed)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 

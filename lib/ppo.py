@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.ppo_model import Model
-from lib.vector_env import Stream
+from lib.stream import Stream
 
 __all__ = ["Agent", "Model", "Rollout", "Sampler", "Trainer", "advantages", "policy_loss", "rollouts"]
 

@@ -16,7 +16,7 @@ import torch
 
 from lib import memory
 from lib.errors import UsageError
-from lib.vector_env import ExperienceStream
+from lib.stream import ExperienceStream
 
 
 @dataclasses.dataclass

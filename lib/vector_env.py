@@ -6,19 +6,14 @@ episode in infos["episode"]; infos["_episode"] says of which environments they a
     envs = make_vector_env("PongNoFrameskip-v4", 16)
     states, infos = envs.reset(seed=1)
     states, rewards, terminations, truncations, infos = envs.step(actions)
-
-A Stream is that with what a run needs besides: episodes, steps, and a way to stop and go on.
 """
 
-import logging
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import ale_py
 import gymnasium as gym
 import numpy as np
-import torch
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
@@ -27,10 +22,7 @@ from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 from lib import memory
 from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, make_env, plain_env
 from lib.errors import UsageError
-from lib.experience import Episode, episode_seed, hashed_seed, pack_episodes, unpack_episodes
-from lib.timing import Stopwatch, since_process_start
-
-log = logging.getLogger(__name__)
+from lib.experience import hashed_seed
 
 STACK = 4
 EMULATOR = 2 * 2**20  # bytes, measured for Pong and Breakout, and rounded up
@@ -191,173 +183,6 @@ class FinalStates(VectorWrapper):
                 final[index] = infos["final_obs"][index]
             infos = infos | {"final_obs": final}
         return states, rewards.astype(np.float32), terminations, truncations, infos
-
-
-class Step(NamedTuple):
-    """What a step of all environments gave: arrays (num_envs, ...).
-
-    Attributes:
-        rewards: float32; terminated, truncated: bool, not both.
-        final_states: where an episode ended, what it showed last; all else means nothing.
-    """
-
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    final_states: np.ndarray
-
-
-class Stream:
-    """Steps of environments, which can be stopped and gone on with bit for bit.
-
-    An environment cannot be copied; but its seed and all actions since bring others to the same place. So that this
-    never takes long, all environments begin anew after RESTART agent steps, and what they were at is truncated.
-
-    Args:
-        envs: of make_vector_env.
-        seed: what the environments' seeds are derived from.
-
-    Attributes:
-        states: (num_envs, ...) as they are now.
-        steps_done: agent steps so far, over all environments.
-        recent: the returns of the last num_envs episodes; first_mean: the mean of the first so many, or None.
-        clock: seconds spent in "environment".
-        frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
-        on_step: called with the agent steps of a step of all environments; None for nothing.
-    """
-
-    RESTART = 500_000
-
-    def __init__(self, envs: VectorEnv, seed: int = 0):
-        self.envs = envs
-        self.seed = seed
-        self.states: np.ndarray = np.zeros(0)
-        self.steps_done = 0
-        self.recent: deque[float] = deque(maxlen=envs.num_envs)
-        self.first_mean: float | None = None
-        self.clock = Stopwatch()
-        self.frame_skip = FRAME_SKIP if isinstance(envs.unwrapped, AtariVectorEnv) else 1
-        self.on_step: Callable[[int], Any] | None = None
-        self._began: int | None = None  # steps done when all environments began anew
-        self._taken: list[np.ndarray] = []  # the actions since then
-        self._episodes: list[Episode] = []
-
-    def begin(self) -> None:
-        """Reset the environments, if that was never done."""
-        if self._began is None:
-            self._begin(self.steps_done)
-
-    def step(self, actions: np.ndarray) -> Step:
-        """One step of each environment.
-
-        Args:
-            actions: (num_envs,) whole numbers below 256.
-        """
-        assert self._began is not None
-        with self.clock("environment"):
-            self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
-        self._taken.append(actions.astype(np.uint8))
-        self.steps_done += self.envs.num_envs
-        if self.on_step is not None:
-            self.on_step(self.envs.num_envs)
-        final_states = infos.get("final_obs", self.states)
-        for index in np.flatnonzero(terminated | truncated):
-            total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
-            self.recent.append(total)
-            if self.first_mean is None and len(self.recent) == self.recent.maxlen:
-                self.first_mean = sum(self.recent) / len(self.recent)
-            self._episodes.append(Episode(total, length, self.steps_done, since_process_start()))
-        truncated = truncated & ~terminated
-        if self.steps_done - self._began >= self.RESTART:
-            goes_on = ~(terminated | truncated)
-            final_states = final_states.copy()
-            final_states[goes_on] = self.states[goes_on]
-            truncated = truncated | goes_on
-            self._begin(self.steps_done)
-        return Step(rewards, terminated, truncated, final_states)
-
-    def _begin(self, step: int) -> None:
-        with self.clock("environment"):
-            self.states, _ = self.envs.reset(seed=episode_seed(self.seed, 0, step))
-        self._began, self._taken = step, []
-
-    def progress(self, goal: float | None) -> float:
-        """How far the mean return of the last num_envs episodes has come, from that of the first ones to a goal.
-
-        Returns:
-            0 to 1; 0 while there are no num_envs episodes, or no goal.
-        """
-        if self.first_mean is None or goal is None:
-            return 0.0
-        mean = sum(self.recent) / len(self.recent)
-        if mean >= goal:
-            return 1.0
-        return min(1.0, max(0.0, (mean - self.first_mean) / (goal - self.first_mean)))
-
-    def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call, oldest first."""
-        episodes, self._episodes = self._episodes, []
-        return episodes
-
-    def state_dict(self) -> dict[str, Any]:
-        """When all environments began anew, and the actions since then."""
-        return {
-            "steps_done": self.steps_done,
-            "began": self._began,
-            "actions": torch.from_numpy(np.array(self._taken, np.uint8)),
-            "states": torch.from_numpy(self.states.copy()),
-            "recent": list(self.recent),
-            "first_mean": self.first_mean,
-            "episodes": pack_episodes(self._episodes),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin as the saved one did and take the same actions; half a million take a minute or two."""
-        self.steps_done = state["steps_done"]
-        self._episodes = unpack_episodes(state["episodes"])
-        self.recent.extend(state["recent"])
-        self.first_mean = state["first_mean"]
-        if state["began"] is None:
-            return
-        self._begin(state["began"])
-        for actions in state["actions"].numpy():
-            self.states, *_ = self.envs.step(actions.astype(np.int64))
-            self._taken.append(actions)
-        if not np.array_equal(self.states, state["states"].numpy()):
-            log.warning(
-                "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
-                "continuation, but not bit for bit the uninterrupted one."
-            )
-
-
-class ExperienceStream(Stream):
-    """What an agent does in environments that step together, for a replay.
-
-    Args:
-        envs: of make_vector_env.
-        agent: a ptan agent; called with the states of all environments.
-        seed: what the environments' seeds are derived from.
-
-    Attributes:
-        clock: seconds spent in "act" and "environment".
-    """
-
-    PARTS = ("act", "environment")
-
-    def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
-        super().__init__(envs, seed)
-        self.agent = agent
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Steps without end, as replay.Ring wants them."""
-        self.begin()
-        agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
-        while True:
-            frames = self.states[:, -1]
-            with self.clock("act"):
-                actions, agent_states = self.agent(self.states, agent_states)
-            step = self.step(np.asarray(actions))
-            yield frames, np.asarray(actions), step.rewards, step.terminated, step.truncated, step.final_states[:, -1]
 
 
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lib import common, dqn_model, replay, vector_env
+from lib import common, dqn_model, replay, stream, vector_env
 
 
 def ring():
@@ -18,7 +18,7 @@ def ring():
         return rng.integers(0, 6, len(states)), agent_states
 
     play.initial_state = lambda: None
-    made = replay.Ring.of(vector_env.ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
+    made = replay.Ring.of(stream.ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
     made.populate(1000)
     return made
 

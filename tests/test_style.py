@@ -30,6 +30,7 @@ LEAVES = {
         "precision",
         "replay",
         "shared",
+        "stream",
         "timing",
         "vector_env",
     )
