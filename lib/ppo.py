@@ -233,10 +233,8 @@ class Trainer:
 
     Attributes:
         progress: from 0 to 1, how near the goal is; see Stream.progress. At 1 the policy is only polished: one epoch,
-            at POLISH of the learning rate, without the entropy, so that what is left to learn costs little time.
+            without the entropy, so that what is left to learn costs little time.
     """
-
-    POLISH = 1 / 3
 
     def __init__(
         self,
@@ -295,9 +293,7 @@ class Trainer:
         actions, old_log_probs = rollout.actions.flatten(), rollout.log_probs.flatten()
         estimates = estimates.flatten()
         said: dict[str, list[float]] = {}
-        polish = self.progress >= 1.0
-        self._scale_rate(self.POLISH if polish else 1.0)
-        for _ in range(1 if polish else self.epochs):
+        for _ in range(self.epochs if self.progress < 1.0 else 1):
             kls = []
             for batch in torch.randperm(len(rollout)).split(self.minibatch):
                 told = self._step(
@@ -310,7 +306,6 @@ class Trainer:
                 for name, number in told.items():
                     said.setdefault(name, []).append(number)
             self._adapt(sum(kls) / len(kls))
-        self._scale_rate(1.0 / self.POLISH if polish else 1.0)
         means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
@@ -351,8 +346,6 @@ class Trainer:
         if self.kl_target is None or self.kl_final is None or self.progress >= 1.0:
             return
         target = self.kl_target + self.progress * (self.kl_final - self.kl_target)
-        self._scale_rate(1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0)
-
-    def _scale_rate(self, factor: float) -> None:
+        factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0
         for group in self.optimizer.param_groups:
             group["lr"] = min(self.max_rate, group["lr"] * factor)

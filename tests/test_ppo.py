@@ -247,7 +247,10 @@ def test_values_stay_when_the_unit_of_returns_changes():
         before = model(states)[1]
         seen.append(torch.from_numpy(rng.normal(shift, scale, (20, 4)).astype(np.float32)))
         model.expect(seen[-1])
-        assert torch.allclose(model(states)[1], before, atol=1e-4)
+        if len(seen) == 1:
+            assert torch.allclose(model(states)[1], seen[0].mean(), atol=0.1 * scale)
+        else:
+            assert torch.allclose(model(states)[1], before, atol=1e-4)
         assert model.return_mean.item() == pytest.approx(torch.stack(seen).mean().item(), abs=1e-4)
         assert model.return_std.item() == pytest.approx(torch.stack(seen).std(correction=0).item(), rel=1e-4)
 
@@ -276,25 +279,24 @@ def test_the_learning_rate_follows_how_far_the_policy_moves(kl, factor):
 
 def test_the_loss_of_values_draws_them_to_the_returns():
     model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
-    rewards = [[3.0] * 2] * 2
     zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
+    rollout = rollout_of([[3.0, 5.0]] * 2, zeros, [[99.0] * 2] * 2, ends, ends)
+    rollout.states[:, 1] = 1.0
     trainer = trainer_of(model, epochs=500)
-    trainer.update(rollout_of(rewards, zeros, [[99.0] * 2] * 2, ends, ends))
-    assert model(torch.zeros(1, 1))[1].item() == pytest.approx(3.0, abs=0.05)
+    trainer.update(rollout)
+    assert model(torch.tensor([[0.0], [1.0]]))[1].tolist() == pytest.approx([3.0, 5.0], abs=0.05)
 
 
-def test_polishing_is_one_epoch_at_a_third_of_the_rate_for_the_returns_alone():
+def test_polishing_is_one_epoch_for_the_returns_alone():
     rewards = [[3.0] * 2] * 2
     zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
     moved = []
-    for progress, epochs, rate, entropy in ((1.0, 5, 3e-3, 9.0), (0.9, 1, 1e-3, 0.0)):
+    for progress, epochs, entropy in ((1.0, 5, 9.0), (0.9, 1, 0.0)):
         torch.manual_seed(0)
         model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
         trainer = trainer_of(model, epochs=epochs, entropy=entropy)
-        trainer.optimizer.param_groups[0]["lr"] = rate
         trainer.progress = progress
-        told = trainer.update(rollout_of(rewards, zeros, [[99.0] * 2] * 2, ends, ends))
-        assert told["learning_rate"] == pytest.approx(rate)  # and is what it was when the polishing ends
+        trainer.update(rollout_of(rewards, zeros, [[99.0] * 2] * 2, ends, ends))
         moved.append(torch.cat([weights.flatten() for weights in model.parameters()]))
     assert torch.allclose(*moved, atol=1e-7)
 
