@@ -102,7 +102,7 @@ class PPOHyperparameters(RunParameters):
         epochs: how often a rollout is learnt from.
         lam: lambda of the advantage estimates.
         clip: how far the policy's ratio counts.
-        entropy: weight of the entropy.
+        entropy: weight of the entropy at the beginning; 0 when stop_reward is reached.
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
         kl_final: what kl_target has come down to when stop_reward is reached, or None for no change.
@@ -231,7 +231,7 @@ PPO_HYPERPARAMS = {
         milestone=17.0,
         checkpoint_every=100_000,
         kl_target=0.02,
-        kl_final=0.01,
+        kl_final=0.003,
     ),
     "breakout": _PPO_BREAKOUT,
     "freeway": dataclasses.replace(

@@ -222,7 +222,7 @@ class Trainer:
         epochs: how often a rollout is gone through.
         gamma, lam: of the advantages.
         clip: of the policy's ratio.
-        entropy: weight of the entropy, which is maximised.
+        entropy: weight of the entropy, which is maximised; it goes down to 0 with the progress.
         value: weight of the value loss.
         gradient_norm: the gradient is scaled down to this norm at most.
         kl_target: the learning rate is divided by 1.5 after an epoch that moved the policy by more than twice this
@@ -232,8 +232,8 @@ class Trainer:
         device: of the model.
 
     Attributes:
-        progress: from 0 to 1, how near the goal is; see Stream.progress. At 1 the policy is only polished: one epoch,
-            without the entropy, so that what is left to learn costs little time.
+        progress: from 0 to 1, how near the goal is; see Stream.progress. At 1 the policy is only polished, in a single
+            epoch, so that what is left to learn costs little time.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class Trainer:
         of_policy = policy_loss(log_probs, old_log_probs, estimates, self.clip)
         of_values = F.mse_loss(values, targets) / self.model.return_std**2
         entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
-        loss = of_policy + self.value * of_values - (self.entropy if self.progress < 1.0 else 0.0) * entropy
+        loss = of_policy + self.value * of_values - self.entropy * (1.0 - self.progress) * entropy
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.gradient_norm)
