@@ -104,14 +104,15 @@ def figures(result: dict) -> dict[str, object]:
     process = result["this_process"]
     reached = result["reached"].get(GOAL)
     parts = process["parts"] | {"rest": process["training_seconds"] - sum(process["parts"].values())}
+    seconds = reached["seconds"] if reached else result["seconds"]
     evaluation = result.get("evaluation", {})
     worst = min(evaluation["returns"]) if evaluation else ""
     return {
         "stopped": result["stopped"],
-        "seconds": f"{reached['seconds'] if reached else result['seconds']:.1f}",
+        "seconds": f"{seconds:.1f}",
         "steps": reached["step"] if reached else result["steps"],
         "episodes": reached["episode"] if reached else result["episodes"],
-        "start": f"{process['seconds'] - process['training_seconds']:.1f}",
+        "start": f"{seconds - process['training_seconds']:.1f}",
         "steps_per_second": f"{process['steps_per_second']:.0f}",
         **{f"evaluation_{name}": evaluation.get(name, "") for name in ("mean", "std", "distinct")},
         "evaluation_worst": worst,

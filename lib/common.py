@@ -260,7 +260,8 @@ def setup_ignite(
         stopped = stopper.reason or ENDED
         engine_state: Any = engine.state
         engine_state.stopped = stopped
-        run.write_json("result.json", telemetry.result(engine, stopped, episodes, speed))
+        result = telemetry.result(engine, stopped, episodes, speed)
+        run.write_json("result.json", result)
         frame_skip = getattr(exp_source, "frame_skip", 1)
         checkpoints = None if save is None else run.checkpoints
         console.log_result(engine, stopped, episodes, speed, frame_skip, checkpoints)
@@ -272,7 +273,7 @@ def setup_ignite(
             log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
             env = vector_env.single_env(params.env_name, vectors=True)
             found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
-            run.write_json("result.json", telemetry.result(engine, stopped, episodes, speed) | {"evaluation": found})
+            run.write_json("result.json", result | {"evaluation": found})
             console.log_evaluation(found, evaluation.draw(run.path, params.stop_reward))
         run.close()
 

@@ -227,7 +227,8 @@ class Trainer:
         gradient_norm: the gradient is scaled down to this norm at most.
         kl_target: the learning rate is divided by 1.5 after an epoch that moved the policy by more than twice this
             Kullback-Leibler divergence, and multiplied after one that moved it by less than half; None for never.
-        kl_final: what kl_target has come down to when the goal is reached; None for no change.
+        kl_final: what kl_target has come down to when the goal is reached, with the cube of the progress: large moves
+            as long as there is much to learn, small ones for the last points. None for no change.
         max_rate: where the learning rate stops to grow.
         device: of the model.
 
@@ -345,7 +346,7 @@ class Trainer:
     def _adapt(self, kl: float) -> None:
         if self.kl_target is None or self.kl_final is None or self.progress >= 1.0:
             return
-        target = self.kl_target + self.progress * (self.kl_final - self.kl_target)
+        target = self.kl_target + self.progress**3 * (self.kl_final - self.kl_target)
         factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0
         for group in self.optimizer.param_groups:
             group["lr"] = min(self.max_rate, group["lr"] * factor)

@@ -301,7 +301,9 @@ def test_polishing_is_one_epoch_for_the_returns_alone():
     assert torch.allclose(*moved, atol=1e-7)
 
 
-@pytest.mark.parametrize(("progress", "kl", "factor"), [(0.0, 0.021, 1.0), (0.5, 0.021, 1 / 1.5), (1.0, 0.021, 1.0)])
+@pytest.mark.parametrize(
+    ("progress", "kl", "factor"), [(0.0, 0.021, 1.0), (0.5, 0.027, 1.0), (0.8, 0.027, 1 / 1.5), (1.0, 0.027, 1.0)]
+)
 def test_the_policy_may_move_less_the_nearer_the_goal_is(progress, kl, factor):
     trainer = trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), kl_target=0.015, kl_final=0.005)
     trainer.progress = progress
