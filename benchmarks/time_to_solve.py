@@ -245,8 +245,9 @@ def draw() -> None:
 
 
 def tables() -> None:
-    """docs/speed.md's tables and picture from the CSV files that there are."""
-    lab.put(PAGE, "solve", solve_table())
+    """docs/speed.md's tables and picture, and the README's table, from the CSV files that there are."""
+    for document in (PAGE, "README.md"):
+        lab.put(document, "solve", solve_table())
     lab.put(PAGE, "seeds", seeds_table())
     if (lab.RESULTS / "fast-speed.csv").exists():
         frame, stamped = lab.read("fast-speed")

@@ -240,7 +240,7 @@ def setup_ignite(
     board.attach(engine, speed, extra_metrics)
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
-    console.attach_start(engine, speed)
+    console.attach_start(engine, speed, warm_up)
     if not args.quiet:
         console.attach_lines(engine, episodes, speed)
         console.attach_bars(engine, exp_source, episodes, stopper.step_limit, warm_up)

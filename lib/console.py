@@ -38,12 +38,16 @@ def start_console() -> None:
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
 
 
-def attach_start(engine: Engine, speed: Speed) -> None:
-    """The line that says that the warm-up is over, and how fast it was."""
+def attach_start(engine: Engine, speed: Speed, warm_up: int) -> None:
+    """The line that says that the warm-up is over, and how fast it was.
+
+    Args:
+        warm_up: agent steps that it was to have; a resumed run has its replay, and PPO has none.
+    """
 
     def learning_started(engine: Engine) -> None:
         steps, seconds = speed.warm_up
-        if steps > 1:  # a resumed run has its replay and plays the one step of its first iteration
+        if warm_up:
             log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.of_warm_up)
         log.info("Learning. Ctrl-C stops and saves.")
 
