@@ -69,10 +69,8 @@ class Results:
         self._stamp = dict(stamped or stamp())
         self._goes_on = go_on and self.path.exists()
         if self._goes_on:
-            frame, old = read(name)
-            differing = [
-                key for key in ("commit", "machine", "settings") if _plain(old, key) != _plain(self._stamp, key)
-            ]
+            frame, _ = read(name)
+            differing = differences(name, self._stamp)
             if differing or list(frame.columns) != list(columns):
                 raise SystemExit(
                     f"{self.path} was measured with other {' and '.join(differing) or 'columns'}; "
@@ -92,6 +90,12 @@ class Results:
         self.rows.append({name: str(value) for name, value in row.items()})
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns).writerow(row)
+
+
+def differences(name: str, stamped: Mapping[str, Any]) -> list[str]:
+    """In what a results file was measured otherwise: some of commit, machine and settings."""
+    _, old = read(name)
+    return [key for key in ("commit", "machine", "settings") if _plain(old, key) != _plain(stamped, key)]
 
 
 def _plain(stamped: Mapping[str, Any], key: str) -> str:

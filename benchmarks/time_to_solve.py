@@ -8,12 +8,15 @@
     ./time_to_solve.py tables                                          # only docs/speed.md's tables and picture anew
 
 Every run is a process of its own, as a person would start it. A run that was interrupted is begun anew, as its clock
-would not be that of one process. Before each, the emulator alone is timed: a machine that others use is not always
-equally fast, and a figure says more beside what the machine could do just then.
+would not be that of one process; at another commit, on another machine or with another time limit all seeds are
+measured anew. Before each, the emulator alone is timed: a machine that others use is not always equally fast, and a
+figure says more beside what the machine could do just then.
 """
 
 import argparse
+import itertools
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,6 +37,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from lib import vector_env
+from lib.stopping import NOT_FINITE
 
 PAGE = "docs/speed.md"
 PARTS = ("act", "environment", "store", "sample", "learn", "rest")
@@ -66,11 +70,13 @@ def emulator_speed(seconds: float = 4.0) -> float:
     while time.perf_counter() - start < seconds:
         envs.step(actions[steps % len(actions)])
         steps += 1
-    return steps * ENVS / (time.perf_counter() - start)
+    measured = steps * ENVS / (time.perf_counter() - start)
+    envs.close()
+    return measured
 
 
 def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
-    """Run a script to the end once a seed; what is there of the same commit and settings is left out.
+    """Run a script to the end once a seed; what is there of the same commit, machine and settings is left out.
 
     Args:
         script: as lab.command takes it.
@@ -79,11 +85,10 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
         options: more of the script's.
     """
     name = slug(script, options)
-    stamped = lab.stamp(script=script, time_limit=time_limit, options=options)
-    path = lab.RESULTS / f"{name}.csv"
-    go_on = path.exists() and lab.read(name)[1]["commit"] == stamped["commit"]
+    device = "cuda" if "--cuda" in [*script.split(), *options] else "cpu"
+    stamped = lab.stamp(device, script=script, time_limit=time_limit, options=options)
+    go_on = (lab.RESULTS / f"{name}.csv").exists() and not lab.differences(name, stamped)
     results = lab.Results(name, COLUMNS, stamped, go_on)
-    episodes = lab.Results(f"{name}-episodes", ("seed", "step", "seconds", "return"), stamped, go_on)
     for seed in range(1, seeds + 1):
         if results.has(seed=seed):
             continue
@@ -91,11 +96,16 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # one that was interrupted
         emulator = emulator_speed()
         limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit))
-        lab.start(lab.command(script, *limits, "--quiet", *options))
+        try:
+            lab.start(lab.command(script, *limits, "--quiet", *options))
+        except SystemExit:
+            if not any(json.loads(path.read_text())["stopped"] == NOT_FINITE for path in folder.glob("*/result.json")):
+                raise  # it was stopped, or failed; one whose loss ran away has just not solved the game
         [run] = [path.parent for path in folder.glob("*/result.json")]
         result = json.loads((run / "result.json").read_text())
+        episodes = lab.Results(f"{name}-seed{seed}", ("step", "seconds", "return"), stamped)
         for row in pd.read_csv(run / "episodes.csv").to_dict("records"):
-            episodes.add(seed=seed, **{key: row[key] for key in ("step", "seconds", "return")})
+            episodes.add(**{key: row[key] for key in ("step", "seconds", "return")})
         results.add(seed=seed, emulator=f"{emulator:.0f}", **figures(result))
 
 
@@ -163,7 +173,7 @@ def speed_table(frame: pd.DataFrame) -> str:
 def kept() -> Iterator[tuple[str, pd.DataFrame, dict]]:
     """All results of `solve`: (script with options, rows, stamp)."""
     for path in sorted(lab.RESULTS.glob("solve-*.csv")):
-        if not path.stem.endswith("-episodes"):
+        if not re.search(r"-seed\d+$", path.stem):
             frame, stamped = lab.read(path.stem)
             yield " ".join([stamped["settings"]["script"], *stamped["settings"]["options"]]), frame, stamped
 
@@ -184,7 +194,7 @@ def solve_table() -> str:
                 lab.spread(solved["steps"] / 1000, 0) if len(solved) else "",
                 lab.spread(frame["steps_per_second"], 0),
                 lab.spread(frame["emulator"], 0),
-                f"{solved['evaluation_mean'].min():.1f}" if len(solved) else "",
+                f"{solved['evaluation_mean'].min():.1f}" if solved["evaluation_mean"].notna().any() else "",
                 lab.where(stamped),
             )
         )
@@ -193,7 +203,7 @@ def solve_table() -> str:
             "script",
             "solved",
             "seconds to 18",
-            "thousand agent steps to 18",
+            "thousand agent steps, of the solved",
             "agent steps/s",
             "emulator alone, steps/s",
         ),
@@ -229,14 +239,13 @@ def draw() -> None:
     for name, frame, stamped in curve.kept("pong"):
         if not stamped["changed"] and not stamped["beside"] and stamped["machine"]["device"] == "cpu":
             axes.plot(frame["seconds"], frame["mean_100"], label=name, color="grey")
-    colors = iter(plt.rcParams["axes.prop_cycle"].by_key()["color"])
-    for script, _, stamped in kept():
-        frame, _ = lab.read(f"{slug(stamped['settings']['script'], stamped['settings']['options'])}-episodes")
-        color, label = next(colors), script
-        for _, episodes in frame.groupby("seed"):
+    colors = itertools.cycle(plt.rcParams["axes.prop_cycle"].by_key()["color"])
+    for (script, frame, stamped), color in zip(kept(), colors, strict=False):
+        name = slug(stamped["settings"]["script"], stamped["settings"]["options"])
+        for number, seed in enumerate(frame["seed"]):
+            episodes, _ = lab.read(f"{name}-seed{seed}")
             mean = episodes["return"].rolling(100, min_periods=1).mean()
-            axes.plot(episodes["seconds"], mean, label=label, color=color, linewidth=1)
-            label = None
+            axes.plot(episodes["seconds"], mean, label="" if number else script, color=color, linewidth=1)
     axes.axhline(float(GOAL), color="black", linewidth=0.8, linestyle="--")
     axes.set(xscale="log", xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
     axes.legend(loc="upper left", fontsize="x-small")

@@ -26,9 +26,9 @@ def train(params, args):
     dtype = precision.fast_dtype(args.device)
     net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n, dtype).to(args.device)
     net = net.to(memory_format=torch.channels_last)
-    if args.compile:
-        precision.compile_network(net)
     tgt_net = ptan.agent.TargetNet(net)
+    if args.compile:
+        precision.compile_networks(net, tgt_net.target_model)
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)

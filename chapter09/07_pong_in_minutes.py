@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Pong in minutes: the best of the DQN family on everything that is fast.
+"""Pong in minutes: a recipe of the DQN family for games that are played faster than they are learnt from.
 
-Idea    sixteen games, double Q-learning over three steps, and a replay ratio of 8 in place of 32: a step is played when
-        that is cheaper than learning once more from old ones
+Idea    sixteen games at once, double Q-learning over three steps, and a replay ratio of 8 in place of 32, as another
+        step of play costs less than learning once more from old ones
 Parent  06_fast_learner.py, with another recipe
-Keeps   statistics of play; what is learnt from a step, and how often, is another thing
+Keeps   changes the task: not the game, but what is learnt from a step, and how often
 Paper   Hessel et al., Rainbow, 2018, https://arxiv.org/abs/1710.02298
 Run     ./07_pong_in_minutes.py --cuda
 Read    lib/losses.py, then FAST_HYPERPARAMS in lib/hyperparameters.py
@@ -36,9 +36,9 @@ def train(params, args):
     dtype = precision.fast_dtype(args.device)
     net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n, dtype).to(args.device)
     net = net.to(memory_format=torch.channels_last)
-    if args.compile:
-        precision.compile_network(net)
     tgt_net = ptan.agent.TargetNet(net)
+    if args.compile:
+        precision.compile_networks(net, tgt_net.target_model)
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)

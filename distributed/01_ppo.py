@@ -6,7 +6,7 @@ Parent  none: it is the root of this chapter
 Keeps   nothing: it is the root
 Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347
 Run     ./01_ppo.py --cuda
-Read    lib/ppo.py, then lib/vector_env.py
+Read    lib/ppo.py and lib/ppo_model.py, then lib/stream.py
 """
 
 from pathlib import Path
@@ -42,8 +42,7 @@ def train(params, args):
     )
 
     def process_batch(engine, rollout):
-        trainer.progress = sampler.progress(params.stop_reward)
-        return trainer.update(rollout)
+        return trainer.update(rollout, sampler.progress(params.stop_reward))
 
     engine = Engine(process_batch)
     save = {"net": model, "optimizer": optimizer}

@@ -213,7 +213,11 @@ def make_env(env_id: str, tweaked: bool = False) -> gym.Env:
     Raises:
         UsageError: the id is unknown, its actions are not discrete or its observations are not images.
     """
-    env = plain_env(env_id)
+    return wrapped(plain_env(env_id), env_id, tweaked)
+
+
+def wrapped(env: gym.Env, env_id: str, tweaked: bool = False) -> gym.Env:
+    """The same around an environment that plain_env has made."""
     if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
         raise UsageError(
             f"{env_id} has the action space {env.action_space}; DQN chooses among finitely many actions, "

@@ -268,13 +268,20 @@ def setup_ignite(
         board.close()
         if hasattr(exp_source, "close"):
             exp_source.close()
-        stopper.release_signals()  # all is saved, and whoever does not wait for what follows loses only that
-        if policy is not None and stopped == SOLVED:
-            log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
-            env = vector_env.single_env(params.env_name, vectors=True)
-            found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
-            run.write_json("result.json", result | {"evaluation": found})
-            console.log_evaluation(found, evaluation.draw(run.path, params.stop_reward))
         run.close()
+        stopper.release_signals()
+        if policy is not None and stopped == SOLVED:
+            try:
+                conclude(policy, result)
+            except KeyboardInterrupt:
+                log.info("The evaluation was stopped; the run itself is solved and saved.")
+
+    def conclude(policy: evaluation.Policy, result: dict[str, Any]) -> None:
+        log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
+        env = vector_env.single_env(params.env_name, vectors=True)
+        found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
+        env.close()
+        run.write_json("result.json", result | {"evaluation": found})
+        console.log_evaluation(found, evaluation.draw(run.path, params.stop_reward))
 
     return run

@@ -1,7 +1,5 @@
 """How good a policy is without exploring, in the plain environment, and the picture of how it came about."""
 
-import logging
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,9 @@ from ignite.handlers import ProgressBar
 from lib.experience import hashed_seed
 from lib.telemetry import WINDOW
 
-log = logging.getLogger(__name__)
-
 Policy = Callable[[np.ndarray], np.ndarray]
 EPISODES = 20
+LONGEST = 27_000  # agent steps of an episode, half an hour of an Atari game; a policy without chance may go in circles
 APART = 2**32  # hashed into the seeds, so that no evaluated episode begins as one of training does
 
 
@@ -38,19 +35,20 @@ def evaluate(
         episodes; mean and std of their returns; returns and lengths, a list each; distinct, how many of the episodes
         differ from all before in return or length.
     """
-    recorded = env if _counts_returns(env) else RecordEpisodeStatistics(env)
+    counting = _counting(env) or RecordEpisodeStatistics(env)
+    env = env if _counting(env) else counting
     returns: list[float] = []
     lengths: list[int] = []
 
     def play(engine: Engine, number: int) -> None:
-        state, _ = recorded.reset(seed=hashed_seed(APART, seed, number))
-        ended = False
-        while not ended:
+        state, _ = env.reset(seed=hashed_seed(APART, seed, number))
+        for _ in range(LONGEST):
             action = int(policy(np.asarray(state)[None])[0])
-            state, _, terminated, truncated, info = recorded.step(action)
-            ended = bool(terminated or truncated)
-        returns.append(float(info["episode"]["r"]))
-        lengths.append(int(info["episode"]["l"]))
+            state, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                break
+        returns.append(float(counting.episode_returns))
+        lengths.append(int(counting.episode_lengths))
 
     engine = Engine(play)
     if progress:
@@ -61,12 +59,12 @@ def evaluate(
     return {"episodes": episodes, **spread, "returns": returns, "lengths": lengths, "distinct": distinct}
 
 
-def _counts_returns(env: gym.Env) -> bool:
+def _counting(env: gym.Env) -> RecordEpisodeStatistics | None:
     while isinstance(env, gym.Wrapper):
         if isinstance(env, RecordEpisodeStatistics):
-            return True
+            return env
         env = env.env
-    return False
+    return None
 
 
 def draw(run: Path, stop_reward: float | None) -> Path:
@@ -85,7 +83,7 @@ def draw(run: Path, stop_reward: float | None) -> Path:
     ):
         axes.plot(x, frame["return"], ".", markersize=2, alpha=0.4, label="an episode")
         axes.plot(x, mean, label=f"mean of the last {WINDOW}")
-        if stop_reward is not None and math.isfinite(stop_reward):
+        if stop_reward is not None:
             axes.axhline(stop_reward, color="grey", linewidth=0.8, linestyle="--")
         axes.set(xlabel=label)
         axes.grid(alpha=0.3)

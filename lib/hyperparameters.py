@@ -102,10 +102,10 @@ class PPOHyperparameters(RunParameters):
         epochs: how often a rollout is learnt from.
         lam: lambda of the advantage estimates.
         clip: how far the policy's ratio counts.
-        entropy: weight of the entropy at the beginning; 0 when stop_reward is reached.
+        entropy: weight of the entropy at first; 0 where the last `envs` episodes are at stop_reward in the mean.
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
-        kl_final: what kl_target has come down to when stop_reward is reached, or None for no change.
+        kl_final: what kl_target has come down to there, or None for no change.
     """
 
     envs: int = 16
@@ -137,7 +137,7 @@ class PPOHyperparameters(RunParameters):
         _require(self.gradient_norm > 0.0, self, "gradient_norm", "above 0")
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
-            _require(target is None or target > 0.0, self, name, "above 0, or none")
+            _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")
 
 
 def _within(params: RunParameters, low: float, high: float, *names: str) -> None:

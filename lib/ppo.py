@@ -9,8 +9,10 @@ Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
 """
 
 import dataclasses
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +21,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.ppo_model import Model
-from lib.stream import Stream
+from lib.stream import Step, Stream
 
 __all__ = ["Agent", "Model", "Rollout", "Sampler", "Trainer", "advantages", "policy_loss", "rollouts"]
 
@@ -99,7 +101,7 @@ class Agent:
         """Choose.
 
         Args:
-            states: (N, *layout).
+            states: (N, ...) as the model wants them.
 
         Returns:
             actions (N,) int64, their log_probs and the states' values (N,) float32, on the CPU.
@@ -131,6 +133,7 @@ class Sampler(Stream):
         seed: what the environments' seeds are derived from.
 
     Attributes:
+        recent: the returns of the last num_envs episodes; first_mean: the mean of the first so many, or None.
         clock: seconds spent in "act", "environment" and "store".
     """
 
@@ -140,6 +143,38 @@ class Sampler(Stream):
         super().__init__(envs, seed)
         self.agent = agent
         self.steps = steps
+        self.recent: deque[float] = deque(maxlen=envs.num_envs)
+        self.first_mean: float | None = None
+
+    def step(self, actions: np.ndarray) -> Step:
+        before = len(self._episodes)
+        step = super().step(actions)
+        for episode in self._episodes[before:]:
+            self.recent.append(episode.total)
+            if self.first_mean is None and len(self.recent) == self.recent.maxlen:
+                self.first_mean = sum(self.recent) / len(self.recent)
+        return step
+
+    def progress(self, goal: float | None) -> float:
+        """How far the mean return of the last num_envs episodes has come, from that of the first ones to a goal.
+
+        Returns:
+            0 to 1; 0 while there are no num_envs episodes, or no goal, or one that the first ones were beyond.
+        """
+        if self.first_mean is None or goal is None:
+            return 0.0
+        mean = sum(self.recent) / len(self.recent)
+        if mean >= goal:
+            return 1.0
+        return max(0.0, (mean - self.first_mean) / (goal - self.first_mean)) if self.first_mean < goal else 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"recent": list(self.recent), "first_mean": self.first_mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.recent.extend(state["recent"])
+        self.first_mean = state["first_mean"]
 
     def __iter__(self) -> Iterator[Rollout]:
         """Rollouts without end; the tensors of one are used again for the next."""
@@ -231,10 +266,6 @@ class Trainer:
             as long as there is much to learn, small ones for the last points. None for no change.
         max_rate: where the learning rate stops to grow.
         device: of the model.
-
-    Attributes:
-        progress: from 0 to 1, how near the goal is; see Stream.progress. At 1 the policy is only polished, in a single
-            epoch, so that what is left to learn costs little time.
     """
 
     def __init__(
@@ -269,14 +300,17 @@ class Trainer:
         self.kl_final = kl_target if kl_final is None else kl_final
         self.max_rate = max_rate
         self.device = device
-        self.progress = 0.0
 
-    def update(self, rollout: Rollout) -> dict[str, float]:
+    def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
         """Learn from a rollout.
+
+        Args:
+            progress: from 0 to 1, how near the goal is; see Sampler.progress. At 1 the policy is only polished, in a
+                single epoch, so that what is left to learn costs little time.
 
         Returns:
             loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
-            beyond the clip), learning_rate.
+            beyond the clip), learning_rate, progress.
 
         Raises:
             ValueError: the minibatch does not divide the rollout.
@@ -294,21 +328,22 @@ class Trainer:
         actions, old_log_probs = rollout.actions.flatten(), rollout.log_probs.flatten()
         estimates = estimates.flatten()
         said: dict[str, list[float]] = {}
-        for _ in range(self.epochs if self.progress < 1.0 else 1):
+        for _ in range(self.epochs if progress < 1.0 else 1):
             kls = []
             for batch in torch.randperm(len(rollout)).split(self.minibatch):
                 told = self._step(
                     *(
                         tensor.index_select(0, batch).to(self.device)
                         for tensor in (states, actions, old_log_probs, estimates, targets)
-                    )
+                    ),
+                    entropy_weight=self.entropy * (1.0 - progress),
                 )
                 kls.append(told["kl"])
                 for name, number in told.items():
                     said.setdefault(name, []).append(number)
-            self._adapt(sum(kls) / len(kls))
+            self._adapt(sum(kls) / len(kls), progress)
         means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
-        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
     def _step(
         self,
@@ -317,6 +352,8 @@ class Trainer:
         old_log_probs: torch.Tensor,
         estimates: torch.Tensor,
         targets: torch.Tensor,
+        *,
+        entropy_weight: float,
     ) -> dict[str, float]:
         logits, values = self.model(states)
         every_log_prob = F.log_softmax(logits, dim=1)
@@ -325,7 +362,7 @@ class Trainer:
         of_policy = policy_loss(log_probs, old_log_probs, estimates, self.clip)
         of_values = F.mse_loss(values, targets) / self.model.return_std**2
         entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
-        loss = of_policy + self.value * of_values - self.entropy * (1.0 - self.progress) * entropy
+        loss = of_policy + self.value * of_values - entropy_weight * entropy
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), self.gradient_norm)
@@ -343,10 +380,10 @@ class Trainer:
             "clipped": clipped.item(),
         }
 
-    def _adapt(self, kl: float) -> None:
-        if self.kl_target is None or self.kl_final is None or self.progress >= 1.0:
+    def _adapt(self, kl: float, progress: float) -> None:
+        if self.kl_target is None or self.kl_final is None or progress >= 1.0:
             return
-        target = self.kl_target + self.progress**3 * (self.kl_final - self.kl_target)
+        target = self.kl_target + progress**3 * (self.kl_final - self.kl_target)
         factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0
         for group in self.optimizer.param_groups:
             group["lr"] = min(self.max_rate, group["lr"] * factor)

@@ -81,10 +81,10 @@ class Numbers(nn.Module):
     def look_at(self, states: torch.Tensor) -> None:
         """Normalise from now on by the mean of each number of these states, and one scale for all."""
         self.mean.copy_(states.float().mean(0))
-        self.scale.copy_(1.0 / (states - self.mean).std().clamp(min=1e-3))
+        self.scale.copy_(1.0 / (states.float() - self.mean).std().clamp(min=1e-3))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        first = torch.tanh(self.first(((states - self.mean) * self.scale).flatten(1)))
+        first = torch.tanh(self.first(((states.float() - self.mean) * self.scale).flatten(1)))
         return torch.tanh(self.second(first))
 
 

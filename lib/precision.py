@@ -27,12 +27,13 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     return torch.bfloat16 if fast else torch.float32
 
 
-def compile_network(net: nn.Module) -> None:
-    """Have torch.compile make kernels for a network when it is first called, which takes some seconds.
+def compile_networks(*nets: nn.Module) -> None:
+    """Have torch.compile make kernels for each network when it is first called, which takes some seconds.
 
     Raises:
         UsageError: there is no C++ compiler, which it needs.
     """
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++")):
         raise UsageError("--compile needs a C++ compiler, and there is none; install g++, or leave --compile out")
-    net.compile()
+    for net in nets:
+        net.compile()

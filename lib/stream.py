@@ -1,7 +1,6 @@
 """Steps of environments that step together, with what a run needs besides: episodes, and a way to stop and go on."""
 
 import logging
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -44,7 +43,6 @@ class Stream:
     Attributes:
         states: (num_envs, ...) as they are now.
         steps_done: agent steps so far, over all environments.
-        recent: the returns of the last num_envs episodes; first_mean: the mean of the first so many, or None.
         clock: seconds spent in "environment".
         frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
         on_step: called with the agent steps of a step of all environments; None for nothing.
@@ -57,8 +55,6 @@ class Stream:
         self.seed = seed
         self.states: np.ndarray = np.zeros(0)
         self.steps_done = 0
-        self.recent: deque[float] = deque(maxlen=envs.num_envs)
-        self.first_mean: float | None = None
         self.clock = Stopwatch()
         self.frame_skip = FRAME_SKIP if isinstance(envs.unwrapped, AtariVectorEnv) else 1
         self.on_step: Callable[[int], Any] | None = None
@@ -87,9 +83,6 @@ class Stream:
         final_states = infos.get("final_obs", self.states)
         for index in np.flatnonzero(terminated | truncated):
             total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
-            self.recent.append(total)
-            if self.first_mean is None and len(self.recent) == self.recent.maxlen:
-                self.first_mean = sum(self.recent) / len(self.recent)
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start()))
         truncated = truncated & ~terminated
         if self.steps_done - self._began >= self.RESTART:
@@ -105,19 +98,6 @@ class Stream:
             self.states, _ = self.envs.reset(seed=episode_seed(self.seed, 0, step))
         self._began, self._taken = step, []
 
-    def progress(self, goal: float | None) -> float:
-        """How far the mean return of the last num_envs episodes has come, from that of the first ones to a goal.
-
-        Returns:
-            0 to 1; 0 while there are no num_envs episodes, or no goal.
-        """
-        if self.first_mean is None or goal is None:
-            return 0.0
-        mean = sum(self.recent) / len(self.recent)
-        if mean >= goal:
-            return 1.0
-        return min(1.0, max(0.0, (mean - self.first_mean) / (goal - self.first_mean)))
-
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call, oldest first."""
         episodes, self._episodes = self._episodes, []
@@ -130,8 +110,6 @@ class Stream:
             "began": self._began,
             "actions": torch.from_numpy(np.array(self._taken, np.uint8)),
             "states": torch.from_numpy(self.states.copy()),
-            "recent": list(self.recent),
-            "first_mean": self.first_mean,
             "episodes": pack_episodes(self._episodes),
         }
 
@@ -139,8 +117,6 @@ class Stream:
         """Begin as the saved one did and take the same actions; half a million take a minute or two."""
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
-        self.recent.extend(state["recent"])
-        self.first_mean = state["first_mean"]
         if state["began"] is None:
             return
         self._begin(state["began"])

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib import memory
-from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, make_env, plain_env
+from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, plain_env, wrapped
 from lib.errors import UsageError
 from lib.experience import hashed_seed
 
@@ -39,7 +39,7 @@ def make_vector_env(
     """So many environments of one kind.
 
     For an Atari game, states are (num_envs, 4, 84, 84) uint8, as atari_wrappers.make_env makes them; see NativeAtari.
-    For any other environment they are made by make_env itself, one environment after the other.
+    For any other environment they are made by single_env, one environment after the other.
 
     Args:
         env_id: any id registered with gymnasium; "package.module:Id" imports the module first.
@@ -82,7 +82,7 @@ def single_env(env_id: str, vectors: bool = False) -> gym.Env:
     env = plain_env(env_id)
     if vectors and isinstance(env.observation_space, spaces.Box) and not _is_image(env.observation_space):
         return env
-    return make_env(env_id)
+    return wrapped(env, env_id)
 
 
 def _is_image(space: spaces.Box) -> bool:

@@ -2,6 +2,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
 
 from fakes import Counting
 from lib import evaluation
@@ -32,6 +33,17 @@ def test_whole_episodes_are_counted():
     assert found["returns"] == [6.0] * 4
     assert found["lengths"] == [3] * 4
     assert (found["episodes"], found["mean"], found["std"], found["distinct"]) == (4, 6.0, 0.0, 1)
+
+
+def test_returns_are_those_before_rewards_are_clipped():
+    env = ClipReward(RecordEpisodeStatistics(Counting(3)), -1.0, 1.0)
+    assert evaluation.evaluate(always(0), env, episodes=2)["returns"] == [6.0, 6.0]
+
+
+def test_an_episode_without_end_is_cut(monkeypatch):
+    monkeypatch.setattr(evaluation, "LONGEST", 5)
+    found = evaluation.evaluate(always(0), Counting(100), episodes=2)
+    assert (found["lengths"], found["returns"]) == ([5, 5], [15.0, 15.0])
 
 
 def test_every_episode_has_a_seed_of_its_own_that_the_run_s_seed_decides():

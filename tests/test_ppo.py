@@ -273,32 +273,43 @@ def test_a_minibatch_has_to_divide_the_rollout():
 )
 def test_the_learning_rate_follows_how_far_the_policy_moves(kl, factor):
     trainer = trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), kl_target=0.01, max_rate=1.2e-3)
-    trainer._adapt(kl)
+    trainer._adapt(kl, 0.0)
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(min(1.2e-3, 1e-3 * factor))
 
 
 def test_the_loss_of_values_draws_them_to_the_returns():
     model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
-    zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
-    rollout = rollout_of([[3.0, 5.0]] * 2, zeros, [[99.0] * 2] * 2, ends, ends)
-    rollout.states[:, 1] = 1.0
-    trainer = trainer_of(model, epochs=500)
-    trainer.update(rollout)
+    trainer_of(model, epochs=500).update(two_valued_rollout())
     assert model(torch.tensor([[0.0], [1.0]]))[1].tolist() == pytest.approx([3.0, 5.0], abs=0.05)
 
 
-def test_polishing_is_one_epoch_for_the_returns_alone():
-    rewards = [[3.0] * 2] * 2
+def two_valued_rollout():
     zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
-    moved = []
-    for progress, epochs, entropy in ((1.0, 5, 9.0), (0.9, 1, 0.0)):
-        torch.manual_seed(0)
-        model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
-        trainer = trainer_of(model, epochs=epochs, entropy=entropy)
-        trainer.progress = progress
-        trainer.update(rollout_of(rewards, zeros, [[99.0] * 2] * 2, ends, ends))
-        moved.append(torch.cat([weights.flatten() for weights in model.parameters()]))
-    assert torch.allclose(*moved, atol=1e-7)
+    rollout = rollout_of([[3.0, 5.0]] * 2, zeros, [[99.0] * 2] * 2, ends, ends)
+    rollout.states[:, 1] = 1.0
+    return rollout
+
+
+def weights_after(progress, **options):
+    torch.manual_seed(0)
+    model = ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2)
+    with torch.no_grad():
+        model.policy.bias.copy_(torch.tensor([0.0, 1.0]))  # so that the entropy has a gradient
+    told = trainer_of(model, **options).update(two_valued_rollout(), progress)
+    assert told["progress"] == progress
+    return torch.cat([weights.flatten() for weights in model.parameters()]).detach()
+
+
+def test_polishing_is_a_single_epoch():
+    polished = weights_after(1.0, epochs=5)
+    assert torch.equal(polished, weights_after(0.9, epochs=1))
+    assert not torch.allclose(polished, weights_after(0.9, epochs=5), atol=1e-4)
+
+
+def test_the_weight_of_the_entropy_goes_down_to_nothing_with_the_progress():
+    assert torch.allclose(weights_after(0.75, entropy=8.0), weights_after(0.0, entropy=2.0), atol=1e-6)
+    assert torch.allclose(weights_after(1.0, epochs=1, entropy=8.0), weights_after(0.0, epochs=1, entropy=0.0))
+    assert not torch.allclose(weights_after(0.0, entropy=8.0), weights_after(0.0, entropy=0.0), atol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +317,7 @@ def test_polishing_is_one_epoch_for_the_returns_alone():
 )
 def test_the_policy_may_move_less_the_nearer_the_goal_is(progress, kl, factor):
     trainer = trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), kl_target=0.015, kl_final=0.005)
-    trainer.progress = progress
-    trainer._adapt(kl)
+    trainer._adapt(kl, progress)
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * factor)
 
 
@@ -322,7 +332,21 @@ def test_progress_is_how_far_the_newest_episodes_have_come_from_the_first():
     resumed = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
     resumed.load_state_dict(sampler.state_dict())
     assert resumed.progress(20.0) == sampler.progress(20.0) == pytest.approx(4.5 / 14)
-    assert sampler.progress(5.0) == 1.0  # below what the first ones had, and reached
+
+
+def test_a_goal_that_the_first_episodes_were_beyond_is_reached_or_not_begun():
+    sampler = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
+    next(iter(sampler))
+    assert sampler.progress(5.0) == sampler.progress(6.0) == 1.0
+    sampler.recent.append(-9.0)
+    assert sampler.progress(5.0) == sampler.progress(6.0) == 0.0
+
+
+def test_states_of_double_precision_are_learnt_from():
+    model = ppo.Model(spaces.Box(-1.0, 1.0, (3,), np.float64), 2)
+    states = torch.rand(4, 3, dtype=torch.float64)
+    model.body.look_at(states)
+    assert model(states)[0].dtype == torch.float32
 
 
 def test_torch_acts_in_one_thread_and_learns_in_as_many_as_before():

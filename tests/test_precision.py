@@ -18,7 +18,7 @@ def test_bfloat16_is_used_where_the_processor_has_it_and_else_a_line_says_so(mon
 def test_compiling_without_a_compiler_names_the_way_out(monkeypatch):
     monkeypatch.setattr(precision.shutil, "which", lambda name: None)
     with pytest.raises(UsageError, match=r"there is none; install g\+\+, or leave --compile out"):
-        precision.compile_network(nn.Linear(2, 2))
+        precision.compile_networks(nn.Linear(2, 2))
 
 
 @pytest.mark.skipif(not precision.shutil.which("g++"), reason="needs a C++ compiler")
@@ -27,5 +27,6 @@ def test_a_compiled_network_gives_the_same_values():
     net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
     states = torch.rand(5, 3)
     expected = net(states)
-    precision.compile_network(net)
+    precision.compile_networks(net)
+    assert net._compiled_call_impl is not None
     assert torch.allclose(net(states), expected, atol=1e-6)

@@ -88,6 +88,9 @@ def test_scripts_import_no_scripts_and_lib_no_chapters(path):
         ("chapter09/01_baseline.py", "chapter09/02_n_envs.py", 14),
         ("chapter09/01_baseline.py", "chapter09/03_parallel.py", 45),
         ("chapter09/02_n_envs.py", "chapter09/04_wrappers.py", 6),
+        ("chapter09/04_wrappers.py", "chapter09/05_native_envs.py", 14),
+        ("chapter09/05_native_envs.py", "chapter09/06_fast_learner.py", 12),
+        ("chapter09/06_fast_learner.py", "chapter09/07_pong_in_minutes.py", 30),
     ],
 )
 def test_a_rung_is_its_parent_plus_one_change(parent, child, budget):
