@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class Images(nn.Module):
-    """The convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units, these normalised.
+    """The convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units.
 
     Args:
         shape: of a state, (channels, height, width); states come as (batch, height, width, channels) uint8.
@@ -33,7 +33,6 @@ class Images(nn.Module):
         with torch.no_grad():
             size = self.second(self.first(torch.zeros(1, *shape))).numel()
         self.third = nn.Linear(size, self.features)
-        self.norm = nn.LayerNorm(self.features)
         self.register_buffer("mean", torch.zeros((height, width, channels), dtype=dtype))
         self.register_buffer("scale", torch.ones(()))
 
@@ -53,7 +52,7 @@ class Images(nn.Module):
             first = F.conv2d(normal, self.first.weight * self.scale, self.first.bias, self.first.stride)
             second = self.second(F.relu(first, inplace=True))
             third = self.third(F.relu(second, inplace=True).permute(0, 2, 3, 1).flatten(1))
-        return F.relu(self.norm(third.float()))
+            return F.relu(third, inplace=True).float()
 
 
 class Numbers(nn.Module):
@@ -113,8 +112,7 @@ class Model(nn.Module):
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
         for layer in self.body.children():
-            if isinstance(layer, nn.Conv2d | nn.Linear):
-                _orthogonal(layer, math.sqrt(2))
+            _orthogonal(layer, math.sqrt(2))
             if isinstance(layer, nn.Conv2d):  # as the states are laid out
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
         _orthogonal(self.policy, 0.01)
@@ -156,7 +154,8 @@ class Model(nn.Module):
         return self.policy(features), values
 
 
-def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float) -> None:
+def _orthogonal(layer: nn.Module, gain: float) -> None:
+    assert isinstance(layer, nn.Conv2d | nn.Linear)
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
