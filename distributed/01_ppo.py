@@ -37,12 +37,11 @@ def train(params, args):
         entropy=params.entropy,
         gradient_norm=params.gradient_norm,
         kl_target=params.kl_target,
-        kl_final=params.kl_final,
         device=args.device,
     )
 
     def process_batch(engine, rollout):
-        return trainer.update(rollout, sampler.progress(params.stop_reward))
+        return trainer.update(rollout, polish=sampler.reached(params.stop_reward))
 
     engine = Engine(process_batch)
     save = {"net": model, "optimizer": optimizer}

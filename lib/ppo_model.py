@@ -116,14 +116,13 @@ class Model(nn.Module):
             if isinstance(layer, nn.Conv2d):  # as the states are laid out
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
         _orthogonal(self.policy, 0.01)
-        _orthogonal(self.value, 0.01)  # the first returns are small; values far from them would be all that is learnt
+        _orthogonal(self.value, 1.0)
 
     @torch.no_grad()
     def expect(self, returns: torch.Tensor) -> None:
         """Have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
 
-        All values stay as they are, van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9; save for
-        the first time, when they have meant nothing yet: they begin near the mean of the first returns.
+        All values stay as they are: van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9.
 
         Args:
             returns: new ones, of any shape.
@@ -136,9 +135,8 @@ class Model(nn.Module):
         self.returns_seen.copy_(total)
         self.return_mean.add_(gap * new / total)
         self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
-        if old:
-            self.value.weight.mul_(old_std / self.return_std)
-            self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
+        self.value.weight.mul_(old_std / self.return_std)
+        self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and values.
