@@ -110,12 +110,12 @@ class PPOHyperparameters(RunParameters):
     envs: int = 16
     rollout: int = 64
     minibatch: int = 256
-    epochs: int = 3
+    epochs: int = 4
     lam: float = 0.95
-    clip: float = 0.2
+    clip: float = 0.1
     entropy: float = 0.01
     gradient_norm: float = 1.0
-    kl_target: float | None = 0.01
+    kl_target: float | None = None
 
     @property
     def log_every(self) -> int:
