@@ -25,7 +25,7 @@ def train(params, args):
     model = ppo.Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     agent = ppo.Agent(model, args.device)
     sampler = ppo.Sampler(envs, agent, params.rollout, args.seed)
-    optimizer = torch.optim.Adam(model.parameters(), lr=params.learning_rate, eps=1e-5, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
     trainer = ppo.Trainer(
         model,
         optimizer,
@@ -37,11 +37,12 @@ def train(params, args):
         entropy=params.entropy,
         gradient_norm=params.gradient_norm,
         kl_target=params.kl_target,
+        kl_final=params.kl_final,
         device=args.device,
     )
 
     def process_batch(engine, rollout):
-        return trainer.update(rollout, polish=sampler.reached(params.stop_reward))
+        return trainer.update(rollout, sampler.progress(params.stop_reward))
 
     engine = Engine(process_batch)
     save = {"net": model, "optimizer": optimizer}

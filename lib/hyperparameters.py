@@ -102,20 +102,22 @@ class PPOHyperparameters(RunParameters):
         epochs: how often a rollout is learnt from.
         lam: lambda of the advantage estimates.
         clip: how far the policy's ratio counts.
-        entropy: weight of the entropy.
+        entropy: weight of the entropy at first; 0 where the last `envs` episodes are at stop_reward in the mean.
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
+        kl_final: what kl_target has come down to there, or None for no change.
     """
 
     envs: int = 16
     rollout: int = 64
     minibatch: int = 256
-    epochs: int = 4
+    epochs: int = 3
     lam: float = 0.95
-    clip: float = 0.1
+    clip: float = 0.2
     entropy: float = 0.01
     gradient_norm: float = 1.0
-    kl_target: float | None = None
+    kl_target: float | None = 0.01
+    kl_final: float | None = None
 
     @property
     def log_every(self) -> int:
@@ -133,8 +135,9 @@ class PPOHyperparameters(RunParameters):
         )
         _require(self.entropy >= 0.0, self, "entropy", "at least 0")
         _require(self.gradient_norm > 0.0, self, "gradient_norm", "above 0")
-        target = self.kl_target
-        _require(target is None or 0.0 < target < math.inf, self, "kl_target", "a finite number above 0, or none")
+        for name in ("kl_target", "kl_final"):
+            target = getattr(self, name)
+            _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")
 
 
 def _within(params: RunParameters, low: float, high: float, *names: str) -> None:
@@ -223,10 +226,12 @@ PPO_HYPERPARAMS = {
         stop_reward=18.0,
         run_name="pong",
         learning_rate=5e-4,
-        gamma=0.99,
+        gamma=0.98,
         max_steps=10_000_000,
         milestone=17.0,
         checkpoint_every=100_000,
+        kl_target=0.02,
+        kl_final=0.003,
     ),
     "breakout": _PPO_BREAKOUT,
     "freeway": dataclasses.replace(

@@ -133,7 +133,7 @@ class Sampler(Stream):
         seed: what the environments' seeds are derived from.
 
     Attributes:
-        recent: the returns of the last num_envs episodes.
+        recent: the returns of the last num_envs episodes; first_mean: the mean of the first so many, or None.
         clock: seconds spent in "act", "environment" and "store".
     """
 
@@ -144,24 +144,37 @@ class Sampler(Stream):
         self.agent = agent
         self.steps = steps
         self.recent: deque[float] = deque(maxlen=envs.num_envs)
+        self.first_mean: float | None = None
 
     def step(self, actions: np.ndarray) -> Step:
         before = len(self._episodes)
         step = super().step(actions)
-        self.recent.extend(episode.total for episode in self._episodes[before:])
+        for episode in self._episodes[before:]:
+            self.recent.append(episode.total)
+            if self.first_mean is None and len(self.recent) == self.recent.maxlen:
+                self.first_mean = sum(self.recent) / len(self.recent)
         return step
 
-    def reached(self, goal: float | None) -> bool:
-        """Whether the mean return of the last num_envs episodes is at a goal; never, if there is none."""
-        full = len(self.recent) == self.recent.maxlen
-        return goal is not None and full and sum(self.recent) / len(self.recent) >= goal
+    def progress(self, goal: float | None) -> float:
+        """How far the mean return of the last num_envs episodes has come, from that of the first ones to a goal.
+
+        Returns:
+            0 to 1; 0 while there are no num_envs episodes, or no goal, or one that the first ones were beyond.
+        """
+        if self.first_mean is None or goal is None:
+            return 0.0
+        mean = sum(self.recent) / len(self.recent)
+        if mean >= goal:
+            return 1.0
+        return max(0.0, (mean - self.first_mean) / (goal - self.first_mean)) if self.first_mean < goal else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return super().state_dict() | {"recent": list(self.recent)}
+        return super().state_dict() | {"recent": list(self.recent), "first_mean": self.first_mean}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self.recent.extend(state["recent"])
+        self.first_mean = state["first_mean"]
 
     def __iter__(self) -> Iterator[Rollout]:
         """Rollouts without end; the tensors of one are used again for the next."""
@@ -244,16 +257,15 @@ class Trainer:
         epochs: how often a rollout is gone through.
         gamma, lam: of the advantages.
         clip: of the policy's ratio.
-        entropy: weight of the entropy, which is maximised.
+        entropy: weight of the entropy, which is maximised; it goes down to 0 with the progress.
         value: weight of the value loss.
         gradient_norm: the gradient is scaled down to this norm at most.
         kl_target: the learning rate is divided by 1.5 after an epoch that moved the policy by more than twice this
             Kullback-Leibler divergence, and multiplied after one that moved it by less than half; None for never.
+        kl_final: what kl_target has come down to when the goal is reached; None for no change.
         max_rate: where the learning rate stops to grow.
         device: of the model.
     """
-
-    POLISH = 1 / 3  # of the learning rate
 
     def __init__(
         self,
@@ -269,6 +281,7 @@ class Trainer:
         value: float = 0.5,
         gradient_norm: float = 1.0,
         kl_target: float | None = None,
+        kl_final: float | None = None,
         max_rate: float = 1e-2,
         device: torch.device | str = "cpu",
     ):
@@ -283,19 +296,20 @@ class Trainer:
         self.value = value
         self.gradient_norm = gradient_norm
         self.kl_target = kl_target
+        self.kl_final = kl_target if kl_final is None else kl_final
         self.max_rate = max_rate
         self.device = device
 
-    def update(self, rollout: Rollout, polish: bool = False) -> dict[str, float]:
+    def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
         """Learn from a rollout.
 
         Args:
-            polish: whether the policy is good enough, and is only polished: one epoch, at POLISH of the learning rate,
-                without the entropy, so that what is left to learn costs little time and little of the policy.
+            progress: from 0 to 1, how near the goal is; see Sampler.progress. At 1 the policy is only polished, in a
+                single epoch, so that what is left to learn costs little time.
 
         Returns:
             loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
-            beyond the clip), learning_rate.
+            beyond the clip), learning_rate, progress.
 
         Raises:
             ValueError: the minibatch does not divide the rollout.
@@ -313,9 +327,7 @@ class Trainer:
         actions, old_log_probs = rollout.actions.flatten(), rollout.log_probs.flatten()
         estimates = estimates.flatten()
         said: dict[str, list[float]] = {}
-        if polish:
-            self._scale_rate(self.POLISH)
-        for _ in range(1 if polish else self.epochs):
+        for _ in range(self.epochs if progress < 1.0 else 1):
             kls = []
             for batch in torch.randperm(len(rollout)).split(self.minibatch):
                 told = self._step(
@@ -323,17 +335,14 @@ class Trainer:
                         tensor.index_select(0, batch).to(self.device)
                         for tensor in (states, actions, old_log_probs, estimates, targets)
                     ),
-                    entropy_weight=0.0 if polish else self.entropy,
+                    entropy_weight=self.entropy * (1.0 - progress),
                 )
                 kls.append(told["kl"])
                 for name, number in told.items():
                     said.setdefault(name, []).append(number)
-            if not polish:
-                self._adapt(sum(kls) / len(kls))
-        if polish:
-            self._scale_rate(1.0 / self.POLISH)
+            self._adapt(sum(kls) / len(kls), progress)
         means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
-        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
     def _step(
         self,
@@ -370,10 +379,10 @@ class Trainer:
             "clipped": clipped.item(),
         }
 
-    def _adapt(self, kl: float) -> None:
-        if self.kl_target is not None:
-            self._scale_rate(1 / 1.5 if kl > 2 * self.kl_target else 1.5 if kl < self.kl_target / 2 else 1.0)
-
-    def _scale_rate(self, factor: float) -> None:
+    def _adapt(self, kl: float, progress: float) -> None:
+        if self.kl_target is None or self.kl_final is None or progress >= 1.0:
+            return
+        target = self.kl_target + progress * (self.kl_final - self.kl_target)
+        factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0
         for group in self.optimizer.param_groups:
             group["lr"] = min(self.max_rate, group["lr"] * factor)

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class Images(nn.Module):
-    """The convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units.
+    """The convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units, these normalised.
 
     Args:
         shape: of a state, (channels, height, width); states come as (batch, height, width, channels) uint8.
@@ -33,6 +33,7 @@ class Images(nn.Module):
         with torch.no_grad():
             size = self.second(self.first(torch.zeros(1, *shape))).numel()
         self.third = nn.Linear(size, self.features)
+        self.norm = nn.LayerNorm(self.features)
         self.register_buffer("mean", torch.zeros((height, width, channels), dtype=dtype))
         self.register_buffer("scale", torch.ones(()))
 
@@ -52,7 +53,7 @@ class Images(nn.Module):
             first = F.conv2d(normal, self.first.weight * self.scale, self.first.bias, self.first.stride)
             second = self.second(F.relu(first, inplace=True))
             third = self.third(F.relu(second, inplace=True).permute(0, 2, 3, 1).flatten(1))
-            return F.relu(third, inplace=True).float()
+        return F.relu(self.norm(third.float()))
 
 
 class Numbers(nn.Module):
@@ -112,17 +113,19 @@ class Model(nn.Module):
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
         for layer in self.body.children():
-            _orthogonal(layer, math.sqrt(2))
+            if isinstance(layer, nn.Conv2d | nn.Linear):
+                _orthogonal(layer, math.sqrt(2))
             if isinstance(layer, nn.Conv2d):  # as the states are laid out
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
         _orthogonal(self.policy, 0.01)
-        _orthogonal(self.value, 1.0)
+        _orthogonal(self.value, 0.01)  # the first returns are small; values far from them would be all that is learnt
 
     @torch.no_grad()
     def expect(self, returns: torch.Tensor) -> None:
         """Have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
 
-        All values stay as they are: van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9.
+        All values stay as they are, van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9; save for
+        the first time, when they have meant nothing yet: they begin near the mean of the first returns.
 
         Args:
             returns: new ones, of any shape.
@@ -135,8 +138,9 @@ class Model(nn.Module):
         self.returns_seen.copy_(total)
         self.return_mean.add_(gap * new / total)
         self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
-        self.value.weight.mul_(old_std / self.return_std)
-        self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
+        if old:
+            self.value.weight.mul_(old_std / self.return_std)
+            self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits and values.
@@ -152,8 +156,7 @@ class Model(nn.Module):
         return self.policy(features), values
 
 
-def _orthogonal(layer: nn.Module, gain: float) -> None:
-    assert isinstance(layer, nn.Conv2d | nn.Linear)
+def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float) -> None:
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
