@@ -115,7 +115,11 @@ def test_public_names_of_lib_have_docstrings(path):
 
 
 def test_nothing_is_called_utils_and_no_file_name_has_a_colon():
-    tracked = [path for path in PROJECT.rglob("*") if ".venv" not in path.parts and ".git" not in path.parts]
+    tracked = [
+        path
+        for path in PROJECT.rglob("*")
+        if not any(part == ".git" or part.startswith(".venv") for part in path.parts)
+    ]
     assert not [path for path in tracked if "util" in path.name or ":" in path.name]
 
 
