@@ -7,7 +7,7 @@ Keeps   nothing: it is the root
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_dqn_basic.py --cuda
-Read    lib/atari_wrappers.py, lib/experience.py and lib/common.py for what happens to a transition
+Read    lib/stream.py, lib/replay.py and lib/common.py for what happens to a transition
 """
 
 from pathlib import Path
@@ -16,20 +16,21 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import atari_wrappers, common, dqn_model, experience, options
+from lib import common, dqn_model, options, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
 
 def train(params, args):
-    env = atari_wrappers.make_env(params.env_name)
-    net = dqn_model.DQN(env.observation_space.shape, env.action_space.n).to(args.device)
+    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    net = dqn_model.DQN(shape, n_actions).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = experience.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
-    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):

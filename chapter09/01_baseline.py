@@ -2,8 +2,8 @@
 """The baseline: the textbook DQN, against which chapter 9 measures every remedy.
 
 Idea    one environment, one transition a step, one batch learnt from after each: simple, right and slow
-Parent  ../chapter08/01_dqn_basic.py; the same algorithm, wired so that the next rungs have knobs to turn
-Keeps   exact
+Parent  ../chapter08/01_dqn_basic.py, on the book's data path: PTAN's source, and a list of transitions
+Keeps   statistics
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_baseline.py --cuda

@@ -23,11 +23,11 @@ NAME = Path(__file__).stem
 
 
 def calc_loss(batch, net, tgt_net, device):
-    states, next_states = (stacks.to(device).movedim(-1, 1) for stacks in (batch.states, batch.next_states))
-    actions, returns, discounts = (tensor.to(device) for tensor in (batch.actions, batch.returns, batch.discounts))
-    values = net(states).gather(1, actions[:, None]).squeeze(1)
+    batch = batch.to(device)
+    values = net(batch.states).gather(1, batch.actions[:, None]).squeeze(1)
     with torch.no_grad():
-        targets = losses.double_q_targets(returns, discounts, net(next_states), tgt_net(next_states))
+        next_values = net(batch.next_states), tgt_net(batch.next_states)
+    targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
     return F.smooth_l1_loss(values, targets)
 
 

@@ -1,13 +1,14 @@
 """What the scripts of chapters 8 and 9 share: hyperparameters, batches, the loss, exploration, the ignite wiring."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 from ignite.engine import Engine, Events
+from matplotlib.figure import Figure
 from ptan.actions import EpsilonGreedyActionSelector
 from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from ptan.ignite import EpisodeEvents
@@ -87,7 +88,7 @@ def calc_loss_dqn(
     Args:
         batch: transitions.
         net, tgt_net: from states (batch, ...) to action values (batch, n_actions).
-        gamma: discount factor between a state and its last_state.
+        gamma: discount factor between a state and its last_state; a Batch brings its own.
         device: where both networks are.
         no_grad: whether the targets are computed without recording a graph. The gradient is the same either
             way, as no gradient goes through the targets; recording it only costs time and memory.
@@ -99,18 +100,29 @@ def calc_loss_dqn(
         ValueError: a network gives another shape.
         TypeError: a network gives no floating-point numbers, or a batch's actions are not whole ones.
     """
-    states, actions, rewards, dones, last_states = (
-        torch.as_tensor(array, device=device) for array in unpack_batch(batch)
-    )
+    states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)
     q_values = net(states)
     _check("q_values", q_values, (len(batch), None))
     values = q_values.gather(1, actions.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad() if no_grad else nullcontext():
         next_q_values = tgt_net(last_states)
         _check("next_q_values", next_q_values, tuple(q_values.shape))
-        next_values = next_q_values.max(dim=1).values.masked_fill(dones.bool(), 0.0)
-        targets = rewards + gamma * next_values
+        next_values = next_q_values.max(dim=1).values.masked_fill(discounts == 0.0, 0.0)
+        targets = rewards + discounts * next_values
     return F.mse_loss(values, targets.detach())
+
+
+def _tensors(
+    batch: Sequence[ExperienceFirstLast] | Batch, gamma: float, device: torch.device | str
+) -> tuple[torch.Tensor, ...]:
+    """states, actions, rewards, discounts and last_states."""
+    if isinstance(batch, Batch):
+        moved = batch.to(device)
+        return moved.states, moved.actions, moved.returns, moved.discounts, moved.next_states
+    states, actions, rewards, dones, last_states = (
+        torch.as_tensor(array, device=device) for array in unpack_batch(batch)
+    )
+    return states, actions, rewards, gamma * (1.0 - dones.float()), last_states
 
 
 def _check(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
@@ -170,6 +182,7 @@ def setup_ignite(
     args: RunOptions | None = None,
     save: Mapping[str, Any] | None = None,
     policy: evaluation.Policy | None = None,
+    figures: Mapping[str, Callable[[], Figure]] | None = None,
 ) -> Run:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
 
@@ -184,6 +197,7 @@ def setup_ignite(
             checkpoints. On a resumed run they are brought back here, before this returns.
         policy: from states (1, ...) of the plain environment to the best actions (1,). With it, a solved run ends with
             an evaluation in its result.json, and with the picture of its curve.
+        figures: by name, what draws a picture for TensorBoard; see telemetry.TensorBoard.attach_figures.
 
     Returns:
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
@@ -238,6 +252,8 @@ def setup_ignite(
     stopper.watch_loss(engine)
     episodes.attach(engine)
     board.attach(engine, speed, extra_metrics)
+    if figures:
+        board.attach_figures(engine, steps, figures)
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     console.attach_start(engine, speed, warm_up)

@@ -1,6 +1,11 @@
-"""Targets and losses beyond the textbook's, as functions of tensors."""
+"""Targets and losses beyond the textbook's, as functions of tensors.
+
+Shapes: a batch is (batch, ...), action values are (batch, n_actions), distributions of returns (batch, atoms).
+"""
 
 import torch
+
+from lib.errors import UsageError
 
 
 def double_q_targets(
@@ -8,6 +13,8 @@ def double_q_targets(
 ) -> torch.Tensor:
     """What the values of actions are drawn to in double DQN: the network that learns chooses the next action, and the
     target network values it, van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, equation 4.
+
+    With the target network's values given twice it is DQN's own target, Mnih et al. (2015), algorithm 1.
 
     Args:
         returns: (batch,) discounted rewards from a state to the next one, which may be several steps later.
@@ -28,5 +35,71 @@ def double_q_targets(
             f"returns, discounts, next_q_values and next_target_q_values have the shapes {shapes}; "
             "they have to be (batch,), (batch,), (batch, n_actions) and (batch, n_actions)"
         )
-    chosen = next_q_values.argmax(dim=1, keepdim=True)
-    return returns + discounts * next_target_q_values.gather(1, chosen).squeeze(1)
+    return returns + discounts * of_actions(next_target_q_values, next_q_values.argmax(dim=1))
+
+
+def of_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
+    """What belongs to the action of each row: (batch, n_actions, ...) and (batch,) int64 to (batch, ...)."""
+    return outputs[torch.arange(len(actions), device=actions.device), actions]
+
+
+def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
+    """The returns that a distribution is over, Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, section 4.
+
+    Returns:
+        (atoms,) float32, evenly from v_min to v_max.
+
+    Raises:
+        UsageError: there are fewer than two, or v_min is not below v_max.
+    """
+    if atoms < 2:
+        raise UsageError(f"atoms is {atoms}; it has to be at least 2")
+    if not v_min < v_max:
+        raise UsageError(f"v_min is {v_min:g} and v_max {v_max:g}; v_min has to be below v_max")
+    return torch.linspace(v_min, v_max, atoms)
+
+
+def project(
+    next_probs: torch.Tensor, returns: torch.Tensor, discounts: torch.Tensor, support: torch.Tensor
+) -> torch.Tensor:
+    """The distribution of returns + discounts * Z brought back onto Z's support, Bellemare et al. (2017), equation 7.
+
+    Each atom's probability goes to its two neighbours, the nearer the more, and beyond the ends to the end.
+
+    Args:
+        next_probs: (batch, atoms), the distribution of Z.
+        returns, discounts: (batch,); a discount of 0 puts everything at the return.
+        support: (atoms,) in even steps.
+
+    Returns:
+        (batch, atoms), the sum of each row as before.
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    shapes = [tuple(tensor.shape) for tensor in (next_probs, returns, discounts, support)]
+    batch, atoms = len(returns), len(support)
+    if shapes != [(batch, atoms), (batch,), (batch,), (atoms,)]:
+        raise ValueError(
+            f"next_probs, returns, discounts and support have the shapes {shapes}; "
+            "they have to be (batch, atoms), (batch,), (batch,) and (atoms,)"
+        )
+    step = (support[-1] - support[0]) / (atoms - 1)
+    places = ((returns[:, None] + discounts[:, None] * support - support[0]) / step).clamp(0.0, atoms - 1.0)
+    # The share that place i gives to atom j falls from 1 to 0 within one step of the support.
+    shares = (1.0 - (places[:, :, None] - torch.arange(atoms, device=support.device)).abs()).clamp(min=0.0)
+    return (next_probs[:, :, None] * shares).sum(dim=1)
+
+
+def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
+    """How far a predicted distribution is from its target: the loss of Bellemare et al. (2017), algorithm 1, less the
+    target's entropy, which has no gradient; Rainbow's priority, Hessel et al. (2018), equation 5.
+
+    Args:
+        target_probs: (batch, atoms); not a function of what is learnt.
+        log_probs: (batch, atoms) natural logarithms of the prediction.
+
+    Returns:
+        (batch,), 0 or above up to rounding.
+    """
+    return (torch.special.xlogy(target_probs, target_probs) - target_probs * log_probs).sum(dim=1)

@@ -44,6 +44,20 @@ class Batch:
     def __len__(self) -> int:
         return len(self.actions)
 
+    def to(self, device: torch.device | str) -> Self:
+        """The same on a device, with states of shape (batch, stack, *frame_shape), as networks want them.
+
+        On the way to a GPU the copies lie in page-locked memory, so that the CPU goes on while they travel.
+        """
+        pinned = torch.device(device).type == "cuda"
+        moved = {
+            field.name: (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=pinned)
+            for field in dataclasses.fields(self)
+            if isinstance(tensor := getattr(self, field.name), torch.Tensor)
+        }
+        states, next_states = (moved[name].movedim(-1, 1) for name in ("states", "next_states"))
+        return dataclasses.replace(self, **moved | {"states": states, "next_states": next_states})
+
 
 class Ring:
     """The last steps, sampled uniformly.
@@ -83,6 +97,8 @@ class Ring:
         self.stack = stack
         self.n_step = n_step
         self.gamma = gamma
+        if n_step < 1:
+            raise UsageError(f"n_step is {n_step}; it has to be at least 1")
         if self.length < stack + n_step:
             raise UsageError(
                 f"a replay of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
@@ -108,10 +124,11 @@ class Ring:
 
     @classmethod
     def of(cls, source: ExperienceStream, capacity: int, **options: Any) -> Self:
-        """A ring that `populate` fills from environments which give stacks of frames."""
-        stack, *frame_shape = source.envs.single_observation_space.shape or ()
-        envs, seed = source.envs.num_envs, source.seed
-        return cls(capacity, envs, tuple(frame_shape), stack, seed=seed, source=source, **options)
+        """A ring that `populate` fills from environments whose states are stacks of frames, or else are one frame."""
+        space, envs = source.envs.single_observation_space, source.envs.num_envs
+        shape = space.shape or ()
+        stack, frame_shape = (shape[0], shape[1:]) if source.stacked else (1, shape)
+        return cls(capacity, envs, frame_shape, stack, dtype=space.dtype, seed=source.seed, source=source, **options)
 
     @staticmethod
     def forecast(capacity: int, frame_shape: tuple[int, ...], dtype: Any = np.uint8) -> int:
@@ -183,15 +200,20 @@ class Ring:
         """Transitions drawn at random, with repetition.
 
         Raises:
-            UsageError: there is none yet.
+            UsageError: there is none yet, or the batch is larger than what the ring keeps.
         """
-        self._require_some()
+        self._require_some(batch_size)
         steps = self._generator.integers(self._first, self._last, batch_size)
         return self._batch(steps, self._generator.integers(0, self.num_envs, batch_size), np.ones(batch_size))
 
-    def _require_some(self) -> None:
+    def _require_some(self, batch_size: int) -> None:
         if not self.drawable:
             raise UsageError(f"no transition of {self.n_step} steps is there yet, after {self._added} steps")
+        if batch_size > len(self):
+            raise UsageError(
+                f"a batch of {batch_size} cannot be drawn from {len(self)} steps; give a smaller batch_size, "
+                "or a larger replay_initial and replay_size"
+            )
 
     def _batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
         returns = np.zeros(len(steps), np.float32)
@@ -298,19 +320,39 @@ class SumTree:
 class PrioritisedRing(Ring):
     """The last steps, sampled in proportion to priority ** alpha, Schaul et al. (2016), https://arxiv.org/abs/1511.05952.
 
-    A new step has the highest priority so far. Weights are (n * p) ** -beta, divided by the largest of the batch.
+    A new step has the highest priority so far. A batch is stratified: the sum of the weights is cut into as many equal
+    parts as there are transitions in it, and one is drawn from each. Importance weights are (n * p) ** -beta, divided
+    by the largest of the batch.
 
     Args:
-        alpha: 0 for uniform sampling.
+        alpha: 0 for uniform sampling, 1 for in proportion to the priorities.
+        beta: how far the importance weights undo the priorities at first, 0 to 1; 1 is for wholly.
+        beta_batches: batches after which it has come to 1, in a straight line.
         options: those of Ring.
+
+    Raises:
+        UsageError: one of them is out of its range, or as Ring says.
     """
 
-    def __init__(self, *options: Any, alpha: float = 0.6, **more: Any):
+    def __init__(self, *options: Any, alpha: float = 0.6, beta: float = 0.4, beta_batches: int = 100_000, **more: Any):
+        for name, value in (("alpha", alpha), ("beta", beta)):
+            if not 0.0 <= value <= 1.0:
+                raise UsageError(f"{name} is {value:g}; it has to be between 0 and 1")
+        if beta_batches < 1:
+            raise UsageError(f"beta_batches is {beta_batches}; beta rises to 1 within at least 1 batch")
         super().__init__(*options, **more)
         self.alpha = alpha
+        self._first_beta = beta
+        self._beta_batches = beta_batches
+        self._batches = 0
         self._highest = 1.0
         self._tree = SumTree(self.length * self.num_envs)
         self._priorities = np.ones((self.length, self.num_envs))
+
+    @property
+    def beta(self) -> float:
+        """How far the importance weights undo the priorities in the next batch."""
+        return min(1.0, self._first_beta + (1.0 - self._first_beta) * self._batches / self._beta_batches)
 
     def add(self, *step: Any) -> None:
         row = self._added % self.length
@@ -329,18 +371,20 @@ class PrioritisedRing(Ring):
     def _weigh(self, row: int, weights: Any) -> None:
         self._tree[row * self.num_envs + np.arange(self.num_envs)] = weights
 
-    def sample(self, batch_size: int, beta: float = 0.4) -> Batch:
+    def sample(self, batch_size: int) -> Batch:
         """Transitions drawn by their priorities, with repetition.
 
-        Args:
-            beta: how far the weights undo the priorities, 1 for wholly.
+        Raises:
+            UsageError: there is none yet, or the batch is larger than what the ring keeps.
         """
-        self._require_some()
-        indices = self._tree.find(self._generator.random(batch_size) * self._tree.total)
+        self._require_some(batch_size)
+        strata = np.arange(batch_size) + self._generator.random(batch_size)
+        indices = self._tree.find(strata * (self._tree.total / batch_size))
         rows, envs = np.divmod(indices, self.num_envs)
         newest = (self._added - 1) % self.length
         steps = self._added - 1 - (newest - rows) % self.length
-        weights = (self.drawable * self._tree[indices] / self._tree.total) ** -beta
+        weights = (self.drawable * self._tree[indices] / self._tree.total) ** -self.beta
+        self._batches += 1
         return self._batch(steps, envs, weights / weights.max())
 
     def update(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
@@ -368,10 +412,11 @@ class PrioritisedRing(Ring):
     def state_dict(self) -> dict[str, Any]:
         weights = self._tree[np.arange(self._tree.size)]
         mine = {"priorities": torch.from_numpy(self._priorities), "weights": torch.from_numpy(weights)}
-        return super().state_dict() | mine | {"highest": self._highest}
+        return super().state_dict() | mine | {"highest": self._highest, "batches": self._batches}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._priorities = state["priorities"].numpy().copy()
         self._tree[np.arange(self._tree.size)] = state["weights"].numpy()
         self._highest = state["highest"]
+        self._batches = state["batches"]

@@ -140,6 +140,7 @@ class ExperienceStream(Stream):
 
     Attributes:
         clock: seconds spent in "act" and "environment".
+        stacked: whether a state is a stack of frames, of which a step brings one; else it is all new.
     """
 
     PARTS = ("act", "environment")
@@ -147,14 +148,25 @@ class ExperienceStream(Stream):
     def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
         super().__init__(envs, seed)
         self.agent = agent
+        self.stacked = len(envs.single_observation_space.shape or ()) == 3
+
+    def _newest(self, states: np.ndarray) -> np.ndarray:
+        return states[:, -1] if self.stacked else states
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
         """Steps without end, as replay.Ring wants them."""
         self.begin()
         agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
-            frames = self.states[:, -1]
+            frames = self._newest(self.states)
             with self.clock("act"):
                 actions, agent_states = self.agent(self.states, agent_states)
             step = self.step(np.asarray(actions))
-            yield frames, np.asarray(actions), step.rewards, step.terminated, step.truncated, step.final_states[:, -1]
+            yield (
+                frames,
+                np.asarray(actions),
+                step.rewards,
+                step.terminated,
+                step.truncated,
+                self._newest(step.final_states),
+            )

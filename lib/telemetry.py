@@ -5,13 +5,14 @@ import logging
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
+from matplotlib.figure import Figure
 from ptan.ignite import EpisodeEvents
 
 from lib.experience import Episode
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 WINDOW = 100  # episodes that "solved" is judged by
 SMOOTHING = 0.98  # of avg_reward and avg_loss, as in ptan
+FIGURES_EVERY = 5_000  # iterations between two pictures
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 
 
@@ -197,6 +199,19 @@ class TensorBoard:
         self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
         self.logger.attach(engine, train, speed.every)
         self.logger.attach(engine, time, speed.every)
+
+    def attach_figures(
+        self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, Callable[[], Figure]]
+    ) -> None:
+        """Write pictures/<name> by agent step, every FIGURES_EVERY iterations, from the first one on."""
+
+        def write() -> None:
+            for name, draw in figures.items():
+                self.logger.writer.add_figure(f"pictures/{name}", draw(), steps())
+
+        engine.add_event_handler(
+            Events.ITERATION_COMPLETED(event_filter=lambda _, iteration: iteration % FIGURES_EVERY == 1), write
+        )
 
     def flush(self) -> None:
         """Bring to the disk what has been written so far."""

@@ -1,7 +1,11 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from lib import losses
+from lib.errors import UsageError
+from oracles import distribution
 
 
 def test_double_q_targets_worked_by_hand():
@@ -20,3 +24,80 @@ def test_double_q_targets_worked_by_hand():
 def test_targets_of_shapes_that_do_not_fit_are_refused(shape):
     with pytest.raises(ValueError, match=r"have to be \(batch,\), \(batch,\), \(batch, n_actions\)"):
         losses.double_q_targets(torch.zeros(3), torch.zeros(3), torch.zeros(3, 4), torch.zeros(shape))
+
+
+def test_what_belongs_to_the_actions_is_taken_row_by_row():
+    outputs = torch.arange(12.0).reshape(3, 2, 2)  # (batch, n_actions, atoms)
+    assert losses.of_actions(outputs, torch.tensor([1, 0, 1])).tolist() == [[2.0, 3.0], [4.0, 5.0], [10.0, 11.0]]
+    assert losses.of_actions(outputs[..., 0], torch.tensor([1, 0, 1])).tolist() == [2.0, 4.0, 10.0]
+
+
+def test_a_distribution_is_projected_as_worked_by_hand():
+    # Atoms -1, 0, 1, 2. Row 0: 0.5 + 0.5 * z lies at 0, 0.5, 1, 1.5, so half of what is off an atom goes to each side.
+    # Row 1: everything lies beyond an end. Row 2: terminated, all of it at the return of 1.25.
+    next_probs = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.9, 0.0, 0.0, 0.1]])
+    returns, discounts = torch.tensor([0.5, 30.0, 1.25]), torch.tensor([0.5, 1.0, 0.0])
+    projected = losses.project(next_probs, returns, discounts, losses.support(-1.0, 2.0, 4))
+    expected = [[0.0, 0.2, 0.6, 0.2], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.75, 0.25]]
+    assert torch.allclose(projected, torch.tensor(expected), atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    atoms=st.integers(2, 51),
+    v_min=st.integers(-20, 5),
+    width=st.integers(1, 30),
+    discount=st.sampled_from([0.0, 0.5, 0.97, 1.0]),
+)
+def test_a_projection_is_the_one_of_the_slow_twin_and_keeps_all_probability(seed, atoms, v_min, width, discount):
+    generator = torch.Generator().manual_seed(seed)
+    next_probs = torch.rand(4, atoms, generator=generator).softmax(1)
+    returns = torch.rand(4, generator=generator) * 2 * width - width
+    support = losses.support(v_min, v_min + width, atoms)
+    projected = losses.project(next_probs, returns, torch.full((4,), discount), support)
+    for row in range(4):
+        twin = distribution.project(next_probs[row].tolist(), returns[row].item(), discount, v_min, v_min + width)
+        assert projected[row].tolist() == pytest.approx(twin, abs=1e-4)
+    assert projected.sum(1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)
+
+
+def test_a_projection_keeps_the_mean_of_what_stays_within_the_support():
+    support = losses.support(-10.0, 10.0, 51)
+    next_probs = torch.rand(8, 51, generator=torch.Generator().manual_seed(0)).softmax(1)
+    returns, discounts = torch.linspace(-0.9, 0.9, 8), torch.full((8,), 0.9)
+    means = (losses.project(next_probs, returns, discounts, support) * support).sum(1)
+    assert torch.allclose(means, returns + discounts * (next_probs * support).sum(1), atol=1e-5)
+
+
+def test_the_divergence_worked_by_hand():
+    # 0.5 ln(0.5 / 0.25) + 0.5 ln(0.5 / 0.75); and nothing where a target's probability is 0.
+    targets, predicted = torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    assert losses.kl_divergence(targets, predicted.log()).tolist() == pytest.approx([0.143841, 0.693147], abs=1e-5)
+
+
+def test_the_gradient_of_the_divergence_is_that_of_the_cross_entropy():
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.rand(5, 7, generator=generator).softmax(1)
+    logits = torch.rand(5, 7, generator=generator, requires_grad=True)
+    [found] = torch.autograd.grad(losses.kl_divergence(targets, logits.log_softmax(1)).sum(), logits)
+    [expected] = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"), logits)
+    assert torch.allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((-1.0, 1.0, 1), "atoms is 1; it has to be at least 2"),
+        ((2.0, 2.0, 51), "v_min is 2 and v_max 2; v_min has to be below v_max"),
+        ((0.0, float("nan"), 51), "v_min has to be below v_max"),
+    ],
+)
+def test_a_support_that_is_none_is_refused(given, message):
+    with pytest.raises(UsageError, match=message):
+        losses.support(*given)
+
+
+def test_a_projection_of_shapes_that_do_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"have to be \(batch, atoms\), \(batch,\), \(batch,\) and \(atoms,\)"):
+        losses.project(torch.ones(2, 3), torch.ones(2), torch.ones(2, 1), torch.ones(3))

@@ -33,6 +33,12 @@ def rings_of(kind, length, num_envs, n_step, stack=3):
     return ring, ListOfSteps(length, num_envs, stack, n_step, GAMMA)
 
 
+def draws(ring, count, size=20):
+    """So many transitions, drawn batch by batch, as one batch."""
+    batches = [dataclasses.asdict(ring.sample(size)) for _ in range(count // size)]
+    return replay.Batch(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
+
+
 def check(batch, places, twin):
     for place, (step, n) in enumerate(places):
         state, action, total, next_state, discount = twin.transition(step, n)
@@ -78,7 +84,7 @@ def test_all_that_can_be_drawn_is_and_nothing_else(kind):
     for step in steps_of(np.random.default_rng(0), 2, 30):
         ring.add(*step)
         twin.add(*step)
-    batch = ring.sample(4000)
+    batch = draws(ring, 4000)
     assert len(batch) == 4000
     drawn = {(int(frames[0, -1]) % 1000, int(frames[0, -1]) // 1000 - 1) for frames in batch.states}
     assert drawn == {(s, n) for s in twin.valid() for n in range(2)}
@@ -133,20 +139,90 @@ def test_rounding_never_leads_to_an_empty_place():
         assert (numbers[tree.find(targets[targets >= 0])] > 0).all()
 
 
-def test_steps_are_drawn_in_proportion_to_their_priorities_and_weighed_against_it():
-    ring, _ = rings_of(lambda *options, **more: replay.PrioritisedRing(*options, alpha=0.5, **more), 10, 1, 1, stack=1)
+def proportional(beta_batches=10**9):
+    """A ring of 8 drawable steps with the chances 1, 2, 3, 4, 1, 1, 1, 1 of 14."""
+    ring = replay.PrioritisedRing(10, 1, (1,), 1, alpha=0.5, beta=0.4, beta_batches=beta_batches, seed=3)
     nothing = np.zeros(1, bool)
     for step in range(9):
         ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
     ring.update(torch.arange(8), torch.tensor([1.0, 4.0, 9.0, 16.0, 1.0, 1.0, 1.0, 1.0]))
-    batch = ring.sample(30_000, beta=0.4)
-    chances = np.array([1, 2, 3, 4, 1, 1, 1, 1]) / 14
-    assert (batch.indices.bincount() / 30_000).tolist() == pytest.approx(chances.tolist(), abs=0.01)
-    expected = (8 * chances) ** -0.4
-    assert batch.weights.tolist() == pytest.approx((expected / expected.max())[batch.indices].tolist(), rel=1e-5)
+    return ring
+
+
+CHANCES = np.array([1, 2, 3, 4, 1, 1, 1, 1]) / 14
+
+
+def test_steps_are_drawn_in_proportion_to_their_priorities():
+    drawn = draws(proportional(), 28_000, size=1).indices.bincount(minlength=8).numpy()
+    expected = 28_000 * CHANCES
+    # Chi-square with 7 degrees of freedom: above 24.3 in one of a thousand, at this seed 5 or so.
+    assert ((drawn - expected) ** 2 / expected).sum() < 24.3
+    assert drawn[-1] > 0
+
+
+def test_a_batch_is_stratified():
+    # Of 7 equal parts of 14, each lies within the chances of one or two steps: 2 of step 3 in every batch.
+    ring = proportional()
+    for _ in range(200):
+        counts = ring.sample(7).indices.bincount(minlength=8)
+        assert counts[3] == 2
+        assert 1 <= counts[2] <= 2
+        assert counts[4] + counts[5] == counts[6] + counts[7] == 1
+
+
+def test_weights_undo_the_priorities_more_and_more():
+    ring = proportional(beta_batches=10)
+    for number in range(13):
+        beta = min(1.0, 0.4 + 0.06 * number)
+        assert ring.beta == pytest.approx(beta)
+        batch = ring.sample(8)
+        expected = (8 * CHANCES) ** -beta
+        expected = expected[batch.indices] / expected[batch.indices].max()
+        assert batch.weights.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_a_new_step_has_the_highest_priority_so_far():
+    ring, nothing = proportional(), np.zeros(1, bool)
     for step in (9, 10):
         ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
-    assert ring._tree[np.array([8, 9])].tolist() == [1.0, 4.0]  # a new step has the highest priority so far: 16
+    assert ring._tree[np.array([8, 9])].tolist() == [1.0, 4.0]  # of priority 1 when it came, and 16
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"alpha": -0.1}, r"alpha is -0\.1; it has to be between 0 and 1"),
+        ({"alpha": float("nan")}, "alpha is nan; it has to be between 0 and 1"),
+        ({"beta": 1.5}, r"beta is 1\.5; it has to be between 0 and 1"),
+        ({"beta_batches": 0}, "beta_batches is 0; beta rises to 1 within at least 1 batch"),
+        ({"n_step": 0}, "n_step is 0; it has to be at least 1"),
+    ],
+)
+def test_what_is_out_of_its_range_is_named(options, message):
+    with pytest.raises(UsageError, match=message):
+        replay.PrioritisedRing(20, 1, (1,), **options)
+
+
+@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+def test_a_batch_larger_than_the_ring_is_refused(kind):
+    ring, _ = rings_of(kind, 9, 2, 2)
+    for step in steps_of(np.random.default_rng(1), 2, 30):
+        ring.add(*step)
+    with pytest.raises(UsageError, match="a batch of 19 cannot be drawn from 18 steps; give a smaller batch_size"):
+        ring.sample(19)
+    assert len(ring.sample(18)) == 18
+
+
+def test_a_batch_goes_to_the_network_with_its_frames_first():
+    ring, _ = rings_of(replay.Ring, 9, 2, 2)
+    for step in steps_of(np.random.default_rng(1), 2, 12):
+        ring.add(*step)
+    batch = ring.sample(5)
+    moved = batch.to("cpu")
+    assert moved.states.shape == moved.next_states.shape == (5, 3, 1)
+    assert torch.equal(moved.states[:, :, 0], batch.states[:, 0, :])
+    assert torch.equal(moved.next_states[:, :, 0], batch.next_states[:, 0, :])
+    assert torch.equal(moved.returns, batch.returns)
 
 
 def test_priorities_of_steps_that_have_left_the_ring_are_passed_over():

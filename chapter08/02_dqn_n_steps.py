@@ -1,0 +1,62 @@
+#!/usr/bin/env python3
+"""N-step DQN: unroll the Bellman equation.
+
+Idea    take the rewards of the next n steps as they were, and trust the network only for what comes after them
+Parent  01_dqn_basic.py, and its replay's n_step
+Keeps   changes the task: not the game, but what is learnt from a step; with -n 1 it is exact
+Paper   Sutton, Learning to predict by the methods of temporal differences, 1988,
+        https://link.springer.com/article/10.1007/BF00115009
+Run     ./02_dqn_n_steps.py --cuda -n 4
+Read    lib/replay.py, where the rewards of n steps are added up and stop at the end of an episode
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, dqn_model, options, replay, stream, vector_env
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    net = dqn_model.DQN(shape, n_actions).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device)
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
+    options.main(train, parser, NAME)

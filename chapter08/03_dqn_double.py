@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Double DQN: the network that learns chooses the next action, and the target network values it.
+
+Idea    the largest of values that are too high by chance is too high; whoever chooses should not be whoever values
+Parent  01_dqn_basic.py, and its loss
+Keeps   changes the task: not the game, but what is learnt from a step
+Paper   van Hasselt et al., Deep reinforcement learning with double Q-learning, 2016,
+        https://arxiv.org/abs/1509.06461
+Run     ./03_dqn_double.py --cuda
+Read    lib/losses.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+from torch.nn import functional as F
+
+from lib import common, dqn_model, losses, options, replay, stream, vector_env
+
+NAME = Path(__file__).stem
+
+
+def calc_loss(batch, net, tgt_net):
+    with torch.no_grad():
+        next_values = net(batch.next_states), tgt_net(batch.next_states)
+    targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
+    return F.mse_loss(losses.of_actions(net(batch.states), batch.actions), targets)
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    net = dqn_model.DQN(shape, n_actions).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = calc_loss(batch.to(args.device), net, tgt_net.target_model)
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    options.main(train, parser, NAME)

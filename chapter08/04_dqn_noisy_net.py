@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Noisy networks: explore by weights that are drawn, with a spread that is learnt.
+
+Idea    in place of a random action now and then, a network that is a little different each time it is asked
+Parent  01_dqn_basic.py, and its network; epsilon goes
+Keeps   changes the task: not the game, but how it is explored
+Paper   Fortunato et al., Noisy networks for exploration, 2018, https://arxiv.org/abs/1706.10295
+Run     ./04_dqn_noisy_net.py --cuda --noise factorised
+Read    lib/dqn_extra.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, dqn_extra, options, replay, stream, vector_env
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    net = dqn_extra.ExtendedDQN(shape, n_actions, noise=args.noise).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device)
+        loss.backward()
+        optimizer.step()
+        if engine.state.iteration % params.target_net_sync == 0:
+            tgt_net.sync()
+        return {"loss": loss.item(), **net.signal_to_noise()}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--noise", choices=("factorised", "independent"), default="factorised", help="of the layers")
+    options.main(train, parser, NAME)

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Prioritised replay: learn more often from what was surprising.
+
+Idea    draw transitions in proportion to their last error, and weigh the loss so that the mean stays what it was
+Parent  01_dqn_basic.py, and its replay
+Keeps   changes the task: not the game, but how often a transition is learnt from
+Paper   Schaul et al., Prioritized experience replay, 2016, https://arxiv.org/abs/1511.05952
+Run     ./05_dqn_prio_replay.py --cuda --alpha 0.6 --beta 0.4
+Read    lib/replay.py, from SumTree on
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, dqn_model, losses, options, replay, stream, vector_env
+
+NAME = Path(__file__).stem
+
+
+def calc_errors(batch, net, tgt_net):
+    with torch.no_grad():
+        next_values = tgt_net(batch.next_states)
+    targets = losses.double_q_targets(batch.returns, batch.discounts, next_values, next_values)
+    return losses.of_actions(net(batch.states), batch.actions) - targets
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    net = dqn_model.DQN(shape, n_actions).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    priorities = {"alpha": args.alpha, "beta": args.beta, "beta_batches": args.beta_batches}
+    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **priorities)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        batch = batch.to(args.device)
+        errors = calc_errors(batch, net, tgt_net.target_model)
+        loss = (batch.weights * errors.square()).mean()
+        buffer.update(batch.indices, errors.abs() + 1e-5)
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--alpha", type=float, default=0.6, help="0 for uniform draws, 1 for by priority")
+    parser.add_argument("--beta", type=float, default=0.4, help="how far weights undo the priorities at first")
+    parser.add_argument("--beta-batches", type=int, default=100_000, help="batches after which they wholly do")
+    options.main(train, parser, NAME)

@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""Dueling network: how good a state is, apart from which action is better.
+
+Idea    two streams behind the convolutions, one for the state's value and one for the actions' advantages
+Parent  01_dqn_basic.py, and its network
+Keeps   changes the task: not the game, but the network
+Paper   Wang et al., Dueling network architectures for deep reinforcement learning, 2016,
+        https://arxiv.org/abs/1511.06581
+Run     ./06_dqn_dueling.py --cuda
+Read    lib/dqn_extra.py
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, dqn_extra, options, replay, stream, vector_env
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    net = dqn_extra.ExtendedDQN(shape, n_actions, dueling=True).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(batch, net, tgt_net.target_model, gamma=params.gamma, device=args.device)
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    options.main(train, parser, NAME)

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Distributional DQN (C51): learn how returns are distributed, not only their mean.
+
+Idea    a probability for each of 51 returns, and a step of the Bellman equation that moves the whole distribution
+Parent  01_dqn_basic.py, and its network and loss
+Keeps   changes the task: not the game, but what is learnt from a step
+Paper   Bellemare et al., A distributional perspective on reinforcement learning, 2017,
+        https://arxiv.org/abs/1707.06887
+Run     ./07_dqn_distrib.py --cuda --v-min -10 --v-max 10 --atoms 51
+Read    lib/losses.py from support on, then lib/distributions.py for the pictures in TensorBoard
+"""
+
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, distributions, dqn_extra, losses, options, replay, stream, vector_env
+
+NAME = Path(__file__).stem
+
+
+def calc_loss(batch, net, tgt_net):
+    with torch.no_grad():
+        best = tgt_net.best_probs(batch.next_states)
+    targets = losses.project(best, batch.returns, batch.discounts, net.support)
+    return losses.kl_divergence(targets, losses.of_actions(net.predict(batch.states), batch.actions)).mean()
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    support = losses.support(args.v_min, args.v_max, args.atoms)
+    net = dqn_extra.ExtendedDQN(shape, n_actions, support=support).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = calc_loss(batch.to(args.device), net, tgt_net.target_model)
+        loss.backward()
+        optimizer.step()
+        epsilon_tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    figures = {"distributions": lambda: distributions.draw(net, exp_source.states[:1])}
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--v-min", type=float, default=-10.0, help="the lowest return")
+    parser.add_argument("--v-max", type=float, default=10.0, help="the highest")
+    parser.add_argument("--atoms", type=int, default=51, help="returns that have a probability")
+    options.main(train, parser, NAME)

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Rainbow: all six extensions at once, and each of them left out at will.
+
+Idea    they help against different things, so that they add up
+Parent  01_dqn_basic.py, with the ideas of 02 to 07, and --envs of chapter 9
+Keeps   changes the task: not the game, but what is learnt from a step, and how often
+Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
+        https://arxiv.org/abs/1710.02298
+Run     ./08_dqn_rainbow.py --cuda --without noisy --without dueling
+Read    docs/chapter08.md for the paper's values beside these
+"""
+
+import dataclasses
+from pathlib import Path
+
+import ptan
+import torch
+from ignite.engine import Engine
+
+from lib import common, dqn_extra, losses, options, replay, stream, vector_env
+
+NAME = Path(__file__).stem
+PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
+
+
+def calc_losses(batch, net, tgt_net, double):
+    with torch.no_grad():
+        following = tgt_net.predict(batch.next_states)
+        choosing = net(batch.next_states) if double else tgt_net.values(following)
+    following = losses.of_actions(following, choosing.argmax(1))
+    predicted = losses.of_actions(net.predict(batch.states), batch.actions)
+    if net.support is None:
+        errors = predicted - (batch.returns + batch.discounts * following)
+        return errors.square(), errors.abs()
+    targets = losses.project(following.exp(), batch.returns, batch.discounts, net.support)
+    divergences = losses.kl_divergence(targets, predicted)
+    return divergences, divergences.detach()
+
+
+def train(params, args):
+    double, dueling, noisy, prioritised, n_step, distributional = (part not in args.without for part in PARTS)
+    params = dataclasses.replace(params, epsilon_start=0.0, epsilon_final=0.0) if noisy else params
+    envs = vector_env.make_vector_env(params.env_name, args.envs, vectors=True)
+    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    support = losses.support(-10.0, 10.0, 51) if distributional else None
+    noise = "factorised" if noisy else None
+    net = dqn_extra.ExtendedDQN(shape, n_actions, dueling=dueling, noise=noise, support=support).to(args.device)
+    tgt_net = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    epsilon_tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
+    drawn = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
+    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **drawn)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        batch = batch.to(args.device)
+        each, priorities = calc_losses(batch, net, tgt_net.target_model, double)
+        loss = (batch.weights * each).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        buffer.update(batch.indices, priorities.clamp(min=1e-5))
+        epsilon_tracker.frame(engine.state.iteration * args.envs)
+        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+            tgt_net.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon, **net.signal_to_noise()}
+
+    engine = Engine(process_batch)
+    save = {
+        "net": net,
+        "target": tgt_net.target_model,
+        "optimizer": optimizer,
+        "epsilon": epsilon_tracker,
+        "replay": buffer,
+    }
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+
+
+if __name__ == "__main__":
+    parser = options.parser(__doc__)
+    parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
+    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
+    parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
+    options.main(train, parser, NAME)

@@ -1,0 +1,160 @@
+"""Chapter 8's extensions of the network, each by itself or together: noisy, dueling, distributional."""
+
+import math
+from functools import partial
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lib import losses
+from lib.dqn_model import HIDDEN, trunk
+from lib.errors import UsageError
+
+FACTORISED, INDEPENDENT = "factorised", "independent"
+
+
+class NoisyLinear(nn.Module):
+    """A linear layer whose weights are drawn anew, about a mean that is learnt, with a spread that is learnt, Fortunato
+    et al. (2018), https://arxiv.org/abs/1706.10295, equation 9.
+
+    While training it calculates with the noise of the last `resample`; in evaluation, with the means alone.
+
+    Args:
+        inputs, outputs: how many.
+        noise: "factorised", one number an input and one an output, multiplied (equations 10 and 11); or
+            "independent", one number a weight. The first values are the paper's, section 3.2.
+        sigma: first spread of factorised noise, before it is divided by the square root of the inputs.
+
+    Raises:
+        UsageError: there is no such noise.
+    """
+
+    def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float = 0.5):
+        super().__init__()
+        if noise not in (FACTORISED, INDEPENDENT):
+            raise UsageError(f"noise is {noise!r}; it has to be {FACTORISED} or {INDEPENDENT}")
+        self.noise = noise
+        bound, spread = (
+            (1.0 / math.sqrt(inputs), sigma / math.sqrt(inputs))
+            if noise == FACTORISED
+            else (math.sqrt(3.0 / inputs), 0.017)
+        )
+        self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
+        self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
+        self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), spread))
+        self.bias_sigma = nn.Parameter(torch.full((outputs,), spread))
+        self.resample()
+
+    @torch.no_grad()
+    def resample(self) -> None:
+        """Draw new noise."""
+        outputs, inputs = self.weight_mean.shape
+        device = self.weight_mean.device
+        if self.noise == INDEPENDENT:
+            self._weight_noise = torch.randn(outputs, inputs, device=device)
+            self._bias_noise = torch.randn(outputs, device=device)
+            return
+        drawn = torch.randn(inputs + outputs, device=device)
+        self._input_noise, self._bias_noise = (drawn.sign() * drawn.abs().sqrt()).split([inputs, outputs])
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """(batch, inputs) to (batch, outputs)."""
+        if not self.training:
+            return F.linear(features, self.weight_mean, self.bias_mean)
+        bias = self.bias_mean + self.bias_sigma * self._bias_noise
+        if self.noise == INDEPENDENT:
+            return F.linear(features, self.weight_mean + self.weight_sigma * self._weight_noise, bias)
+        # The noise of a weight is its input's times its output's, so that the weights need not be put together.
+        spread = F.linear(features * self._input_noise, self.weight_sigma)
+        return F.linear(features, self.weight_mean, bias) + spread * self._bias_noise
+
+    def signal_to_noise(self) -> float:
+        """Root mean square of the weights' means, divided by that of their spreads."""
+        return math.sqrt(self.weight_mean.square().mean().item() / self.weight_sigma.square().mean().item())
+
+
+class ExtendedDQN(nn.Module):
+    """The network of Mnih et al. (2015) with any of the extensions.
+
+    Args:
+        input_shape: of a state, see dqn_model.trunk.
+        n_actions: how many actions there are.
+        dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
+            (2016), https://arxiv.org/abs/1511.06581, equation 9.
+        noise: of the linear layers, see NoisyLinear; None for none. While training, every forward pass draws it anew.
+        support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
+        dtype: what it calculates in; its weights are float32.
+    """
+
+    support: torch.Tensor | None
+
+    def __init__(
+        self,
+        input_shape: tuple[int, ...],
+        n_actions: int,
+        *,
+        dueling: bool = False,
+        noise: str | None = None,
+        support: torch.Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ):
+        super().__init__()
+        self.dtype = dtype
+        self.scale = 255.0 if len(input_shape) == 3 else 1.0
+        self.n_actions = n_actions
+        self.atoms = 1 if support is None else len(support)
+        self.register_buffer("support", support)
+        self.conv, features = trunk(input_shape)
+        linear = nn.Linear if noise is None else partial(NoisyLinear, noise=noise)
+
+        def stream(outputs: int) -> nn.Sequential:
+            return nn.Sequential(linear(features, HIDDEN), nn.ReLU(), linear(HIDDEN, outputs))
+
+        self.advantage = stream(n_actions * self.atoms)
+        self.value = stream(self.atoms) if dueling else None
+        self._noisy = [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Action values.
+
+        Args:
+            states: (batch, *input_shape); of images uint8 0 .. 255, or any float type of the same range.
+
+        Returns:
+            (batch, n_actions) float32.
+        """
+        return self.values(self.predict(states))
+
+    def predict(self, states: torch.Tensor) -> torch.Tensor:
+        """What is learnt: (batch, n_actions) values, or (batch, n_actions, atoms) log-probabilities."""
+        outputs = self._outputs(states)
+        return outputs.squeeze(-1) if self.support is None else F.log_softmax(outputs, dim=-1)
+
+    def values(self, predicted: torch.Tensor) -> torch.Tensor:
+        """The values of what `predict` gave: themselves, or the means of the distributions."""
+        return predicted if self.support is None else (predicted.exp() * self.support).sum(dim=-1)
+
+    def best_probs(self, states: torch.Tensor) -> torch.Tensor:
+        """Each state's distribution of returns under its best action: (batch, atoms)."""
+        predicted = self.predict(states)
+        return losses.of_actions(predicted, self.values(predicted).argmax(1)).exp()
+
+    def _outputs(self, states: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            self.resample()
+        with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            features = self.conv(states.to(self.dtype) / self.scale)
+            outputs = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
+            if self.value is not None:
+                outputs = self.value(features)[:, None] + outputs - outputs.mean(dim=1, keepdim=True)
+        return outputs.float()
+
+    def resample(self) -> None:
+        """Draw new noise in all noisy layers."""
+        for layer in self._noisy:
+            layer.resample()
+
+    def signal_to_noise(self) -> dict[str, float]:
+        """Of each noisy layer, from the trunk on: snr_1, snr_2, ..."""
+        return {f"snr_{number}": layer.signal_to_noise() for number, layer in enumerate(self._noisy, 1)}

@@ -1,0 +1,223 @@
+"""What each extension learns from a batch, and that each of them learns."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from lib import common, losses
+from lib.dqn_extra import ExtendedDQN
+from lib.replay import Batch
+
+PROJECT = Path(__file__).parents[1]
+SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
+PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, PROJECT / "chapter08" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class Table(nn.Module):
+    """Action values of states that are row numbers."""
+
+    support = None
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = nn.Parameter(torch.tensor(rows))
+
+    def forward(self, states):
+        return self.rows[states.flatten().long()]
+
+    predict = forward
+
+    def values(self, predicted):
+        return predicted
+
+
+def batch_of(states, actions, returns, next_states, discounts):
+    """As Batch.to gives it."""
+    return Batch(
+        states=torch.tensor(states)[:, None],
+        actions=torch.tensor(actions),
+        returns=torch.tensor(returns),
+        next_states=torch.tensor(next_states)[:, None],
+        discounts=torch.tensor(discounts),
+        indices=torch.arange(len(states)),
+        weights=torch.ones(len(states)),
+    )
+
+
+# State 0 leads to 1 for a reward of 2 over three steps; state 1 ends. The learning network prefers action 0 in state 1,
+# the target network action 1; 50, 60 and 70 belong to other actions or to what follows an end.
+NET = [[1.0, 50.0], [3.0, 2.0], [60.0, 60.0]]
+TARGET = [[50.0, 50.0], [10.0, 20.0], [70.0, 70.0]]
+BATCH = ([0, 1], [0, 1], [2.0, -1.0], [1, 2], [0.125, 0.0])
+
+
+def gradients(loss, *networks):
+    loss.backward()
+    return [network.rows.grad for network in networks]
+
+
+def test_the_double_loss_by_hand():
+    net, target = Table(NET), Table(TARGET)
+    loss = load("03_dqn_double").calc_loss(batch_of(*BATCH), net, target)
+    first, second = 1.0 - (2.0 + 0.125 * 10.0), 2.0 - (-1.0)
+    assert loss.item() == pytest.approx((first**2 + second**2) / 2)
+    learnt, followed = gradients(loss, net, target)
+    assert torch.allclose(learnt, torch.tensor([[first, 0.0], [0.0, second], [0.0, 0.0]]))
+    assert followed is None
+
+
+def test_the_errors_of_prioritised_replay_by_hand():
+    net, target = Table(NET), Table(TARGET)
+    errors = load("05_dqn_prio_replay").calc_errors(batch_of(*BATCH), net, target)
+    assert errors.tolist() == pytest.approx([1.0 - (2.0 + 0.125 * 20.0), 2.0 - (-1.0)])
+    assert gradients(errors.sum(), net, target)[1] is None
+
+
+def test_the_basic_loss_over_several_steps_by_hand():
+    net, target = Table(NET), Table(TARGET)
+    batch = batch_of(*BATCH)
+    batch.states, batch.next_states = batch.states[..., None], batch.next_states[..., None]  # channels last, as sampled
+    loss = common.calc_loss_dqn(batch, net, target, gamma=0.7)  # a Batch brings its own discounts
+    assert loss.item() == pytest.approx(((1.0 - (2.0 + 0.125 * 20.0)) ** 2 + 9.0) / 2)
+
+
+def random_batch(size=16):
+    generator = torch.Generator().manual_seed(1)
+    return Batch(
+        states=torch.rand(size, 1, 3, generator=generator),
+        actions=torch.randint(0, 4, (size,), generator=generator),
+        returns=torch.randn(size, generator=generator),
+        next_states=torch.rand(size, 1, 3, generator=generator),
+        discounts=torch.rand(size, generator=generator).round() * 0.9,
+        indices=torch.arange(size),
+        weights=torch.ones(size),
+    )
+
+
+@pytest.fixture
+def networks():
+    torch.manual_seed(0)
+
+    def make(**options):
+        return ExtendedDQN((3,), 4, **options), ExtendedDQN((3,), 4, **options)
+
+    return make
+
+
+def test_rainbow_without_the_other_parts_is_each_extension(networks):
+    rainbow, batch = load("08_dqn_rainbow"), random_batch()
+    net, target = networks()
+    each, priorities = rainbow.calc_losses(batch, net, target, double=True)
+    assert torch.allclose(each.mean(), load("03_dqn_double").calc_loss(batch, net, target))
+    each, priorities = rainbow.calc_losses(batch, net, target, double=False)
+    errors = load("05_dqn_prio_replay").calc_errors(batch, net, target)
+    assert torch.allclose(each, errors.square())
+    assert torch.allclose(priorities, errors.abs())
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    each, priorities = rainbow.calc_losses(batch, net, target, double=False)
+    assert torch.allclose(each.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
+    assert torch.allclose(priorities, each)
+
+
+def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_the_distribution(networks):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    batch = random_batch()
+    each, _ = load("08_dqn_rainbow").calc_losses(batch, net, target, double=True)
+    for row in range(len(batch)):
+        chosen = net(batch.next_states)[row].argmax()
+        probs = target.predict(batch.next_states)[row, chosen].exp()
+        [projected] = losses.project(probs[None], batch.returns[[row]], batch.discounts[[row]], net.support)
+        predicted = net.predict(batch.states)[row, batch.actions[row]]
+        divergence = sum(p * (p.log() - q) for p, q in zip(projected, predicted, strict=True) if p > 0)
+        assert each[row].item() == pytest.approx(divergence.item(), abs=1e-5)
+    assert not torch.allclose(each, load("08_dqn_rainbow").calc_losses(batch, net, target, double=False)[0])
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_no_gradient_goes_through_the_target(networks, double):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    each, _ = load("08_dqn_rainbow").calc_losses(random_batch(), net, target, double)
+    each.mean().backward()
+    assert all(parameter.grad is None for parameter in target.parameters())
+    # Nor through the learning network where it only chooses: of terminated transitions alone, it is the same.
+    found = [parameter.grad.clone() for parameter in net.parameters()]
+    batch = random_batch()
+    batch.next_states = batch.next_states.requires_grad_()
+    net.zero_grad()
+    load("08_dqn_rainbow").calc_losses(batch, net, target, double)[0].mean().backward()
+    assert batch.next_states.grad is None
+    assert all(torch.equal(parameter.grad, old) for parameter, old in zip(net.parameters(), found, strict=True))
+
+
+FIELDS = ("replay_initial=200", "replay_size=2000", "epsilon_frames=1000", "learning_rate=0.001", "target_net_sync=50")
+CHAIN = ["--env-id", "fakes:Chain-v0", "--quiet", *(option for field in FIELDS for option in ("--set", field))]
+LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
+RUNS = {
+    **{script.stem: (script, LEARN) for script in SCRIPTS},
+    **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "260"]) for part in PARTS},
+    "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
+    "independent": (SCRIPTS[3], ["--noise", "independent", *LEARN]),
+}
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """Runs on the abc chain, of which random play solves one in eight: (process, result.json) by name."""
+    environment = os.environ | {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PROJECT / 'tests'}", "OMP_NUM_THREADS": "1"}
+
+    def run(name):
+        script, options = RUNS[name]
+        runs_dir = tmp_path_factory.mktemp(name)
+        command = [sys.executable, str(script), *CHAIN, *options, "--runs-dir", str(runs_dir)]
+        process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        results = [json.loads(path.read_text()) for path in runs_dir.glob("*/result.json")]
+        return process, results
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(RUNS, pool.map(run, RUNS), strict=True))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_extension_solves_the_chain_and_rainbow_runs_without_each_part(chain, name):
+    process, results = chain[name]
+    assert process.returncode == 0, process.stderr
+    assert [result["stopped"] for result in results] == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "message"),
+    [
+        ("02_dqn_n_steps", ["-n", "0"], "argument -n: 0 is below 1"),
+        ("05_dqn_prio_replay", ["--alpha", "1.5"], "alpha is 1.5; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--beta", "-1"], "beta is -1; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--beta-batches", "0"], "beta_batches is 0; beta rises to 1 within at least 1 batch"),
+        ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be at least 2"),
+        ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
+        ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
+    ],
+)
+def test_wrong_use_is_one_line_that_names_the_field_and_its_range(tmp_path, script, options, message):
+    environment = os.environ | {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PROJECT / 'tests'}"}
+    command = [sys.executable, str(PROJECT / "chapter08" / f"{script}.py"), *CHAIN, *options]
+    process = subprocess.run(
+        [*command, "--runs-dir", str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert process.returncode == 2
+    assert message in process.stderr
+    assert process.stderr.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,142 @@
+import math
+
+import pytest
+import torch
+
+from lib import losses
+from lib.dqn_extra import ExtendedDQN, NoisyLinear
+from lib.dqn_model import DQN
+from lib.errors import UsageError
+
+NOISES = ("factorised", "independent")
+IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
+KINDS = [
+    {},
+    {"dueling": True},
+    {"noise": "factorised"},
+    {"support": losses.support(-2.0, 2.0, 5)},
+    {"dueling": True, "noise": "independent", "support": losses.support(-2.0, 2.0, 5)},
+]
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_stays_until_it_is_drawn_anew(noise):
+    layer, features = NoisyLinear(6, 3, noise), torch.rand(4, 6)
+    first = layer(features)
+    assert torch.equal(layer(features), first)
+    layer.resample()
+    assert not torch.allclose(layer(features), first)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_in_evaluation_the_means_alone_count(noise):
+    layer, features = NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
+    expected = features @ layer.weight_mean.T + layer.bias_mean
+    assert torch.allclose(layer(features), expected, atol=1e-6)
+    layer.resample()
+    assert torch.allclose(layer(features), expected, atol=1e-6)
+
+
+def test_first_values_are_the_papers():
+    factorised, independent = NoisyLinear(400, 50), NoisyLinear(400, 50, "independent")
+    assert 0.9 / 20 < factorised.weight_mean.abs().max() <= 1 / 20
+    assert (factorised.weight_sigma == 0.5 / 20).all()
+    assert (factorised.bias_sigma == 0.5 / 20).all()
+    assert 0.9 * math.sqrt(3 / 400) < independent.weight_mean.abs().max() <= math.sqrt(3 / 400)
+    assert (independent.weight_sigma == 0.017).all()
+
+
+def test_factorised_noise_is_that_of_the_weights_put_together():
+    layer, features = NoisyLinear(6, 3), torch.rand(4, 6)
+    weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise, layer._input_noise)
+    bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
+    assert torch.allclose(layer(features), features @ weight.T + bias, atol=1e-6)
+
+
+def test_factorised_noise_has_the_moments_of_its_equation():
+    # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
+    layer = NoisyLinear(300, 200)
+    drawn = torch.stack([torch.outer(layer._bias_noise, layer._input_noise) for _ in range(20) if not layer.resample()])
+    assert abs(drawn.mean()) < 0.02
+    assert drawn.square().mean().item() == pytest.approx(2 / math.pi, rel=0.05)
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_means_and_spreads_are_learnt(noise):
+    layer = NoisyLinear(6, 3, noise)
+    layer(torch.rand(4, 6)).square().sum().backward()
+    assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
+
+
+def test_the_ratio_of_signal_and_noise_by_hand():
+    layer = NoisyLinear(2, 1)
+    with torch.no_grad():
+        layer.weight_mean.copy_(torch.tensor([[3.0, 4.0]]))
+        layer.weight_sigma.copy_(torch.tensor([[-1.0, 1.0]]))
+    assert layer.signal_to_noise() == pytest.approx(math.sqrt(12.5))
+    net = ExtendedDQN((3,), 2, noise="factorised")
+    assert list(net.signal_to_noise()) == ["snr_1", "snr_2"]
+    assert ExtendedDQN((3,), 2).signal_to_noise() == {}
+
+
+def test_an_unknown_noise_is_named():
+    with pytest.raises(UsageError, match="noise is 'pink'; it has to be factorised or independent"):
+        NoisyLinear(2, 1, "pink")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
+@pytest.mark.parametrize(
+    ("shape", "states"), [((2, 36, 36), IMAGES), ((3,), torch.rand(5, 3))], ids=["images", "numbers"]
+)
+def test_every_network_values_actions(kind, shape, states):
+    net = ExtendedDQN(shape, 4, **kind)
+    values = net(states)
+    assert (values.shape, values.dtype) == ((5, 4), torch.float32)
+    values.sum().backward()
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+def test_without_extensions_it_is_the_plain_network():
+    plain, net = DQN((2, 36, 36), 4), ExtendedDQN((2, 36, 36), 4)
+    net.load_state_dict({name.replace("fc.", "advantage."): tensor for name, tensor in plain.state_dict().items()})
+    assert torch.equal(net(IMAGES), plain(IMAGES))
+
+
+def test_in_a_dueling_network_the_mean_over_the_actions_is_the_states_value():
+    net = ExtendedDQN((3,), 4, dueling=True)
+    states = torch.rand(5, 3)
+    assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)
+
+
+def test_a_distribution_sums_to_one_and_its_mean_is_the_value():
+    net = ExtendedDQN((3,), 4, support=torch.tensor([-1.0, 0.0, 5.0]))
+    states = torch.rand(5, 3)
+    probs = net.predict(states).exp()
+    assert probs.shape == (5, 4, 3)
+    assert torch.allclose(probs.sum(-1), torch.ones(5, 4))
+    assert torch.allclose(net(states), 5 * probs[..., 2] - probs[..., 0], atol=1e-5)
+    best = net(states).argmax(1)
+    assert torch.allclose(
+        net.best_probs(states), torch.stack([row[action] for row, action in zip(probs, best, strict=True)])
+    )
+
+
+def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
+    net, states = ExtendedDQN((3,), 4, noise="factorised"), torch.rand(5, 3)
+    assert not torch.allclose(net(states), net(states))
+    net.eval()
+    assert torch.equal(net(states), net(states))
+
+
+def test_a_network_calculates_in_bfloat16_and_answers_in_float32():
+    net = ExtendedDQN((2, 36, 36), 4, dueling=True, noise="factorised", dtype=torch.bfloat16)
+    twin = ExtendedDQN((2, 36, 36), 4, dueling=True, noise="factorised")
+    twin.load_state_dict(net.state_dict())
+    net.eval(), twin.eval()
+    assert net(IMAGES).dtype == torch.float32
+    assert torch.allclose(net(IMAGES), twin(IMAGES), atol=0.02)
