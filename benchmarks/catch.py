@@ -12,10 +12,7 @@ permutation test over the seeds says so. Rungs that are exactly another are left
 import argparse
 import itertools
 import os
-import subprocess
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -42,13 +39,10 @@ def measure(turn: tuple[int, str]) -> list[float]:
     """Mean return of the episodes that end in each bin of steps."""
     seed, rung = turn
     settings = itertools.chain(*(("--set", f"{name}={value}") for name, value in SETTINGS.items()))
-    options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS), "--quiet", *settings]
-    with tempfile.TemporaryDirectory() as folder:
-        command = lab.command(rung, *options, "--runs-dir", folder)
-        environment = os.environ | {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
-        [episodes] = Path(folder).glob("*/episodes.csv")
-        frame = pd.read_csv(episodes)
+    options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS), *settings]
+    environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
+    with lab.finished_run(rung, *options, **environment) as run:
+        frame = pd.read_csv(run / "episodes.csv")
     return list(frame.groupby((frame.step - 1) // BIN)["return"].mean().loc[: STEPS // BIN - 1])
 
 

@@ -18,8 +18,6 @@ import argparse
 import json
 import re
 import shlex
-import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,12 +53,8 @@ def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> N
     """Agent steps a second of every rung after its warm-up, and milliseconds a step by part, in turn."""
     turns = [(number, rung) for number in range(args.rounds) for rung in (rungs if number % 2 == 0 else rungs[::-1])]
     for number, rung in tqdm([turn for turn in turns if not results.has(round=turn[0], rung=turn[1])]):
-        with tempfile.TemporaryDirectory() as folder:
-            limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + args.steps))
-            options = (*limits, "--device", args.device, "--quiet", "--runs-dir", folder)
-            subprocess.run(lab.command(rung, *options), check=True, stdout=subprocess.DEVNULL)
-            [result] = Path(folder).glob("*/result.json")
-            measured = json.loads(result.read_text())["this_process"]
+        limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + args.steps))
+        measured = lab.timed(rung, *limits, "--device", args.device)
         parts = measured["parts"] | {"rest": measured["training_seconds"] - sum(measured["parts"].values())}
         results.add(
             round=number,

@@ -5,12 +5,16 @@ import csv
 import functools
 import importlib.util
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -195,6 +199,27 @@ def start(command: Sequence[str]) -> None:
         signal.signal(signal.SIGINT, before)
     if code:
         raise SystemExit(code)
+
+
+@contextmanager
+def finished_run(rung: str, *options: str, **environment: str) -> Iterator[Path]:
+    """The folder of a rung's run from beginning to end, which is gone afterwards.
+
+    Args:
+        rung, options: see command.
+        environment: variables of the process, beside those of this one.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        started = command(rung, *options, "--quiet", "--runs-dir", folder)
+        subprocess.run(started, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
+        [result] = Path(folder).glob("*/result.json")
+        yield result.parent
+
+
+def timed(rung: str, *options: str) -> dict[str, Any]:
+    """What a run says of its own speed: "this_process" of its result.json."""
+    with finished_run(rung, *options) as run:
+        return json.loads((run / "result.json").read_text())["this_process"]
 
 
 def spread(values: pd.Series, digits: int = 1) -> str:

@@ -19,11 +19,8 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -150,12 +147,9 @@ def speed(rounds: int) -> None:
 def rung_speed(rung: str) -> float:
     """Agent steps a second of a rung's learning, warm-up and start left out."""
     warm_up = 0 if rung.startswith("distributed") else lab.WARM_UP
-    with tempfile.TemporaryDirectory() as folder:
-        limits = ["--stop-after", str(warm_up + FAST[rung]), "--quiet", "--runs-dir", folder]
-        limits += ["--set", f"replay_initial={warm_up}"] if warm_up else []
-        subprocess.run(lab.command(rung, *limits), check=True, stdout=subprocess.DEVNULL)
-        [result] = Path(folder).glob("*/result.json")
-        return json.loads(result.read_text())["this_process"]["steps_per_second"]
+    limits = ["--stop-after", str(warm_up + FAST[rung])]
+    limits += ["--set", f"replay_initial={warm_up}"] if warm_up else []
+    return lab.timed(rung, *limits)["steps_per_second"]
 
 
 def speed_table(frame: pd.DataFrame) -> str:

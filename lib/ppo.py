@@ -128,7 +128,7 @@ class Sampler(Stream):
 
     Args:
         envs: of lib.vector_env.
-        agent: an Agent, or another callable like it.
+        agent: an Agent, or another callable like it, with a device.
         steps: of each environment in a rollout.
         seed: what the environments' seeds are derived from.
 
@@ -187,8 +187,9 @@ class Sampler(Stream):
     def _empty(self) -> Rollout:
         size = (self.steps, self.envs.num_envs)
         state = _laid_out(self.states)
+        pinned = torch.device(self.agent.device).type == "cuda"
         return Rollout(
-            states=torch.empty(*size, *state.shape[1:], dtype=state.dtype),
+            states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
             actions=torch.empty(size, dtype=torch.int64),
             terminated=torch.empty(size, dtype=torch.bool),
             ended=torch.empty(size, dtype=torch.bool),
@@ -321,20 +322,16 @@ class Trainer:
                 f"give one of {', '.join(map(str, fitting))}"
             )
         estimates = advantages(rollout, self.gamma, self.lam)
-        targets = (estimates + rollout.values).flatten()
-        self.model.expect(targets.to(self.device))
-        states = rollout.states.flatten(0, 1)
-        actions, old_log_probs = rollout.actions.flatten(), rollout.log_probs.flatten()
-        estimates = estimates.flatten()
+        columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
+        # All at once, and from page-locked memory without waiting; on the CPU they stay where they are.
+        learnt = [column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns]
+        self.model.expect(learnt[-1])
         said: dict[str, list[float]] = {}
         for _ in range(self.epochs if progress < 1.0 else 1):
             kls = []
-            for batch in torch.randperm(len(rollout)).split(self.minibatch):
+            for batch in torch.randperm(len(rollout)).to(self.device).split(self.minibatch):
                 told = self._step(
-                    *(
-                        tensor.index_select(0, batch).to(self.device)
-                        for tensor in (states, actions, old_log_probs, estimates, targets)
-                    ),
+                    *(column.index_select(0, batch) for column in learnt),
                     entropy_weight=self.entropy * (1.0 - progress),
                 )
                 kls.append(told["kl"])

@@ -107,6 +107,34 @@ class Chain(gym.Env):
         return np.eye(self.length, dtype=np.float32)[self.s]
 
 
+class Delayed(gym.Env):
+    """The first action of an episode decides whether its last step earns 1 or nothing; all others change nothing.
+
+    Random play earns in every second episode, so exploring is no matter; but the value of the first action is known
+    only when it has come back over `length` steps: one a copy of the target network, or n with returns of n steps.
+    """
+
+    def __init__(self, length=12):
+        self.observation_space = spaces.Box(0.0, 1.0, (2 * length + 1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.length = length
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.way = 0, 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.way = int(action) if self.t == 0 else self.way
+        self.t += 1
+        ended = self.t == self.length
+        return self._observation(), float(ended and self.way == 1), ended, False, {}
+
+    def _observation(self):
+        place = 0 if self.t == 0 else 2 * self.t - 1 + self.way
+        return np.eye(2 * self.length + 1, dtype=np.float32)[place]
+
+
 class Bandit(gym.Env):
     """Three lotteries in turn at random, each with one action of three that wins 1; an episode is one step."""
 
@@ -214,7 +242,7 @@ def echo(there, back):
         back.put(there.get())
 
 
-for environment in (Chain, Catch, Continuous, Forgetful):
+for environment in (Chain, Delayed, Catch, Continuous, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
 for how in ("raise", "hang", "die"):
     gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how})

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 import catch
+import chapter08
 import chapter09
 import curve
 import lab
@@ -177,3 +178,24 @@ def test_a_rung_is_started_from_chapter_9_or_the_folder_it_names(rung, path):
     assert python == sys.executable
     assert script == str(lab.PROJECT / path)
     assert options == [*rung.split()[1:], "--quiet"]
+
+
+def test_the_page_about_chapter_8_is_made_of_the_files():
+    text = (lab.PROJECT / chapter08.PAGE).read_text()
+    measured = [name for name in chapter08.TABLES if (lab.RESULTS / f"chapter08-{name}.csv").exists()]
+    for name in measured:
+        assert f"<!-- {name} -->\n{chapter08.stamped_table(name)}\n<!-- /{name} -->" in text
+
+
+def test_the_interval_of_a_mean_over_seeds():
+    low, high = chapter08.interval(np.array([0.0, 0.0, 3.0]))
+    # Of the 27 ways to draw three of these, 8 have the mean 0 and one has 3: each above 2.5 %.
+    assert (low, high) == (0.0, 3.0)
+    assert chapter08.interval(np.full(5, 2.0)) == (2.0, 2.0)
+
+
+def test_every_extension_is_rainbow_without_the_others():
+    assert chapter08.LEARNT["rainbow"] == chapter08.PARTS
+    assert chapter08.LEARNT["basic"] == ()
+    assert {part for parts in chapter08.LEARNT.values() for part in parts} == set(chapter08.PARTS)
+    assert [(lab.PROJECT / f"{script}.py").exists() for script in chapter08.SCRIPTS] == [True] * 8

@@ -77,6 +77,8 @@ def test_the_policy_loss_worked_by_hand(ratio, advantage, expected):
 class Fixed:
     """An agent that takes action 0; a state's value is ten times its number."""
 
+    device = "cpu"
+
     def __call__(self, states):
         n = len(states)
         return torch.zeros(n, dtype=torch.int64), torch.full((n,), -0.5), self.values(states)

@@ -1,0 +1,250 @@
+#!/usr/bin/env python3
+"""Chapter 8's extensions beside each other: what they learn from equal steps, and what they cost.
+
+    ./chapter08.py                        # step, draws, toy: about half an hour
+    ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
+    ./chapter08.py pong --seeds 3         # 200,000 steps of Pong each, twelve minutes a run: hours
+    ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
+
+Learning is compared on the fast path, that of 08_dqn_rainbow.py with several games, from which parts are left out: with
+none of them it is basic DQN, with one it is that extension. What a step costs is measured of the scripts themselves.
+"""
+
+import argparse
+import itertools
+import time
+from collections.abc import Callable
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from ptan.experience import ExperienceFirstLast, PrioReplayBufferNaive, PrioritizedReplayBuffer
+from tqdm import tqdm
+
+import lab
+from lib.replay import PrioritisedRing
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+PAGE = "docs/chapter08.md"
+PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
+LEARNT = {
+    "basic": (),
+    "n_steps": ("n_step",),
+    "double": ("double",),
+    "noisy_net": ("noisy",),
+    "prio_replay": ("prioritised",),
+    "dueling": ("dueling",),
+    "distrib": ("distributional",),
+    "double, n_steps": ("double", "n_step"),
+    "rainbow": PARTS,
+}
+SCRIPTS = [
+    f"chapter08/{name}"
+    for name in (
+        *("01_dqn_basic", "02_dqn_n_steps", "03_dqn_double", "04_dqn_noisy_net", "05_dqn_prio_replay"),
+        *("06_dqn_dueling", "07_dqn_distrib", "08_dqn_rainbow"),
+    )
+]
+# Where it is learnt: options, steps, steps of a bin, and the mean return of the last 100 episodes that is asked for.
+TOY = {
+    "replay_initial": 200,
+    "replay_size": 5000,
+    "epsilon_frames": 1500,
+    "epsilon_final": 0.02,
+    "target_net_sync": 100,
+    "learning_rate": 1e-3,
+    "checkpoint_replay": "false",
+}
+PONG = {"replay_initial": 5000, "batch_size": 8, "epsilon_frames": 40_000, "checkpoint_replay": "false"}
+PLACES = {
+    "toy": (["--env-id", "fakes:Delayed-v0"], TOY, 6000, 250, 0.9),
+    "pong": (["--envs", "16"], PONG, 200_000, 10_000, 0.0),
+}
+TIMED = 500  # agent steps of a script
+
+
+def learn(place: str, seeds: int, go_on: bool) -> None:
+    """Mean return by steps of every variant, seed by seed."""
+    options, settings, steps, width, goal = PLACES[place]
+    fields = itertools.chain(*(("--set", f"{name}={value}") for name, value in settings.items()))
+    options = [*options, *fields, "--stop-after", str(steps), "--set", "stop_reward=none"]
+    columns = ("variant", "seed", "step", "mean_return", "reached")
+    results = lab.Results(f"chapter08-{place}", columns, lab.stamp(threads=1, place=PLACES[place]), go_on)
+    turns = [(seed, variant) for seed in range(1, seeds + 1) for variant in LEARNT]
+    for seed, variant in tqdm([turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]):
+        without = itertools.chain(*(("--without", part) for part in PARTS if part not in LEARNT[variant]))
+        environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
+        command = ("chapter08/08_dqn_rainbow", *without, *options, "--seed", str(seed))
+        with lab.finished_run(*command, **environment) as run:
+            frame = pd.read_csv(run / "episodes.csv")
+        mean = frame["return"].rolling(100).mean()
+        reached = frame["step"][mean >= goal].min()  # no number where it never was
+        means = frame.groupby((frame["step"] - 1) // width)["return"].mean()
+        for number, value in means.items():
+            row = {"variant": variant, "seed": seed, "step": (int(number) + 1) * width}
+            results.add(**row, mean_return=f"{value:.4f}", reached=reached)
+
+
+def step(rounds: int, go_on: bool) -> None:
+    """Milliseconds of an agent step of every script, learning included, in turn."""
+    results = lab.Results("chapter08-step", ("round", "script", "milliseconds"), lab.stamp(steps=TIMED), go_on)
+    turns = [(number, script) for number in range(rounds) for script in SCRIPTS[:: 1 if number % 2 == 0 else -1]]
+    for number, script in tqdm([turn for turn in turns if not results.has(round=turn[0], script=turn[1])]):
+        limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + TIMED))
+        results.add(
+            round=number, script=script, milliseconds=f"{1000 / lab.timed(script, *limits)['steps_per_second']:.3f}"
+        )
+
+
+def draws(go_on: bool) -> None:
+    """Microseconds of drawing 32 transitions by priority, ours and ptan's."""
+    results = lab.Results("chapter08-draws", ("replay", "size", "microseconds"), lab.stamp(batch=32), go_on)
+    for name, size, sample in replays():
+        if not results.has(replay=name, size=size):
+            results.add(replay=name, size=size, microseconds=f"{1e6 * seconds(sample):.1f}")
+
+
+def replays() -> list[tuple[str, int, Callable[[], object]]]:
+    """Full replays with random priorities and small states: whose, how many transitions, how 32 are drawn."""
+    rng = np.random.default_rng(0)
+    made: list[tuple[str, int, Callable[[], object]]] = []
+    for size in (100_000, 1_000_000):
+        ring = PrioritisedRing(size, 100, (4,), stack=1)
+        step = (
+            np.zeros((100, 4), np.uint8),
+            np.zeros(100, int),
+            np.zeros(100),
+            np.zeros(100, bool),
+            np.zeros(100, bool),
+        )
+        for _ in range(ring.length):
+            ring.add(*step)
+            ring._highest = float(rng.random() + 0.5)
+        made.append(("lib.replay.PrioritisedRing", size, lambda ring=ring: ring.sample(32)))
+    transition = ExperienceFirstLast(np.zeros(4), 0, 0.0, np.zeros(4))
+    tree, naive = PrioritizedReplayBuffer(None, 100_000, 0.6), PrioReplayBufferNaive([], 100_000)
+    for _ in range(100_000):
+        tree._add(transition)
+    naive.buffer = [transition] * 100_000
+    for buffer in (tree, naive):
+        buffer.update_priorities(range(100_000), rng.random(100_000) + 0.5)
+        made.append((f"ptan's {type(buffer).__name__}", 100_000, lambda buffer=buffer: buffer.sample(32, 0.4)))
+    return made
+
+
+def seconds(call: Callable[[], object], calls: int = 300) -> float:
+    """The median of so many calls, after some that are not counted."""
+    taken = []
+    for number in range(calls + 30):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start if number >= 30 else np.nan)
+    return float(np.nanmedian(taken))
+
+
+def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
+    """The 95 % interval of the mean over seeds, by the percentile bootstrap (Agarwal et al., 2021)."""
+    drawn = np.random.default_rng(0).choice(values, (draws, len(values))).mean(1)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def learn_table(place: str, frame: pd.DataFrame) -> str:
+    """A row a variant: its mean return over the whole run and at the end, and when it reached the goal."""
+    *_, steps, _, goal = PLACES[place]
+    rows = []
+    for variant, found in frame.groupby("variant", sort=False):
+        area = found.groupby("seed")["mean_return"].mean()
+        late = found[found["step"] > 0.75 * steps].groupby("seed")["mean_return"].mean()
+        reached = found.groupby("seed")["reached"].first().dropna()
+        low, high = interval(area.to_numpy())
+        rows.append(
+            (
+                variant,
+                len(area),
+                f"{area.mean():.2f} ({low:.2f} to {high:.2f})",
+                f"{late.mean():.2f}",
+                f"{len(reached)} of {len(area)}",
+                lab.spread(reached, 0) if len(reached) else "",
+            )
+        )
+    header = (
+        *("variant", "seeds", "mean return of the whole run (95 % interval)", "of the last quarter"),
+        *(f"reached {goal:g}", "after agent steps"),
+    )
+    return lab.table(header, rows)
+
+
+def draw(place: str, frame: pd.DataFrame) -> None:
+    """Mean return against steps, a line a variant with its interval over seeds."""
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    for variant, found in frame.groupby("variant", sort=False):
+        table = found.pivot(index="step", columns="seed", values="mean_return").dropna()
+        [line] = axes.plot(table.index, table.mean(axis=1), label=variant)
+        lows, highs = zip(*(interval(row) for row in table.to_numpy()), strict=True)
+        axes.fill_between(table.index, lows, highs, color=line.get_color(), alpha=0.15)
+    axes.set(xlabel="agent steps", ylabel="mean return")
+    axes.legend(fontsize="x-small")
+    axes.grid(alpha=0.3)
+    figure.savefig(lab.PICTURES / f"chapter08-{place}.png", dpi=110)
+
+
+def step_table(frame: pd.DataFrame) -> str:
+    """A row a script: its milliseconds, and its ratio to basic in the same round."""
+    spent = lab.rounds(frame, "script", "milliseconds")
+    ratios = lab.ratios(spent, SCRIPTS[0])
+    rows = [(f"`{script}`", lab.spread(spent[script]), lab.spread(ratios[script], 2)) for script in spent]
+    header = ("script", "ms an agent step", "ratio to basic in the same round")
+    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(spent)} rounds."
+
+
+def draws_table(frame: pd.DataFrame) -> str:
+    """A row a replay."""
+    rows = [(row.replay, f"{row.size:,}", f"{row.microseconds:.0f}") for row in frame.itertuples(index=False)]
+    return lab.table(("replay", "transitions", "microseconds for 32 of them"), rows)
+
+
+TABLES = {
+    "toy": lambda frame: learn_table("toy", frame),
+    "pong": lambda frame: learn_table("pong", frame),
+    "step": step_table,
+    "draws": draws_table,
+}
+
+
+def stamped_table(name: str) -> str:
+    frame, stamped = lab.read(f"chapter08-{name}")
+    return f"{TABLES[name](frame)}\n\n{lab.where(stamped)}"
+
+
+def tables() -> None:
+    """The page's tables and pictures from the CSV files that there are."""
+    for name in TABLES:
+        if (lab.RESULTS / f"chapter08-{name}.csv").exists():
+            lab.put(PAGE, name, stamped_table(name))
+            if name in PLACES:
+                draw(name, lab.read(f"chapter08-{name}")[0])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    lab.experiments(parser, "step", "draws", "toy", "pong", "tables")
+    parser.add_argument("--seeds", type=int, default=5, help="of toy and pong: 1 to this one (default: 5)")
+    parser.add_argument("--rounds", type=int, default=5, help="of step (default: 5)")
+    parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has")
+    args = parser.parse_args()
+    what = args.what or ["step", "draws", "toy"]
+    if "step" in what:
+        step(args.rounds, args.go_on)
+    if "draws" in what:
+        draws(args.go_on)
+    for place in PLACES:
+        if place in what:
+            learn(place, args.seeds, args.go_on)
+    tables()
+
+
+if __name__ == "__main__":
+    main()
