@@ -3,7 +3,7 @@
 
     ./chapter08.py                        # step, draws, toy: about half an hour
     ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
-    ./chapter08.py pong --seeds 3         # 200,000 steps of Pong each, twelve minutes a run: hours
+    ./chapter08.py pong --seeds 3 --variants basic n_steps "double, n_steps" rainbow    # 200,000 steps each: hours
     ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
 
 Learning is compared on the fast path, that of 08_dqn_rainbow.py with several games, from which parts are left out: with
@@ -12,8 +12,10 @@ none of them it is basic DQN, with one it is that extension. What a step costs i
 
 import argparse
 import itertools
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import matplotlib
 import numpy as np
@@ -65,26 +67,35 @@ PLACES = {
 TIMED = 500  # agent steps of a script
 
 
-def learn(place: str, seeds: int, go_on: bool) -> None:
-    """Mean return by steps of every variant, seed by seed."""
-    options, settings, steps, width, goal = PLACES[place]
-    fields = itertools.chain(*(("--set", f"{name}={value}") for name, value in settings.items()))
-    options = [*options, *fields, "--stop-after", str(steps), "--set", "stop_reward=none"]
+def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -> None:
+    """Mean return by steps of every variant, seed by seed, so many runs at a time."""
     columns = ("variant", "seed", "step", "mean_return", "reached")
     results = lab.Results(f"chapter08-{place}", columns, lab.stamp(threads=1, place=PLACES[place]), go_on)
-    turns = [(seed, variant) for seed in range(1, seeds + 1) for variant in LEARNT]
-    for seed, variant in tqdm([turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]):
-        without = itertools.chain(*(("--without", part) for part in PARTS if part not in LEARNT[variant]))
-        environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
-        command = ("chapter08/08_dqn_rainbow", *without, *options, "--seed", str(seed))
-        with lab.finished_run(*command, **environment) as run:
-            frame = pd.read_csv(run / "episodes.csv")
-        mean = frame["return"].rolling(100).mean()
-        reached = frame["step"][mean >= goal].min()  # no number where it never was
-        means = frame.groupby((frame["step"] - 1) // width)["return"].mean()
-        for number, value in means.items():
-            row = {"variant": variant, "seed": seed, "step": (int(number) + 1) * width}
-            results.add(**row, mean_return=f"{value:.4f}", reached=reached)
+    turns = [(seed, variant) for seed in range(1, seeds + 1) for variant in variants]
+    missing = [turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]
+    with ThreadPoolExecutor(jobs) as pool:
+        runs = pool.map(lambda turn: curve(place, *turn), missing)
+        for (seed, variant), (means, reached) in zip(missing, tqdm(runs, total=len(missing)), strict=True):
+            for at, value in means.items():
+                results.add(variant=variant, seed=seed, step=at, mean_return=f"{value:.4f}", reached=reached)
+
+
+def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]:
+    """A run: mean returns of the episodes that ended in each bin, by the bin's last step; and when it reached the goal.
+
+    Returns:
+        The second is no number where it never did.
+    """
+    options, settings, steps, width, goal = PLACES[place]
+    fields = itertools.chain(*(("--set", f"{name}={value}") for name, value in settings.items()))
+    without = itertools.chain(*(("--without", part) for part in PARTS if part not in LEARNT[variant]))
+    limits = ("--stop-after", str(steps), "--set", "stop_reward=none", "--seed", str(seed))
+    environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
+    with lab.finished_run("chapter08/08_dqn_rainbow", *without, *options, *fields, *limits, **environment) as run:
+        frame = pd.read_csv(run / "episodes.csv")
+    means = frame.groupby((frame["step"] - 1) // width)["return"].mean()
+    reached = frame["step"][frame["return"].rolling(100).mean() >= goal].min()
+    return {(int(number) + 1) * width: value for number, value in means.items()}, reached
 
 
 def step(rounds: int, go_on: bool) -> None:
@@ -232,6 +243,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.experiments(parser, "step", "draws", "toy", "pong", "tables")
     parser.add_argument("--seeds", type=int, default=5, help="of toy and pong: 1 to this one (default: 5)")
+    parser.add_argument(
+        "--variants", nargs="+", choices=tuple(LEARNT), default=list(LEARNT), help="some (default: all)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="runs at a time, a thread each (default: cores)"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="of step (default: 5)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has")
     args = parser.parse_args()
@@ -242,7 +259,7 @@ def main() -> None:
         draws(args.go_on)
     for place in PLACES:
         if place in what:
-            learn(place, args.seeds, args.go_on)
+            learn(place, args.variants, args.seeds, args.jobs, args.go_on)
     tables()
 
 

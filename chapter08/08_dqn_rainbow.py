@@ -2,7 +2,7 @@
 """Rainbow: all six extensions at once, and each of them left out at will.
 
 Idea    they help against different things, so that they add up
-Parent  01_dqn_basic.py, with the ideas of 02 to 07, and --envs of chapter 9
+Parent  01_dqn_basic.py, with the ideas of 02 to 07, and --envs and bfloat16 of chapter 9
 Keeps   changes the task: not the game, but what is learnt from a step, and how often
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
@@ -17,7 +17,7 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_extra, losses, options, replay, stream, vector_env
+from lib import common, dqn_extra, losses, options, precision, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
@@ -43,8 +43,8 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs, vectors=True)
     shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
     support = losses.support(-10.0, 10.0, 51) if distributional else None
-    noise = "factorised" if noisy else None
-    net = dqn_extra.ExtendedDQN(shape, n_actions, dueling=dueling, noise=noise, support=support).to(args.device)
+    more = {"noise": "factorised" if noisy else None, "dtype": precision.fast_dtype(args.device)}
+    net = dqn_extra.ExtendedDQN(shape, n_actions, dueling=dueling, support=support, **more).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)

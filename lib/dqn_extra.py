@@ -84,7 +84,7 @@ class ExtendedDQN(nn.Module):
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
         noise: of the linear layers, see NoisyLinear; None for none. While training, every forward pass draws it anew.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
-        dtype: what it calculates in; its weights are float32.
+        dtype: what it calculates in where states are images; its weights are float32.
     """
 
     support: torch.Tensor | None
@@ -100,8 +100,9 @@ class ExtendedDQN(nn.Module):
         dtype: torch.dtype = torch.float32,
     ):
         super().__init__()
-        self.dtype = dtype
-        self.scale = 255.0 if len(input_shape) == 3 else 1.0
+        images = len(input_shape) == 3
+        self.dtype = dtype if images else torch.float32
+        self.scale = 255.0 if images else 1.0
         self.n_actions = n_actions
         self.atoms = 1 if support is None else len(support)
         self.register_buffer("support", support)

@@ -43,13 +43,14 @@ class DQN(nn.Module):
     Args:
         input_shape: of a state, see trunk.
         n_actions: how many actions there are.
-        dtype: what it calculates in; its weights are float32.
+        dtype: what it calculates in where states are images; its weights are float32.
     """
 
     def __init__(self, input_shape: tuple[int, ...], n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__()
-        self.dtype = dtype
-        self.scale = 255.0 if len(input_shape) == 3 else 1.0
+        images = len(input_shape) == 3
+        self.dtype = dtype if images else torch.float32
+        self.scale = 255.0 if images else 1.0
         self.conv, features = trunk(input_shape)
         self.fc = nn.Sequential(nn.Linear(features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_actions))
 
