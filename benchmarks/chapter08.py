@@ -70,7 +70,7 @@ TIMED = 500  # agent steps of a script
 def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -> None:
     """Mean return by steps of every variant, seed by seed, so many runs at a time."""
     columns = ("variant", "seed", "step", "mean_return", "reached")
-    results = lab.Results(f"chapter08-{place}", columns, lab.stamp(threads=1, place=PLACES[place]), go_on)
+    results = lab.Results(f"chapter08-{place}", columns, lab.stamp(threads=1, place=list(PLACES[place])), go_on)
     turns = [(seed, variant) for seed in range(1, seeds + 1) for variant in variants]
     missing = [turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]
     with ThreadPoolExecutor(jobs) as pool:

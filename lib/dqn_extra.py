@@ -30,6 +30,9 @@ class NoisyLinear(nn.Module):
         UsageError: there is no such noise.
     """
 
+    _input_noise: torch.Tensor  # of each input, or of each weight where it is independent
+    _bias_noise: torch.Tensor
+
     def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float = 0.5):
         super().__init__()
         if noise not in (FACTORISED, INDEPENDENT):
@@ -44,19 +47,19 @@ class NoisyLinear(nn.Module):
         self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), spread))
         self.bias_sigma = nn.Parameter(torch.full((outputs,), spread))
+        # Buffers, so that they go where the weights go; not in the state_dict, as they are drawn anew.
+        of_inputs = torch.empty(inputs) if noise == FACTORISED else torch.empty(outputs, inputs)
+        self.register_buffer("_input_noise", of_inputs, persistent=False)
+        self.register_buffer("_bias_noise", torch.empty(outputs), persistent=False)
         self.resample()
 
     @torch.no_grad()
     def resample(self) -> None:
         """Draw new noise."""
-        outputs, inputs = self.weight_mean.shape
-        device = self.weight_mean.device
-        if self.noise == INDEPENDENT:
-            self._weight_noise = torch.randn(outputs, inputs, device=device)
-            self._bias_noise = torch.randn(outputs, device=device)
-            return
-        drawn = torch.randn(inputs + outputs, device=device)
-        self._input_noise, self._bias_noise = (drawn.sign() * drawn.abs().sqrt()).split([inputs, outputs])
+        for noise in (self._input_noise, self._bias_noise):
+            noise.normal_()
+            if self.noise == FACTORISED:
+                noise.copy_(noise.sign() * noise.abs().sqrt())
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """(batch, inputs) to (batch, outputs)."""
@@ -64,7 +67,7 @@ class NoisyLinear(nn.Module):
             return F.linear(features, self.weight_mean, self.bias_mean)
         bias = self.bias_mean + self.bias_sigma * self._bias_noise
         if self.noise == INDEPENDENT:
-            return F.linear(features, self.weight_mean + self.weight_sigma * self._weight_noise, bias)
+            return F.linear(features, self.weight_mean + self.weight_sigma * self._input_noise, bias)
         # The noise of a weight is its input's times its output's, so that the weights need not be put together.
         spread = F.linear(features * self._input_noise, self.weight_sigma)
         return F.linear(features, self.weight_mean, bias) + spread * self._bias_noise
