@@ -49,6 +49,8 @@ SCRIPTS = [
         *("06_dqn_dueling", "07_dqn_distrib", "08_dqn_rainbow"),
     )
 ]
+BARE = " ".join([SCRIPTS[-1], *(f"--without {part}" for part in PARTS)])  # bfloat16, as Rainbow, and nothing else of it
+TURNS = [*SCRIPTS, BARE]
 # Where it is learnt: options, steps, steps of a bin, and the mean return of the last 100 episodes that is asked for.
 TOY = {
     "replay_initial": 200,
@@ -101,7 +103,7 @@ def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]
 def step(rounds: int, go_on: bool) -> None:
     """Milliseconds of an agent step of every script, learning included, in turn."""
     results = lab.Results("chapter08-step", ("round", "script", "milliseconds"), lab.stamp(steps=TIMED), go_on)
-    turns = [(number, script) for number in range(rounds) for script in SCRIPTS[:: 1 if number % 2 == 0 else -1]]
+    turns = [(number, script) for number in range(rounds) for script in TURNS[:: 1 if number % 2 == 0 else -1]]
     for number, script in tqdm([turn for turn in turns if not results.has(round=turn[0], script=turn[1])]):
         limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + TIMED))
         results.add(
@@ -205,9 +207,18 @@ def draw(place: str, frame: pd.DataFrame) -> None:
 def step_table(frame: pd.DataFrame) -> str:
     """A row a script: its milliseconds, and its ratio to basic in the same round."""
     spent = lab.rounds(frame, "script", "milliseconds")
-    ratios = lab.ratios(spent, SCRIPTS[0])
-    rows = [(f"`{script}`", lab.spread(spent[script]), lab.spread(ratios[script], 2)) for script in spent]
-    header = ("script", "ms an agent step", "ratio to basic in the same round")
+    to_basic, to_bare = lab.ratios(spent, SCRIPTS[0]), lab.ratios(spent, BARE)
+    rows = []
+    for script in spent:
+        name = "08 without all parts" if script == BARE else f"`{script.removeprefix('chapter08/')}`"
+        of_bare = lab.spread(to_bare[script], 2) if script in (SCRIPTS[-1], BARE) else ""
+        rows.append((name, lab.spread(spent[script]), lab.spread(to_basic[script], 2), of_bare))
+    header = (
+        "script",
+        "ms an agent step",
+        "ratio to 01 in the same round",
+        "ratio to 08 without all parts, in bfloat16 too",
+    )
     return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(spent)} rounds."
 
 

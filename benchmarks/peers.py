@@ -55,6 +55,8 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     stamped = lab.stamp(time_limit=time_limit, pins={name: pins(name) for name, _ in PEERS.values()})
     go_on = (lab.RESULTS / "peers.csv").exists() and not lab.differences("peers", stamped)
     results = lab.Results("peers", COLUMNS, stamped, go_on)
+    for peer in peers:
+        command(peer, Path(), 0, checkout)  # before hours are spent on the others
     for seed in range(1, seeds + 1):
         for peer in peers:
             if results.has(peer=peer, seed=seed):
@@ -232,7 +234,7 @@ def draw() -> None:
     frame, _ = measured()
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     colors = dict(zip(frame["peer"].unique(), plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
-    for row in frame.to_dict("records"):
+    for row in frame[frame["episodes"] > 0].to_dict("records"):
         ours = row["peer"] == f"`{OWN}`"
         episodes = own_episodes(row["seed"]) if ours else lab.read(f"peers-{row['peer']}-seed{row['seed']}")[0]
         label = row["peer"].strip("`") if row["seed"] == 1 else ""

@@ -23,7 +23,7 @@ NAME = Path(__file__).stem
 def calc_errors(batch, net, tgt_net):
     with torch.no_grad():
         next_values = tgt_net(batch.next_states)
-    targets = losses.double_q_targets(batch.returns, batch.discounts, next_values, next_values)
+    targets = losses.q_targets(batch.returns, batch.discounts, next_values)
     return losses.of_actions(net(batch.states), batch.actions) - targets
 
 
@@ -36,7 +36,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    priorities = {"alpha": args.alpha, "beta": args.beta, "beta_batches": args.beta_batches}
+    priorities = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
     buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **priorities)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
@@ -45,9 +45,9 @@ def train(params, args):
         batch = batch.to(args.device)
         errors = calc_errors(batch, net, tgt_net.target_model)
         loss = (batch.weights * errors.square()).mean()
-        buffer.update(batch.indices, errors.abs() + 1e-5)
         loss.backward()
         optimizer.step()
+        buffer.update(batch.indices, errors.abs().nan_to_num() + 1e-5)  # no number as a loss ends the run, not here
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
@@ -70,5 +70,5 @@ if __name__ == "__main__":
     parser = options.parser(__doc__)
     parser.add_argument("--alpha", type=float, default=0.6, help="0 for uniform draws, 1 for by priority")
     parser.add_argument("--beta", type=float, default=0.4, help="how far weights undo the priorities at first")
-    parser.add_argument("--beta-batches", type=int, default=100_000, help="batches after which they wholly do")
+    parser.add_argument("--beta-steps", type=int, default=100_000, help="agent steps after which they wholly do")
     options.main(train, parser, NAME)

@@ -61,7 +61,7 @@ def train(params, args):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, priorities.clamp(min=1e-5))
+        buffer.update(batch.indices, priorities.nan_to_num().clamp(min=1e-5))
         epsilon_tracker.frame(engine.state.iteration * args.envs)
         if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
             tgt_net.sync()
@@ -83,6 +83,6 @@ def train(params, args):
 if __name__ == "__main__":
     parser = options.parser(__doc__)
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
-    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
+    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps, with n_step")
     parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
     options.main(train, parser, NAME)

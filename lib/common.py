@@ -3,12 +3,11 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from ignite.engine import Engine, Events
-from matplotlib.figure import Figure
 from ptan.actions import EpsilonGreedyActionSelector
 from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from ptan.ignite import EpisodeEvents
@@ -21,6 +20,9 @@ from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.replay import Batch, Ring
 from lib.runs import Run, RunOptions
 from lib.stopping import ENDED, SOLVED, Stopper
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # takes most of a second, and few runs draw
 
 __all__ = [
     "HYPERPARAMS",
@@ -36,12 +38,12 @@ log = logging.getLogger(__name__)
 
 
 def unpack_batch(
-    batch: Sequence[ExperienceFirstLast] | Batch,
+    batch: Sequence[ExperienceFirstLast],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Transitions as arrays.
 
     Args:
-        batch: transitions whose last_state is None where the episode ended there; or arrays already, of one step.
+        batch: transitions whose last_state is None where the episode ended there.
 
     Returns:
         states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and
@@ -50,8 +52,6 @@ def unpack_batch(
     Raises:
         TypeError: an action is no whole number.
     """
-    if isinstance(batch, Batch):
-        return _arrays(batch)
     states = [np.asarray(exp.state) for exp in batch]
     dones = [exp.last_state is None for exp in batch]
     last_states = [
@@ -67,12 +67,6 @@ def unpack_batch(
         np.array(dones, dtype=np.uint8),
         np.stack(last_states),
     )
-
-
-def _arrays(batch: Batch) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    dones = (batch.discounts == 0.0).numpy().astype(np.uint8)
-    states, next_states = (stacks.movedim(-1, 1).numpy() for stacks in (batch.states, batch.next_states))
-    return states, batch.actions.numpy(), batch.returns.numpy(), dones, next_states
 
 
 def calc_loss_dqn(
@@ -182,12 +176,13 @@ def setup_ignite(
     args: RunOptions | None = None,
     save: Mapping[str, Any] | None = None,
     policy: evaluation.Policy | None = None,
-    figures: Mapping[str, Callable[[], Figure]] | None = None,
+    figures: Mapping[str, "Callable[[], Figure]"] | None = None,
 ) -> Run:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
 
     Args:
-        engine: its process function returns at least {"loss": float}; every value is written as train/<name>.
+        engine: its process function returns at least {"loss": float}; every value is written as train/<name>, and a
+            function among them is asked for it only then.
         params: hyperparameters; stop_reward, milestone and max_steps say when to stop.
         exp_source: what acts; its finished episodes are counted after every iteration.
         run_name: the script's name.

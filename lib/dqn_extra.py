@@ -1,6 +1,7 @@
 """Chapter 8's extensions of the network, each by itself or together: noisy, dueling, distributional."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -30,7 +31,7 @@ class NoisyLinear(nn.Module):
         UsageError: there is no such noise.
     """
 
-    _input_noise: torch.Tensor  # of each input, or of each weight where it is independent
+    _noise: torch.Tensor  # of each input, or of each weight where it is independent
     _bias_noise: torch.Tensor
 
     def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float = 0.5):
@@ -49,17 +50,18 @@ class NoisyLinear(nn.Module):
         self.bias_sigma = nn.Parameter(torch.full((outputs,), spread))
         # Buffers, so that they go where the weights go; not in the state_dict, as they are drawn anew.
         of_inputs = torch.empty(inputs) if noise == FACTORISED else torch.empty(outputs, inputs)
-        self.register_buffer("_input_noise", of_inputs, persistent=False)
+        self.register_buffer("_noise", of_inputs, persistent=False)
         self.register_buffer("_bias_noise", torch.empty(outputs), persistent=False)
         self.resample()
 
     @torch.no_grad()
     def resample(self) -> None:
         """Draw new noise."""
-        for noise in (self._input_noise, self._bias_noise):
-            noise.normal_()
-            if self.noise == FACTORISED:
-                noise.copy_(noise.sign() * noise.abs().sqrt())
+        # New tensors: the last ones may still be needed for a gradient.
+        drawn = [torch.randn_like(noise) for noise in (self._noise, self._bias_noise)]
+        if self.noise == FACTORISED:
+            drawn = [noise.sign() * noise.abs().sqrt() for noise in drawn]
+        self._noise, self._bias_noise = drawn
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """(batch, inputs) to (batch, outputs)."""
@@ -67,9 +69,9 @@ class NoisyLinear(nn.Module):
             return F.linear(features, self.weight_mean, self.bias_mean)
         bias = self.bias_mean + self.bias_sigma * self._bias_noise
         if self.noise == INDEPENDENT:
-            return F.linear(features, self.weight_mean + self.weight_sigma * self._input_noise, bias)
+            return F.linear(features, self.weight_mean + self.weight_sigma * self._noise, bias)
         # The noise of a weight is its input's times its output's, so that the weights need not be put together.
-        spread = F.linear(features * self._input_noise, self.weight_sigma)
+        spread = F.linear(features * self._noise, self.weight_sigma)
         return F.linear(features, self.weight_mean, bias) + spread * self._bias_noise
 
     def signal_to_noise(self) -> float:
@@ -150,15 +152,15 @@ class ExtendedDQN(nn.Module):
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
             features = self.conv(states.to(self.dtype) / self.scale)
             outputs = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
-            if self.value is not None:
-                outputs = self.value(features)[:, None] + outputs - outputs.mean(dim=1, keepdim=True)
-        return outputs.float()
+            value = None if self.value is None else self.value(features)
+        outputs = outputs.float()  # small differences between actions are lost if they are added up in less
+        return outputs if value is None else value.float()[:, None] + outputs - outputs.mean(dim=1, keepdim=True)
 
     def resample(self) -> None:
         """Draw new noise in all noisy layers."""
         for layer in self._noisy:
             layer.resample()
 
-    def signal_to_noise(self) -> dict[str, float]:
-        """Of each noisy layer, from the trunk on: snr_1, snr_2, ..."""
-        return {f"snr_{number}": layer.signal_to_noise() for number, layer in enumerate(self._noisy, 1)}
+    def signal_to_noise(self) -> dict[str, Callable[[], float]]:
+        """What tells that of each noisy layer, those of the advantages first: snr_1, snr_2, ...; not at each step."""
+        return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy, 1)}

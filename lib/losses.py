@@ -3,9 +3,16 @@
 Shapes: a batch is (batch, ...), action values are (batch, n_actions), distributions of returns (batch, atoms).
 """
 
+import math
+
 import torch
 
 from lib.errors import UsageError
+
+
+def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
+    """What the values of actions are drawn to in DQN, Mnih et al. (2015), algorithm 1; see double_q_targets."""
+    return double_q_targets(returns, discounts, next_target_q_values, next_target_q_values)
 
 
 def double_q_targets(
@@ -13,8 +20,6 @@ def double_q_targets(
 ) -> torch.Tensor:
     """What the values of actions are drawn to in double DQN: the network that learns chooses the next action, and the
     target network values it, van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, equation 4.
-
-    With the target network's values given twice it is DQN's own target, Mnih et al. (2015), algorithm 1.
 
     Args:
         returns: (batch,) discounted rewards from a state to the next one, which may be several steps later.
@@ -50,12 +55,12 @@ def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
         (atoms,) float32, evenly from v_min to v_max.
 
     Raises:
-        UsageError: there are fewer than two, or v_min is not below v_max.
+        UsageError: there are fewer than two, or v_min is not below v_max, or one is not finite.
     """
     if atoms < 2:
         raise UsageError(f"atoms is {atoms}; it has to be at least 2")
-    if not v_min < v_max:
-        raise UsageError(f"v_min is {v_min:g} and v_max {v_max:g}; v_min has to be below v_max")
+    if not -math.inf < v_min < v_max < math.inf:
+        raise UsageError(f"v_min is {v_min:g} and v_max {v_max:g}; v_min has to be below v_max, both finite")
     return torch.linspace(v_min, v_max, atoms)
 
 

@@ -211,8 +211,8 @@ class Ring:
             raise UsageError(f"no transition of {self.n_step} steps is there yet, after {self._added} steps")
         if batch_size > len(self):
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {len(self)} steps; give a smaller batch_size, "
-                "or a larger replay_initial and replay_size"
+                f"a batch of {batch_size} cannot be drawn from {len(self)} steps; batch_size, times the environments, "
+                f"has to be at most that; or give a larger replay_initial and replay_size"
             )
 
     def _batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
@@ -308,10 +308,12 @@ class SumTree:
 
     def __setitem__(self, indices: np.ndarray, values: np.ndarray) -> None:
         self._levels[-1].reshape(-1)[indices] = values
-        rows = np.asarray(indices) // self.BRANCHES
+        rows = np.asarray(indices)
         for above, below in zip(self._levels[-2::-1], self._levels[:0:-1], strict=True):
-            above.reshape(-1)[rows] = below[rows].sum(axis=1)
             rows = rows // self.BRANCHES
+            if len(rows) > self.BRANCHES:  # of few, to tell which are the same takes longer than to add up again
+                rows = np.unique(rows)
+            above.reshape(-1)[rows] = below[rows].sum(axis=1)
 
     def find(self, targets: np.ndarray) -> np.ndarray:
         """For each target in [0, total): the first index at which the running sum exceeds it."""
@@ -340,24 +342,24 @@ class PrioritisedRing(Ring):
     Args:
         alpha: 0 for uniform sampling, 1 for in proportion to the priorities.
         beta: how far the importance weights undo the priorities at first, 0 to 1; 1 is for wholly.
-        beta_batches: batches after which it has come to 1, in a straight line.
+        beta_steps: agent steps after the first batch at which it has come to 1, in a straight line.
         options: those of Ring.
 
     Raises:
         UsageError: one of them is out of its range, or as Ring says.
     """
 
-    def __init__(self, *options: Any, alpha: float = 0.6, beta: float = 0.4, beta_batches: int = 100_000, **more: Any):
+    def __init__(self, *options: Any, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 100_000, **more: Any):
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not 0.0 <= value <= 1.0:
                 raise UsageError(f"{name} is {value:g}; it has to be between 0 and 1")
-        if beta_batches < 1:
-            raise UsageError(f"beta_batches is {beta_batches}; beta rises to 1 within at least 1 batch")
+        if beta_steps < 1:
+            raise UsageError(f"beta_steps is {beta_steps}; beta rises to 1 within at least 1 step")
         super().__init__(*options, **more)
         self.alpha = alpha
         self._first_beta = beta
-        self._beta_batches = beta_batches
-        self._batches = 0
+        self._beta_steps = beta_steps
+        self._first_batch: int | None = None  # agent steps when it was drawn
         self._highest = 1.0
         self._tree = SumTree(self.length * self.num_envs)
         self._priorities = np.ones((self.length, self.num_envs))
@@ -365,7 +367,9 @@ class PrioritisedRing(Ring):
     @property
     def beta(self) -> float:
         """How far the importance weights undo the priorities in the next batch."""
-        return min(1.0, self._first_beta + (1.0 - self._first_beta) * self._batches / self._beta_batches)
+        steps = self._added * self.num_envs
+        since = 0 if self._first_batch is None else steps - self._first_batch
+        return min(1.0, self._first_beta + (1.0 - self._first_beta) * since / self._beta_steps)
 
     def add(self, *step: Any) -> None:
         row = self._added % self.length
@@ -396,15 +400,16 @@ class PrioritisedRing(Ring):
         rows, envs = np.divmod(indices, self.num_envs)
         newest = (self._added - 1) % self.length
         steps = self._added - 1 - (newest - rows) % self.length
+        if self._first_batch is None:
+            self._first_batch = self._added * self.num_envs
         weights = (self.drawable * self._tree[indices] / self._tree.total) ** -self.beta
-        self._batches += 1
         return self._batch(steps, envs, weights / weights.max())
 
     def update(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
         """New priorities of sampled transitions.
 
         Args:
-            indices: of a Batch; those that have left the ring since then are passed over.
+            indices: of a Batch that was drawn since the last `add`; what cannot be drawn any more is passed over.
             priorities: (batch,) above 0, such as absolute temporal-difference errors plus something small.
 
         Raises:
@@ -425,11 +430,11 @@ class PrioritisedRing(Ring):
     def state_dict(self) -> dict[str, Any]:
         weights = self._tree[np.arange(self._tree.size)]
         mine = {"priorities": torch.from_numpy(self._priorities), "weights": torch.from_numpy(weights)}
-        return super().state_dict() | mine | {"highest": self._highest, "batches": self._batches}
+        return super().state_dict() | mine | {"highest": self._highest, "first_batch": self._first_batch}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
         self._priorities = state["priorities"].numpy().copy()
         self._tree[np.arange(self._tree.size)] = state["weights"].numpy()
         self._highest = state["highest"]
-        self._batches = state["batches"]
+        self._first_batch = state["first_batch"]

@@ -7,16 +7,18 @@ import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
-from matplotlib.figure import Figure
 from ptan.ignite import EpisodeEvents
 
 from lib.experience import Episode
 from lib.timing import Speed, TrainingEvents, clock_face, since_process_start
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # takes most of a second, and few runs draw
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +195,7 @@ class TensorBoard:
 
         episodes = OutputHandler("episodes", metric_names=["reward", "steps", "avg_reward", "mean_100"])
         scalars = ["avg_loss", *speed.metrics, *extra_metrics]
-        train = OutputHandler("train", scalars, lambda output: output, global_step_transform=agent_step)
+        train = OutputHandler("train", scalars, _told, global_step_transform=agent_step)
         time = OutputHandler("time", list(speed.names), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
         self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
@@ -201,17 +203,15 @@ class TensorBoard:
         self.logger.attach(engine, time, speed.every)
 
     def attach_figures(
-        self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, Callable[[], Figure]]
+        self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, "Callable[[], Figure]"]
     ) -> None:
-        """Write pictures/<name> by agent step, every FIGURES_EVERY iterations, from the first one on."""
+        """Write pictures/<name> by agent step, every FIGURES_EVERY iterations."""
 
         def write() -> None:
             for name, draw in figures.items():
                 self.logger.writer.add_figure(f"pictures/{name}", draw(), steps())
 
-        engine.add_event_handler(
-            Events.ITERATION_COMPLETED(event_filter=lambda _, iteration: iteration % FIGURES_EVERY == 1), write
-        )
+        engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
 
     def flush(self) -> None:
         """Bring to the disk what has been written so far."""
@@ -220,6 +220,11 @@ class TensorBoard:
     def close(self) -> None:
         """Bring everything to the disk and end."""
         self.logger.close()
+
+
+def _told(output: Mapping[str, Any]) -> dict[str, Any]:
+    """An iteration's output, with what is only a way to tell asked now."""
+    return {name: value() if callable(value) else value for name, value in output.items()}
 
 
 class GrowingFiles:

@@ -48,11 +48,11 @@ def make_vector_env(
         noop_max: no-ops at the start of an Atari game at most.
         clip_rewards: whether an Atari game's rewards are clipped to [-1, 1]. infos["episode"]["r"] is the return as the
             game counts it, in any case.
-        vectors: whether observations that are no images are let through, as they are.
+        vectors: whether observations that are vectors are let through, as they are.
 
     Raises:
         UsageError: the id is unknown, its actions are not discrete, its observations are not images (or, with vectors,
-            no Box), or so many environments need more memory than is free.
+            vectors), or so many environments need more memory than is free.
     """
     env = plain_env(env_id)
     if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
@@ -80,13 +80,10 @@ def single_env(env_id: str, vectors: bool = False) -> gym.Env:
         env_id, vectors: see make_vector_env.
     """
     env = plain_env(env_id)
-    if vectors and isinstance(env.observation_space, spaces.Box) and not _is_image(env.observation_space):
+    space = env.observation_space
+    if vectors and isinstance(space, spaces.Box) and len(space.shape) == 1:
         return env
     return wrapped(env, env_id)
-
-
-def _is_image(space: spaces.Box) -> bool:
-    return space.dtype == np.uint8 and len(space.shape) in (2, 3)
 
 
 class NativeAtari(VectorWrapper):

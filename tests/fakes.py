@@ -190,6 +190,14 @@ class Continuous(Catch):
         self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
 
 
+class Heat(Catch):
+    """Catch that shows a grid of temperatures: neither an image nor a vector."""
+
+    def __init__(self):
+        super().__init__()
+        self.observation_space = spaces.Box(0.0, 1.0, (self.size, self.size), np.float32)
+
+
 class Forgetful(Catch):
     """Catch that draws from the global generator: its seed does not bring it back."""
 
@@ -242,7 +250,7 @@ def echo(there, back):
         back.put(there.get())
 
 
-for environment in (Chain, Delayed, Catch, Continuous, Forgetful):
+for environment in (Chain, Delayed, Catch, Continuous, Heat, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
 for how in ("raise", "hang", "die"):
     gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how})

@@ -112,6 +112,11 @@ def test_the_tables_in_the_documents_are_made_of_the_files(name, document, marke
     assert f"<!-- {marker} -->\n{chapter09.stamped_table(name, write)}\n<!-- /{marker} -->" in text
 
 
+def test_the_ladder_in_the_documents_is_that_of_the_scripts():
+    table = lab.table(ladder.HEADER, [(f"`{row[0]}`", *row[1:]) for row in ladder.rows()])
+    assert f"<!-- ladder -->\n{table}\n<!-- /ladder -->" in (lab.PROJECT / "docs/chapter09.md").read_text()
+
+
 @pytest.mark.parametrize(("marker", "write"), [("curves", chapter09.solve_table), ("rates", curve.rates)])
 def test_the_tables_of_curves_are_made_of_the_kept_ones(marker, write):
     text = (lab.PROJECT / chapter09.CHAPTER).read_text()
@@ -195,7 +200,10 @@ def test_the_interval_of_a_mean_over_seeds():
 
 
 def test_every_extension_is_rainbow_without_the_others():
+    source = (lab.PROJECT / "chapter08" / "08_dqn_rainbow.py").read_text()
+    assert f"PARTS = {chapter08.PARTS}".replace("'", '"') in source
     assert chapter08.LEARNT["rainbow"] == chapter08.PARTS
     assert chapter08.LEARNT["basic"] == ()
     assert {part for parts in chapter08.LEARNT.values() for part in parts} == set(chapter08.PARTS)
+    assert chapter08.BARE.count("--without") == 6
     assert [(lab.PROJECT / f"{script}.py").exists() for script in chapter08.SCRIPTS] == [True] * 8

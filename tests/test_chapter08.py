@@ -1,5 +1,6 @@
 """What each extension learns from a batch, and that each of them learns."""
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -12,13 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from lib import common, losses
+from lib import checkpoint, common, losses, replay, runs
 from lib.dqn_extra import ExtendedDQN
 from lib.replay import Batch
 
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
-PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
 
 
 def load(name):
@@ -26,6 +26,9 @@ def load(name):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+PARTS = load("08_dqn_rainbow").PARTS
 
 
 class Table(nn.Module):
@@ -154,14 +157,15 @@ def test_no_gradient_goes_through_the_target(networks, double):
     each, _ = load("08_dqn_rainbow").calc_losses(random_batch(), net, target, double)
     each.mean().backward()
     assert all(parameter.grad is None for parameter in target.parameters())
-    # Nor through the learning network where it only chooses: of terminated transitions alone, it is the same.
-    found = [parameter.grad.clone() for parameter in net.parameters()]
-    batch = random_batch()
-    batch.next_states = batch.next_states.requires_grad_()
-    net.zero_grad()
-    load("08_dqn_rainbow").calc_losses(batch, net, target, double)[0].mean().backward()
-    assert batch.next_states.grad is None
-    assert all(torch.equal(parameter.grad, old) for parameter, old in zip(net.parameters(), found, strict=True))
+
+
+def test_what_follows_a_terminated_episode_means_nothing(networks):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    batch, rainbow = random_batch(), load("08_dqn_rainbow")
+    batch.discounts = torch.zeros(len(batch))
+    expected, _ = rainbow.calc_losses(batch, net, target, double=True)
+    batch.next_states = 100.0 * torch.rand_like(batch.next_states)
+    assert torch.equal(rainbow.calc_losses(batch, net, target, double=True)[0], expected)
 
 
 FIELDS = ("replay_initial=200", "replay_size=2000", "epsilon_frames=1000", "learning_rate=0.001", "target_net_sync=50")
@@ -185,8 +189,7 @@ def chain(tmp_path_factory):
         runs_dir = tmp_path_factory.mktemp(name)
         command = [sys.executable, str(script), *CHAIN, *options, "--runs-dir", str(runs_dir)]
         process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
-        results = [json.loads(path.read_text()) for path in runs_dir.glob("*/result.json")]
-        return process, results
+        return process, [path.parent for path in runs_dir.glob("*/result.json")]
 
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(RUNS, pool.map(run, RUNS), strict=True))
@@ -194,9 +197,52 @@ def chain(tmp_path_factory):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_extension_solves_the_chain_and_rainbow_runs_without_each_part(chain, name):
-    process, results = chain[name]
+    process, runs = chain[name]
     assert process.returncode == 0, process.stderr
-    assert [result["stopped"] for result in results] == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
+    stopped = [json.loads((run / "result.json").read_text())["stopped"] for run in runs]
+    assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
+
+
+def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
+    def has(name):
+        [run] = chain[name][1]
+        content = checkpoint.newest(run / "checkpoints")
+        net, ring = content["net"], content["replay"]
+        epsilon = json.loads((run / "params.json").read_text())["hyperparameters"]["epsilon_start"]
+        assert ("advantage.0.weight_sigma" in net) == (epsilon == 0.0)
+        return {
+            "dueling": "value.0.bias_mean" in net or "value.0.bias" in net,
+            "noisy": epsilon == 0.0,
+            "prioritised": len(ring["weights"].unique()) > 2,
+            "distributional": "support" in net,
+        }
+
+    parts = ("dueling", "noisy", "prioritised", "distributional")
+    for part in PARTS:
+        assert has(f"without-{part}") == {other: other != part for other in parts}
+    assert has("without-all") == dict.fromkeys(parts, False)
+
+
+def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch, tmp_path):
+    rainbow = load("08_dqn_rainbow")
+    seen = {}
+
+    def spy(batch, net, tgt_net, double):
+        seen["double"] = double
+        raise StopIteration
+
+    make = replay.PrioritisedRing.of
+    monkeypatch.setattr(rainbow, "calc_losses", spy)
+    monkeypatch.setattr(
+        replay.PrioritisedRing, "of", lambda *args, **options: seen.update(options) or make(*args, **options)
+    )
+    monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
+    params = dataclasses.replace(common.HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
+    for without, n_step, double in (([], 5, True), (["n_step"], 1, True), (["double"], 5, False)):
+        knobs = {"without": without, "n_step": 5, "envs": 2}
+        with pytest.raises(StopIteration):
+            rainbow.train(params, runs.RunOptions(runs_dir=tmp_path, knobs=knobs))
+        assert (seen["n_step"], seen["double"]) == (n_step, double)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +251,7 @@ def test_every_extension_solves_the_chain_and_rainbow_runs_without_each_part(cha
         ("02_dqn_n_steps", ["-n", "0"], "argument -n: 0 is below 1"),
         ("05_dqn_prio_replay", ["--alpha", "1.5"], "alpha is 1.5; it has to be between 0 and 1"),
         ("05_dqn_prio_replay", ["--beta", "-1"], "beta is -1; it has to be between 0 and 1"),
-        ("05_dqn_prio_replay", ["--beta-batches", "0"], "beta_batches is 0; beta rises to 1 within at least 1 batch"),
+        ("05_dqn_prio_replay", ["--beta-steps", "0"], "beta_steps is 0; beta rises to 1 within at least 1 step"),
         ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be at least 2"),
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),

@@ -53,7 +53,7 @@ def test_first_values_are_the_papers():
 
 def test_factorised_noise_is_that_of_the_weights_put_together():
     layer, features = NoisyLinear(6, 3), torch.rand(4, 6)
-    weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise, layer._input_noise)
+    weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise, layer._noise)
     bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
     assert torch.allclose(layer(features), features @ weight.T + bias, atol=1e-6)
 
@@ -61,7 +61,7 @@ def test_factorised_noise_is_that_of_the_weights_put_together():
 def test_factorised_noise_has_the_moments_of_its_equation():
     # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
     layer = NoisyLinear(300, 200)
-    drawn = torch.stack([torch.outer(layer._bias_noise, layer._input_noise) for _ in range(20) if not layer.resample()])
+    drawn = torch.stack([torch.outer(layer._bias_noise, layer._noise) for _ in range(20) if not layer.resample()])
     assert abs(drawn.mean()) < 0.02
     assert drawn.square().mean().item() == pytest.approx(2 / math.pi, rel=0.05)
 
@@ -73,6 +73,17 @@ def test_means_and_spreads_are_learnt(noise):
     assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
 
 
+@pytest.mark.parametrize("noise", NOISES)
+def test_noise_may_be_drawn_before_the_gradient_of_the_last_is_there(noise):
+    layer, features = NoisyLinear(6, 3, noise), torch.rand(4, 6)
+    [expected] = torch.autograd.grad(layer(features).sum(), layer.weight_sigma)
+    before = layer(features)
+    layer.resample()
+    after = layer(features)
+    [found] = torch.autograd.grad(before.sum() + 0.0 * after.sum(), layer.weight_sigma)
+    assert torch.equal(found, expected)
+
+
 def test_the_ratio_of_signal_and_noise_by_hand():
     layer = NoisyLinear(2, 1)
     with torch.no_grad():
@@ -81,6 +92,7 @@ def test_the_ratio_of_signal_and_noise_by_hand():
     assert layer.signal_to_noise() == pytest.approx(math.sqrt(12.5))
     net = ExtendedDQN((3,), 2, noise="factorised")
     assert list(net.signal_to_noise()) == ["snr_1", "snr_2"]
+    assert net.signal_to_noise()["snr_2"]() == net.advantage[2].signal_to_noise()
     assert ExtendedDQN((3,), 2).signal_to_noise() == {}
 
 

@@ -91,6 +91,7 @@ def test_the_gradient_of_the_divergence_is_that_of_the_cross_entropy():
         ((-1.0, 1.0, 1), "atoms is 1; it has to be at least 2"),
         ((2.0, 2.0, 51), "v_min is 2 and v_max 2; v_min has to be below v_max"),
         ((0.0, float("nan"), 51), "v_min has to be below v_max"),
+        ((0.0, float("inf"), 51), "v_min is 0 and v_max inf; v_min has to be below v_max, both finite"),
     ],
 )
 def test_a_support_that_is_none_is_refused(given, message):

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -110,9 +111,24 @@ def test_states_have_their_frames_last_and_are_contiguous():
     assert np.array_equal(batch.next_states[1], np.moveaxis(frames[7:11, 0], 0, -1))
 
 
-@settings(max_examples=50, deadline=None)
-@given(size=st.integers(1, 40), data=st.data())
-def test_the_sum_tree_is_a_running_sum(size, data):
+@contextlib.contextmanager
+def branching(branches):
+    """Sum trees of so many children a node, so that few numbers make many rows."""
+    before, replay.SumTree.BRANCHES = replay.SumTree.BRANCHES, branches
+    try:
+        yield
+    finally:
+        replay.SumTree.BRANCHES = before
+
+
+@settings(max_examples=80, deadline=None)
+@given(size=st.integers(1, 40), branches=st.sampled_from([2, 3, 4, 128]), data=st.data())
+def test_the_sum_tree_is_a_running_sum(size, branches, data):
+    with branching(branches):
+        check_running_sum(size, data)
+
+
+def check_running_sum(size, data):
     tree, numbers = replay.SumTree(size), np.zeros(size)
     for _ in range(5):
         indices = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True)))
@@ -126,22 +142,36 @@ def test_the_sum_tree_is_a_running_sum(size, data):
             assert tree.find(targets).tolist() == expected.tolist()
 
 
-def test_rounding_never_leads_to_an_empty_place():
+def test_a_tree_of_three_rows_finds_what_a_running_sum_does():
+    rng = np.random.default_rng(0)
+    tree, numbers = replay.SumTree(20_000), rng.integers(0, 9, 20_000).astype(float)
+    tree[np.arange(20_000)] = numbers
+    changed = rng.integers(0, 20_000, 32)
+    tree[changed] = numbers[changed] = np.arange(32.0)[np.argsort(np.argsort(changed))]
+    assert len(tree._levels) == 3
+    assert tree.total == numbers.sum()
+    targets = rng.integers(0, int(numbers.sum()), 5000) + 0.5
+    assert tree.find(targets).tolist() == np.searchsorted(numbers.cumsum(), targets, side="right").tolist()
+
+
+@pytest.mark.parametrize("branches", [2, 3, 128])
+def test_rounding_never_leads_to_an_empty_place(branches):
     rng = np.random.default_rng(0)
     for _ in range(300):
         numbers = rng.random(16) * (rng.random(16) < 0.4)
         if not numbers.any():
             continue
-        tree = replay.SumTree(16)
-        tree[np.arange(16)] = numbers
-        edges = np.concatenate([numbers.cumsum(), [tree.total]])
-        targets = np.concatenate([np.nextafter(edges, 0), edges[edges < tree.total]])
-        assert (numbers[tree.find(targets[targets >= 0])] > 0).all()
+        with branching(branches):
+            tree = replay.SumTree(16)
+            tree[np.arange(16)] = numbers
+            edges = np.concatenate([numbers.cumsum(), [tree.total]])
+            targets = np.concatenate([np.nextafter(edges, 0), edges[edges < tree.total]])
+            assert (numbers[tree.find(targets[targets >= 0])] > 0).all()
 
 
-def proportional(beta_batches=10**9):
+def proportional(beta_steps=10**9):
     """A ring of 8 drawable steps with the chances 1, 2, 3, 4, 1, 1, 1, 1 of 14."""
-    ring = replay.PrioritisedRing(10, 1, (1,), 1, alpha=0.5, beta=0.4, beta_batches=beta_batches, seed=3)
+    ring = replay.PrioritisedRing(10, 1, (1,), 1, alpha=0.5, beta=0.4, beta_steps=beta_steps, seed=3)
     nothing = np.zeros(1, bool)
     for step in range(9):
         ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
@@ -170,15 +200,25 @@ def test_a_batch_is_stratified():
         assert counts[4] + counts[5] == counts[6] + counts[7] == 1
 
 
-def test_weights_undo_the_priorities_more_and_more():
-    ring = proportional(beta_batches=10)
-    for number in range(13):
-        beta = min(1.0, 0.4 + 0.06 * number)
-        assert ring.beta == pytest.approx(beta)
+def test_weights_undo_the_priorities():
+    ring = proportional()
+    for _ in range(5):
         batch = ring.sample(8)
-        expected = (8 * CHANCES) ** -beta
+        expected = (8 * CHANCES) ** -0.4
         expected = expected[batch.indices] / expected[batch.indices].max()
         assert batch.weights.tolist() == pytest.approx(expected.tolist(), rel=1e-5)
+
+
+def test_they_do_so_more_and_more_by_agent_steps_from_the_first_batch_on():
+    ring, _ = rings_of(lambda *options, **more: replay.PrioritisedRing(*options, beta_steps=20, **more), 9, 2, 1)
+    steps = list(steps_of(np.random.default_rng(0), 2, 30))
+    for step in steps[:10]:
+        ring.add(*step)
+    assert ring.beta == 0.4
+    for number, step in enumerate(steps[10:]):
+        ring.sample(4)
+        assert ring.beta == pytest.approx(min(1.0, 0.4 + 0.6 * 2 * number / 20))
+        ring.add(*step)
 
 
 def test_a_new_step_has_the_highest_priority_so_far():
@@ -194,7 +234,7 @@ def test_a_new_step_has_the_highest_priority_so_far():
         ({"alpha": -0.1}, r"alpha is -0\.1; it has to be between 0 and 1"),
         ({"alpha": float("nan")}, "alpha is nan; it has to be between 0 and 1"),
         ({"beta": 1.5}, r"beta is 1\.5; it has to be between 0 and 1"),
-        ({"beta_batches": 0}, "beta_batches is 0; beta rises to 1 within at least 1 batch"),
+        ({"beta_steps": 0}, "beta_steps is 0; beta rises to 1 within at least 1 step"),
         ({"n_step": 0}, "n_step is 0; it has to be at least 1"),
     ],
 )
@@ -208,7 +248,10 @@ def test_a_batch_larger_than_the_ring_is_refused(kind):
     ring, _ = rings_of(kind, 9, 2, 2)
     for step in steps_of(np.random.default_rng(1), 2, 30):
         ring.add(*step)
-    with pytest.raises(UsageError, match="a batch of 19 cannot be drawn from 18 steps; give a smaller batch_size"):
+    with pytest.raises(
+        UsageError,
+        match="a batch of 19 cannot be drawn from 18 steps; batch_size, times the environments, has to be at most that",
+    ):
         ring.sample(19)
     assert len(ring.sample(18)) == 18
 

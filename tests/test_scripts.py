@@ -437,8 +437,11 @@ def test_a_run_in_use_is_refused(tmp_path):
     assert f"in use by process {process.pid}" in second.stderr
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path):
-    process = run(BASELINE, *CATCH, "--set", "learning_rate=1e30", "--quiet", "--runs-dir", tmp_path)
+@pytest.mark.parametrize(
+    "script", [BASELINE, *map(Path, ("chapter08/05_dqn_prio_replay.py", "chapter08/08_dqn_rainbow.py"))]
+)
+def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path, script):
+    process = run(script, *CATCH, "--set", "learning_rate=1e30", "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
     assert "loss not finite" in process.stdout
     net = checkpoint.newest(folder(tmp_path) / "checkpoints")["net"]

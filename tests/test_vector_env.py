@@ -146,6 +146,7 @@ def test_images_of_any_other_environment_are_made_as_the_plain_stack_makes_them(
     ("env_id", "vectors", "message"),
     [
         ("CartPole-v1", False, "needs images"),
+        ("fakes:Heat-v0", True, "needs images"),
         ("fakes:Continuous-v0", True, r"it has to be Discrete\(n\) counted from 0"),
         ("Taxi-v4", True, "it has to be a Box"),
     ],

@@ -1,15 +1,16 @@
-"""The projection of Bellemare et al. (2017), algorithm 1, an atom at a time, in plain Python numbers."""
+"""The projection of Bellemare et al. (2017), algorithm 1, an atom at a time, in fractions: nothing is rounded."""
 
 import math
+from fractions import Fraction
 
 
 def project(next_probs, total, discount, v_min, v_max):
-    """`next_probs` is a list of probabilities of returns evenly from v_min to v_max."""
+    """`next_probs` is a list of probabilities of returns evenly from v_min to v_max, whole numbers."""
     atoms = len(next_probs)
-    step = (v_max - v_min) / (atoms - 1)
-    projected = [0.0] * atoms
-    for atom, probability in enumerate(next_probs):
-        moved = min(v_max, max(v_min, total + discount * (v_min + atom * step)))
+    step = Fraction(v_max - v_min, atoms - 1)
+    projected = [Fraction(0)] * atoms
+    for atom, probability in enumerate(map(Fraction, next_probs)):
+        moved = min(v_max, max(v_min, Fraction(total) + Fraction(discount) * (v_min + atom * step)))
         place = (moved - v_min) / step
         below, above = math.floor(place), math.ceil(place)
         if below == above:
@@ -17,4 +18,4 @@ def project(next_probs, total, discount, v_min, v_max):
         else:
             projected[below] += probability * (above - place)
             projected[above] += probability * (place - below)
-    return projected
+    return [float(probability) for probability in projected]
