@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from lib import checkpoint, common, losses, replay, runs
@@ -201,6 +202,14 @@ def test_every_extension_solves_the_chain_and_rainbow_runs_without_each_part(cha
     assert process.returncode == 0, process.stderr
     stopped = [json.loads((run / "result.json").read_text())["stopped"] for run in runs]
     assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
+
+
+def test_signal_to_noise_is_written_for_each_noisy_layer(chain):
+    [run] = chain["04_dqn_noisy_net"][1]
+    accumulator = EventAccumulator(str(run))
+    accumulator.Reload()
+    assert {"train/snr_1", "train/snr_2"} <= set(accumulator.Tags()["scalars"])
+    assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # as they begin
 
 
 def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):

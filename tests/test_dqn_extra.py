@@ -123,6 +123,7 @@ def test_in_a_dueling_network_the_mean_over_the_actions_is_the_states_value():
     net = ExtendedDQN((3,), 4, dueling=True)
     states = torch.rand(5, 3)
     assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)
+    assert torch.allclose(net(states).diff(dim=1), net.advantage(net.conv(states)).diff(dim=1), atol=1e-6)
 
 
 def test_a_distribution_sums_to_one_and_its_mean_is_the_value():
