@@ -39,11 +39,15 @@ CATCH = ("--env-id", "fakes:Catch-v0", "--set", "replay_initial=700", "--set", "
 ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps an iteration
 
 
-def start(script, *options, **kwargs):
+# For scripts two at a time, or that are compared with these to the last bit.
+ONE_THREAD = ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
+
+
+def start(script, *options, env=ENVIRONMENT, **kwargs):
     return subprocess.Popen(
         [f"./{script.name}", *map(str, options)],
         cwd=PROJECT / script.parent,
-        env=ENVIRONMENT,
+        env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -51,8 +55,8 @@ def start(script, *options, **kwargs):
     )
 
 
-def run(script, *options):
-    process = start(script, *options)
+def run(script, *options, env=ENVIRONMENT):
+    process = start(script, *options, env=env)
     stdout, stderr = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
@@ -101,7 +105,8 @@ def catch(tmp_path_factory):
 
     def short(script):
         runs_dir = tmp_path_factory.mktemp(script.stem)
-        process = run(script, *CATCH, *ROUNDS, *KNOBS.get(script.stem, ()), "--seed", 3, "--runs-dir", runs_dir)
+        options = (*CATCH, *ROUNDS, *KNOBS.get(script.stem, ()), "--seed", 3, "--runs-dir", runs_dir)
+        process = run(script, *options, env=ONE_THREAD)
         return process, folder(runs_dir)
 
     with ThreadPoolExecutor(2) as pool:
@@ -135,7 +140,7 @@ def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
 
 def test_returns_of_one_step_are_the_basic_ones(catch, tmp_path):
     basic, n_steps = Path("chapter08/01_dqn_basic.py"), Path("chapter08/02_dqn_n_steps.py")
-    run(n_steps, *CATCH, *ROUNDS, "--seed", 3, "-n", 1, "--quiet", "--runs-dir", tmp_path)
+    run(n_steps, *CATCH, *ROUNDS, "--seed", 3, "-n", 1, "--quiet", "--runs-dir", tmp_path, env=ONE_THREAD)
     assert differences(checkpoint_of(catch[basic][1]), checkpoint_of(folder(tmp_path))) == []
     assert differences(checkpoint_of(catch[basic][1]), checkpoint_of(catch[n_steps][1])) != []
 
