@@ -48,6 +48,7 @@ EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?\s*(-?[\d.]+)")
 WINDOW, GOAL = 100, float(time_to_solve.GOAL)
 COLUMNS = ("peer", "version", "seed", "stopped", "seconds", "steps", "episodes", "mean_100", "emulator")
 OWN = "distributed/01_ppo"
+PICTURE = "![Mean return of the last 100 episodes against seconds, ours and the peers'](pictures/peers.png)"
 
 
 def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None) -> None:
@@ -256,8 +257,8 @@ def main() -> None:
     args = parser.parse_args()
     if not args.tables:
         measure(args.peers, args.seeds, args.time_limit, args.cleanrl)
-    lab.put(time_to_solve.PAGE, "peers", table())
     draw()
+    lab.put(time_to_solve.PAGE, "peers", f"{PICTURE}\n\n{table()}")
 
 
 if __name__ == "__main__":
