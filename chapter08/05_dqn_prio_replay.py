@@ -6,7 +6,7 @@ Parent  01_dqn_basic.py, and its replay
 Keeps   changes the task: not the game, but how often a transition is learnt from
 Paper   Schaul et al., Prioritized experience replay, 2016, https://arxiv.org/abs/1511.05952
 Run     ./05_dqn_prio_replay.py --cuda --alpha 0.6 --beta 0.4
-Read    lib/replay.py, from SumTree on
+Read    lib/sum_tree.py, then PrioritisedRing in lib/replay.py
 """
 
 from pathlib import Path

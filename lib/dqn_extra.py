@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib import losses
-from lib.dqn_model import HIDDEN, trunk
+from lib.dqn_model import Trunk
 from lib.errors import UsageError
 
 FACTORISED, INDEPENDENT = "factorised", "independent"
@@ -80,16 +80,15 @@ class NoisyLinear(nn.Module):
 
 
 class ExtendedDQN(nn.Module):
-    """The network of Mnih et al. (2015) with any of the extensions.
+    """The network of Mnih et al., any of the extensions on top of it.
 
     Args:
-        input_shape: of a state, see dqn_model.trunk.
+        input_shape, dtype, network: see dqn_model.Trunk.
         n_actions: how many actions there are.
         dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
         noise: of the linear layers, see NoisyLinear; None for none. While training, every forward pass draws it anew.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
-        dtype: what it calculates in where states are images; its weights are float32.
     """
 
     support: torch.Tensor | None
@@ -103,19 +102,18 @@ class ExtendedDQN(nn.Module):
         noise: str | None = None,
         support: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
+        network: int = 2015,
     ):
         super().__init__()
-        images = len(input_shape) == 3
-        self.dtype = dtype if images else torch.float32
-        self.scale = 255.0 if images else 1.0
         self.n_actions = n_actions
         self.atoms = 1 if support is None else len(support)
         self.register_buffer("support", support)
-        self.conv, features = trunk(input_shape)
+        self.conv = Trunk(input_shape, dtype, network)
+        features, hidden = self.conv.features, self.conv.hidden
         linear = nn.Linear if noise is None else partial(NoisyLinear, noise=noise)
 
         def stream(outputs: int) -> nn.Sequential:
-            return nn.Sequential(linear(features, HIDDEN), nn.ReLU(), linear(HIDDEN, outputs))
+            return nn.Sequential(linear(features, hidden), nn.ReLU(), linear(hidden, outputs))
 
         self.advantage = stream(n_actions * self.atoms)
         self.value = stream(self.atoms) if dueling else None
@@ -125,7 +123,7 @@ class ExtendedDQN(nn.Module):
         """Action values.
 
         Args:
-            states: (batch, *input_shape); of images uint8 0 .. 255, or any float type of the same range.
+            states: (batch, *input_shape), see dqn_model.Trunk.
 
         Returns:
             (batch, n_actions) float32.
@@ -149,8 +147,8 @@ class ExtendedDQN(nn.Module):
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:
         if self.training:
             self.resample()
-        with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            features = self.conv(states.to(self.dtype) / self.scale)
+        with self.conv.autocast(states.device):
+            features = self.conv(states)
             outputs = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
             value = None if self.value is None else self.value(features)
         outputs = outputs.float()  # small differences between actions are lost if they are added up in less

@@ -1,67 +1,99 @@
 """The network of Mnih et al. (2015), "Human-level control through deep reinforcement learning"."""
 
 import math
+from contextlib import AbstractContextManager
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-HIDDEN = 512  # units between what is seen and the values
+
+class Layers(NamedTuple):
+    """What a network sees with: filters, their size and their stride, by convolution; and its fully connected units."""
+
+    convolutions: tuple[tuple[int, int, int], ...]
+    hidden: int
 
 
-def trunk(input_shape: tuple[int, ...]) -> tuple[nn.Sequential, int]:
-    """The layers that see: the paper's three convolutions for images, one of 128 units for all else.
+NETWORKS = {  # by the year of the paper by Mnih et al.
+    2013: Layers(((16, 8, 4), (32, 4, 2)), 256),
+    2015: Layers(((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512),
+}
+
+
+class Trunk(nn.Sequential):
+    """The layers that see: a paper's convolutions for images, one layer of 128 units for all else.
 
     Args:
         input_shape: of a state: (channels, height, width), height and width of at least 36; or of numbers, (n,).
+        dtype: what is calculated in where states are images; the weights are float32.
+        network: the paper, a key of NETWORKS.
 
-    Returns:
-        The layers, and how many numbers come out of them.
+    Attributes:
+        features: how many numbers come out.
+        hidden: units between them and the values.
 
     Raises:
         ValueError: the shape is neither.
     """
-    if len(input_shape) == 1:
-        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU()), 128
-    if len(input_shape) != 3 or min(input_shape[1:]) < 36:
-        raise ValueError(f"input_shape is {input_shape}; it has to be (channels, >= 36, >= 36), or (numbers,)")
-    layers = nn.Sequential(
-        nn.Conv2d(input_shape[0], 32, kernel_size=8, stride=4),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, kernel_size=4, stride=2),
-        nn.ReLU(),
-        nn.Conv2d(64, 64, kernel_size=3, stride=1),
-        nn.ReLU(),
-        nn.Flatten(),
-    )
-    with torch.no_grad():
-        return layers, layers(torch.zeros(1, *input_shape)).shape[1]
+
+    def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32, network: int = 2015):
+        convolutions, hidden = NETWORKS[network]
+        if len(input_shape) == 1:
+            super().__init__(nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU())
+            self.dtype, self.scale, self.features = torch.float32, 1.0, 128
+        elif len(input_shape) == 3 and min(input_shape[1:]) >= 36:
+            layers: list[nn.Module] = []
+            channels = input_shape[0]
+            for filters, size, stride in convolutions:
+                layers += [nn.Conv2d(channels, filters, size, stride), nn.ReLU()]
+                channels = filters
+            super().__init__(*layers, nn.Flatten())
+            self.dtype, self.scale = dtype, 255.0
+            with torch.no_grad():
+                self.features = super().forward(torch.zeros(1, *input_shape)).shape[1]
+        else:
+            raise ValueError(f"input_shape is {input_shape}; it has to be (channels, >= 36, >= 36), or (numbers,)")
+        self.hidden = hidden
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Features.
+
+        Args:
+            states: (batch, *input_shape); of images uint8 0 .. 255, or any float type of the same range.
+
+        Returns:
+            (batch, features).
+        """
+        return super().forward(states.to(self.dtype) / self.scale)
+
+    def autocast(self, device: torch.device) -> AbstractContextManager:
+        """Within it this and the layers after it calculate in dtype."""
+        return torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32)
 
 
 class DQN(nn.Module):
     """Three convolutions and two fully connected layers, from stacked frames to one value an action.
 
     Args:
-        input_shape: of a state, see trunk.
+        input_shape, dtype: see Trunk.
         n_actions: how many actions there are.
-        dtype: what it calculates in where states are images; its weights are float32.
     """
 
     def __init__(self, input_shape: tuple[int, ...], n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__()
-        images = len(input_shape) == 3
-        self.dtype = dtype if images else torch.float32
-        self.scale = 255.0 if images else 1.0
-        self.conv, features = trunk(input_shape)
-        self.fc = nn.Sequential(nn.Linear(features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_actions))
+        self.conv = Trunk(input_shape, dtype)
+        features, hidden = self.conv.features, self.conv.hidden
+        self.fc = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, n_actions))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Action values.
 
         Args:
-            states: (batch, *input_shape); of images uint8 0 .. 255, or any float type of the same range.
+            states: (batch, *input_shape), see Trunk.
 
         Returns:
             (batch, n_actions) float32.
         """
-        with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            return self.fc(self.conv(states.to(self.dtype) / self.scale)).float()
+        with self.conv.autocast(states.device):
+            return self.fc(self.conv(states)).float()

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import memory, replay
+from lib import memory, replay, sum_tree
 from lib.errors import UsageError
 from oracles.ring import ListOfSteps
 
@@ -114,11 +114,11 @@ def test_states_have_their_frames_last_and_are_contiguous():
 @contextlib.contextmanager
 def branching(branches):
     """Sum trees of so many children a node, so that few numbers make many rows."""
-    before, replay.SumTree.BRANCHES = replay.SumTree.BRANCHES, branches
+    before, sum_tree.SumTree.BRANCHES = sum_tree.SumTree.BRANCHES, branches
     try:
         yield
     finally:
-        replay.SumTree.BRANCHES = before
+        sum_tree.SumTree.BRANCHES = before
 
 
 @settings(max_examples=80, deadline=None)
@@ -129,7 +129,7 @@ def test_the_sum_tree_is_a_running_sum(size, branches, data):
 
 
 def check_running_sum(size, data):
-    tree, numbers = replay.SumTree(size), np.zeros(size)
+    tree, numbers = sum_tree.SumTree(size), np.zeros(size)
     for _ in range(5):
         indices = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True)))
         values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(indices), max_size=len(indices))), float)
@@ -144,7 +144,7 @@ def check_running_sum(size, data):
 
 def test_a_tree_of_three_rows_finds_what_a_running_sum_does():
     rng = np.random.default_rng(0)
-    tree, numbers = replay.SumTree(20_000), rng.integers(0, 9, 20_000).astype(float)
+    tree, numbers = sum_tree.SumTree(20_000), rng.integers(0, 9, 20_000).astype(float)
     tree[np.arange(20_000)] = numbers
     changed = rng.integers(0, 20_000, 32)
     tree[changed] = numbers[changed] = np.arange(32.0)[np.argsort(np.argsort(changed))]
@@ -162,7 +162,7 @@ def test_rounding_never_leads_to_an_empty_place(branches):
         if not numbers.any():
             continue
         with branching(branches):
-            tree = replay.SumTree(16)
+            tree = sum_tree.SumTree(16)
             tree[np.arange(16)] = numbers
             edges = np.concatenate([numbers.cumsum(), [tree.total]])
             targets = np.concatenate([np.nextafter(edges, 0), edges[edges < tree.total]])

@@ -33,6 +33,7 @@ LEAVES = {
         "replay",
         "shared",
         "stream",
+        "sum_tree",
         "timing",
         "vector_env",
     )
