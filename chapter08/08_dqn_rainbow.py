@@ -43,11 +43,7 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs, vectors=True)
     shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
     support = losses.support(-10.0, 10.0, 51) if distributional else None
-    more = {
-        "noise": "factorised" if noisy else None,
-        "dtype": precision.fast_dtype(args.device),
-        "network": args.network,
-    }
+    more = {"noise": "factorised" if noisy else None, "dtype": precision.fast_dtype(args.device)}
     net = dqn_extra.ExtendedDQN(shape, n_actions, dueling=dueling, support=support, **more).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
@@ -89,5 +85,4 @@ if __name__ == "__main__":
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
     parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps, with n_step")
     parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
-    parser.add_argument("--network", type=int, choices=(2013, 2015), default=2015, help="of which paper's size")
     options.main(train, parser, NAME)

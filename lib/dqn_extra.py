@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib import losses
-from lib.dqn_model import Trunk
+from lib.dqn_model import HIDDEN, Trunk
 from lib.errors import UsageError
 
 FACTORISED, INDEPENDENT = "factorised", "independent"
@@ -80,10 +80,10 @@ class NoisyLinear(nn.Module):
 
 
 class ExtendedDQN(nn.Module):
-    """The network of Mnih et al., any of the extensions on top of it.
+    """The network of Mnih et al. (2015), any of the extensions on top of it.
 
     Args:
-        input_shape, dtype, network: see dqn_model.Trunk.
+        input_shape, dtype: see dqn_model.Trunk.
         n_actions: how many actions there are.
         dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
@@ -102,18 +102,16 @@ class ExtendedDQN(nn.Module):
         noise: str | None = None,
         support: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
-        network: int = 2015,
     ):
         super().__init__()
         self.n_actions = n_actions
         self.atoms = 1 if support is None else len(support)
         self.register_buffer("support", support)
-        self.conv = Trunk(input_shape, dtype, network)
-        features, hidden = self.conv.features, self.conv.hidden
+        self.conv = Trunk(input_shape, dtype)
         linear = nn.Linear if noise is None else partial(NoisyLinear, noise=noise)
 
         def stream(outputs: int) -> nn.Sequential:
-            return nn.Sequential(linear(features, hidden), nn.ReLU(), linear(hidden, outputs))
+            return nn.Sequential(linear(self.conv.features, HIDDEN), nn.ReLU(), linear(HIDDEN, outputs))
 
         self.advantage = stream(n_actions * self.atoms)
         self.value = stream(self.atoms) if dueling else None
