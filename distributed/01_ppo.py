@@ -6,7 +6,7 @@ Parent  none: it is the root of this chapter
 Keeps   nothing: it is the root
 Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347
 Run     ./01_ppo.py --cuda
-Read    lib/ppo.py and lib/ppo_model.py, then lib/stream.py
+Read    lib/ppo, the model, the sampler, the trainer, then lib/stream.py
 """
 
 from pathlib import Path

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-
 HIDDEN = 512  # units between what is seen and the values
 
 

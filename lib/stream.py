@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from lib.atari_wrappers import FRAME_SKIP
 from lib.experience import Episode, episode_seed, pack_episodes, unpack_episodes
 from lib.timing import Stopwatch, since_process_start
+from lib.vector_env import derived_seeds
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +31,24 @@ class Step(NamedTuple):
     final_states: np.ndarray
 
 
+class Part(NamedTuple):
+    """Which of a run's environments are stepped here, where others are stepped elsewhere.
+
+    Attributes:
+        first: the number of the first one.
+        num_envs: how many.
+        of: how many there are in all.
+    """
+
+    first: int
+    num_envs: int
+    of: int
+
+    @property
+    def numbers(self) -> range:
+        return range(self.first, self.first + self.num_envs)
+
+
 class Stream:
     """Steps of environments, which can be stopped and gone on with bit for bit.
 
@@ -39,10 +58,11 @@ class Stream:
     Args:
         envs: of make_vector_env.
         seed: what the environments' seeds are derived from.
+        part: which of the run's environments they are; None for all.
 
     Attributes:
         states: (num_envs, ...) as they are now.
-        steps_done: agent steps so far, over all environments.
+        steps_done: agent steps so far, over all environments that are stepped here.
         clock: seconds spent in "environment".
         frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
         on_step: called with the agent steps of a step of all environments; None for nothing.
@@ -50,9 +70,10 @@ class Stream:
 
     RESTART = 500_000
 
-    def __init__(self, envs: VectorEnv, seed: int = 0):
+    def __init__(self, envs: VectorEnv, seed: int = 0, part: Part | None = None):
         self.envs = envs
         self.seed = seed
+        self.part = part or Part(0, envs.num_envs, envs.num_envs)
         self.states: np.ndarray = np.zeros(0)
         self.steps_done = 0
         self.clock = Stopwatch()
@@ -85,7 +106,7 @@ class Stream:
             total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start()))
         truncated = truncated & ~terminated
-        if self.steps_done - self._began >= self.RESTART:
+        if self._of_all(self.steps_done - self._began) >= self.RESTART:
             goes_on = ~(terminated | truncated)
             final_states = final_states.copy()
             final_states[goes_on] = self.states[goes_on]
@@ -95,8 +116,14 @@ class Stream:
 
     def _begin(self, step: int) -> None:
         with self.clock("environment"):
-            self.states, _ = self.envs.reset(seed=episode_seed(self.seed, 0, step))
+            seeds = derived_seeds(episode_seed(self.seed, 0, self._of_all(step)), self.part.of)
+            own = [int(seeds[number]) for number in self.part.numbers]
+            self.states, _ = self.envs.reset(seed=own)  # type: ignore[arg-type] # gymnasium's own take a list too
         self._began, self._taken = step, []
+
+    def _of_all(self, steps: int) -> int:
+        """Agent steps of all the run's environments when those here have made so many."""
+        return steps // self.envs.num_envs * self.part.of
 
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call, oldest first."""

@@ -8,7 +8,7 @@ episode in infos["episode"]; infos["_episode"] says of which environments they a
     states, rewards, terminations, truncations, infos = envs.step(actions)
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ale_py
@@ -120,14 +120,15 @@ class NativeAtari(VectorWrapper):
         self._age = np.zeros(num_envs, np.int64)  # steps since the reset
 
     def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """All environments anew.
 
         Args:
-            seed: what the environments' own seeds are derived from.
+            seed: what the environments' own seeds are derived from; or these themselves, 31 bits each.
         """
-        seeds = None if seed is None else derived_seeds(seed, self.num_envs)
+        seeds = derived_seeds(seed, self.num_envs) if isinstance(seed, int) else seed
+        seeds = None if seeds is None else np.asarray(seeds, np.int64)
         states, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._age[:] = 0
         self._fill(states, self._age)

@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from fakes import Bandit, Chain, Counting
-from lib import experience, ppo, vector_env
+from lib import experience, ppo, stream, vector_env
 from oracles import gae
 
 
@@ -79,7 +79,7 @@ class Fixed:
 
     device = "cpu"
 
-    def __call__(self, states):
+    def __call__(self, states, noise):
         n = len(states)
         return torch.zeros(n, dtype=torch.int64), torch.full((n,), -0.5), self.values(states)
 
@@ -161,6 +161,21 @@ def test_a_resumed_sampler_goes_on_bit_for_bit(monkeypatch, restart):
     assert resumed.steps_done == first.steps_done == 105
 
 
+@pytest.mark.parametrize("restart", [10**6, 24])
+def test_environments_dealt_out_to_several_samplers_are_played_as_by_one(monkeypatch, restart):
+    monkeypatch.setattr(ppo.Sampler, "RESTART", restart)
+    model = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
+
+    def played(first, num_envs):
+        envs = vector_env.make_vector_env("PongNoFrameskip-v4", num_envs)
+        sampler = ppo.Sampler(envs, ppo.Agent(model), steps=5, seed=2, part=stream.Part(first, num_envs, of=4))
+        return [fields(rollout) for _, rollout in zip(range(3), sampler, strict=False)]
+
+    for whole, *parts in zip(played(0, 4), played(0, 1), played(1, 3), strict=True):
+        for together, *apart in zip(whole, *parts, strict=True):
+            assert torch.allclose(together, torch.cat(apart, dim=1), atol=1e-6)  # the same but for rounding
+
+
 def test_environments_begin_anew_when_playing_again_would_take_too_long(monkeypatch):
     monkeypatch.setattr(ppo.Sampler, "RESTART", 12)
     sampler = ppo.Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
@@ -206,7 +221,8 @@ def test_actions_are_drawn_as_often_as_the_policy_says():
     with torch.no_grad():
         model.policy.weight.zero_()
         model.policy.bias.copy_(torch.tensor([0.5, 0.2, 0.3]).log())
-    actions, log_probs, _ = ppo.Agent(model)(torch.zeros(20_000, 2))
+    noise = ppo.Sampler(vectorised(Bandit, 20), ppo.Agent(model), steps=1000)._noise().flatten(0, 1)
+    actions, log_probs, _ = ppo.Agent(model)(torch.zeros(20_000, 2), noise)
     shares = actions.bincount() / len(actions)
     assert shares.tolist() == pytest.approx([0.5, 0.2, 0.3], abs=0.015)
     assert torch.allclose(log_probs.exp(), torch.tensor([0.5, 0.2, 0.3])[actions])
@@ -324,10 +340,9 @@ def test_the_policy_may_move_less_the_nearer_the_goal_is(progress, kl, factor):
 def test_progress_is_how_far_the_newest_episodes_have_come_from_the_first():
     sampler = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
     assert sampler.progress(10.0) == 0.0
-    next(iter(sampler))
-    assert sampler.first_mean == 6.0
+    next(iter(sampler))  # both episodes end with 6
     for newest, goal, progress in ((6.0, 8.0, 0.0), (8.0, 8.0, 0.5), (0.0, 8.0, 0.0), (20.0, 8.0, 1.0), (1.0, None, 0)):
-        sampler.recent.append(newest)
+        sampler.progress.add(newest)
         assert sampler.progress(goal) == progress
     resumed = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
     resumed.load_state_dict(sampler.state_dict())
@@ -335,11 +350,13 @@ def test_progress_is_how_far_the_newest_episodes_have_come_from_the_first():
 
 
 def test_a_goal_that_the_first_episodes_were_beyond_is_reached_or_not_begun():
-    sampler = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
-    next(iter(sampler))
-    assert sampler.progress(5.0) == sampler.progress(6.0) == 1.0
-    sampler.recent.append(-9.0)
-    assert sampler.progress(5.0) == sampler.progress(6.0) == 0.0
+    progress = ppo.Progress(2)
+    progress.add(6.0)
+    assert progress(5.0) == 0.0
+    progress.add(6.0)
+    assert progress(5.0) == progress(6.0) == 1.0
+    progress.add(-9.0)
+    assert progress(5.0) == progress(6.0) == 0.0
 
 
 def test_states_of_double_precision_are_learnt_from():
@@ -354,9 +371,9 @@ def test_torch_acts_in_one_thread_and_learns_in_as_many_as_before():
     seen = []
 
     class Watching(Fixed):
-        def __call__(self, states):
+        def __call__(self, states, noise):
             seen.append(torch.get_num_threads())
-            return super().__call__(states)
+            return super().__call__(states, noise)
 
     torch.set_num_threads(2)
     try:

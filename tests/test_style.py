@@ -12,7 +12,7 @@ from ladder import body
 
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted([*PROJECT.glob("chapter0*/[0-9][0-9]_*.py"), *PROJECT.glob("distributed/[0-9][0-9]_*.py")])
-LIB = sorted(PROJECT.glob("lib/*.py"))
+LIB = sorted(PROJECT.glob("lib/**/*.py"))
 FIELDS = ["Idea", "Parent", "Keeps", "Paper", "Run", "Read"]
 KEEPS = ("exact", "close", "statistics", "changes the task", "nothing: it is the root")
 # Leaf modules take plain values: they know neither hyperparameters nor the command line.

@@ -1,4 +1,4 @@
-"""The network of lib.ppo, from states to action logits and values."""
+"""The network: from states to action logits and values."""
 
 import math
 

@@ -1,0 +1,15 @@
+"""Proximal policy optimisation, Schulman et al. (2017), https://arxiv.org/abs/1707.06347, in four parts:
+
+    Model     from states to action logits and values
+    Agent     acts: from the states of all environments to their actions
+    Sampler   steps the environments with the agent, and gives rollouts
+    Trainer   learns from a rollout
+
+Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
+"""
+
+from lib.ppo.model import Model
+from lib.ppo.sampler import Agent, Progress, Rollout, Sampler, rollouts
+from lib.ppo.trainer import Trainer, advantages, policy_loss
+
+__all__ = ["Agent", "Model", "Progress", "Rollout", "Sampler", "Trainer", "advantages", "policy_loss", "rollouts"]

@@ -1,0 +1,240 @@
+"""Acting: from a model and environments to rollouts."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from torch.nn import functional as F
+
+from lib.ppo.model import Model
+from lib.stream import Part, Step, Stream
+
+
+@dataclasses.dataclass
+class Rollout:
+    """T steps of N environments.
+
+    Attributes:
+        states: (T, N, ...) as the model wants them.
+        actions: (T, N) int64; log_probs: (T, N) float32, of the actions when they were chosen.
+        values: (T, N) float32, of the states; next_values: of the states that followed, those that ended an episode
+            included.
+        rewards: (T, N) float32.
+        terminated: (T, N) bool, whether nothing follows; ended: whether the episode ended, be it by truncation.
+    """
+
+    states: torch.Tensor
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    values: torch.Tensor
+    next_values: torch.Tensor
+    rewards: torch.Tensor
+    terminated: torch.Tensor
+    ended: torch.Tensor
+
+    def __len__(self) -> int:
+        return self.actions.numel()
+
+
+class Agent:
+    """Draws actions from the model's policy.
+
+    Args:
+        model: of which one copy acts here.
+        device: where it is.
+    """
+
+    def __init__(self, model: Model, device: torch.device | str = "cpu"):
+        self.model = model
+        self.device = device
+
+    @torch.no_grad()
+    def __call__(self, states: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Choose.
+
+        Args:
+            states: (N, ...) as the model wants them.
+            noise: (N, n_actions) float32, exponentially distributed: all the chance that there is in the choice.
+
+        Returns:
+            actions (N,) int64, their log_probs and the states' values (N,) float32, on the CPU.
+        """
+        logits, values = self.model(states.to(self.device))
+        log_probs = F.log_softmax(logits, dim=1)
+        # The largest of the logits, each with Gumbel noise, is a draw from their softmax.
+        actions = (log_probs - noise.to(self.device).log()).argmax(1)
+        return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
+
+    @torch.no_grad()
+    def best(self, states: np.ndarray) -> np.ndarray:
+        """The most likely actions (N,), in states (N, ...) as environments give them."""
+        return self.model(_laid_out(states).to(self.device))[0].argmax(1).cpu().numpy()
+
+    @torch.no_grad()
+    def values(self, states: torch.Tensor) -> torch.Tensor:
+        """The states' values (N,) float32, on the CPU."""
+        return self.model(states.to(self.device))[1].cpu()
+
+
+class Progress:
+    """How far the mean return of the last episodes has come, from that of the first ones to a goal.
+
+    Args:
+        episodes: of how many the mean is.
+    """
+
+    def __init__(self, episodes: int):
+        self._recent: deque[float] = deque(maxlen=episodes)
+        self._first_mean: float | None = None
+
+    def add(self, total: float) -> None:
+        """Count an episode that ended with this return."""
+        self._recent.append(total)
+        if self._first_mean is None and len(self._recent) == self._recent.maxlen:
+            self._first_mean = sum(self._recent) / len(self._recent)
+
+    def __call__(self, goal: float | None) -> float:
+        """0 to 1; 0 while there are too few episodes, or no goal, or one that the first ones were beyond."""
+        if self._first_mean is None or goal is None:
+            return 0.0
+        mean = sum(self._recent) / len(self._recent)
+        if mean >= goal:
+            return 1.0
+        return max(0.0, (mean - self._first_mean) / (goal - self._first_mean)) if self._first_mean < goal else 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"recent": list(self._recent), "first_mean": self._first_mean}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._recent.extend(state["recent"])
+        self._first_mean = state["first_mean"]
+
+
+class Sampler(Stream):
+    """Steps environments with an agent.
+
+    What is drawn depends on the seed, the environment's number and the number of the rollout, and on nothing else: the
+    same environments dealt out to several samplers are played in the same way.
+
+    Args:
+        envs: of lib.vector_env.
+        agent: an Agent, or another callable like it, with a device.
+        steps: of each environment in a rollout.
+        seed: what the environments' seeds are derived from.
+        part: see Stream.
+
+    Attributes:
+        progress: of the last num_envs episodes.
+        clock: seconds spent in "act", "environment" and "store".
+    """
+
+    PARTS = ("act", "environment", "store")
+
+    def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, part: Part | None = None):
+        super().__init__(envs, seed, part)
+        self.agent = agent
+        self.steps = steps
+        self.progress = Progress(envs.num_envs)
+
+    def step(self, actions: np.ndarray) -> Step:
+        before = len(self._episodes)
+        step = super().step(actions)
+        for episode in self._episodes[before:]:
+            self.progress.add(episode.total)
+        return step
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"progress": self.progress.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.progress.load_state_dict(state["progress"])
+
+    def __iter__(self) -> Iterator[Rollout]:
+        """Rollouts without end; the tensors of one are used again for the next."""
+        rollout = self.empty()
+        while True:
+            self.sample(rollout)
+            yield rollout
+
+    def empty(self) -> Rollout:
+        """Room for a rollout, to be filled by `sample`."""
+        self.begin()
+        size = (self.steps, self.envs.num_envs)
+        state = _laid_out(self.states)
+        pinned = torch.device(self.agent.device).type == "cuda"
+        return Rollout(
+            states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
+            actions=torch.empty(size, dtype=torch.int64),
+            terminated=torch.empty(size, dtype=torch.bool),
+            ended=torch.empty(size, dtype=torch.bool),
+            **{name: torch.empty(size) for name in ("log_probs", "values", "next_values", "rewards")},
+        )
+
+    def sample(self, rollout: Rollout) -> None:
+        """Play the next rollout."""
+        # Few states are acted in, and a thread of torch that has done its work spins for a while on an emulator's core.
+        with _one_thread():
+            self._play(rollout)
+
+    def _noise(self) -> torch.Tensor:
+        """What the next rollout's actions are drawn with: (steps, num_envs, n_actions)."""
+        space = self.envs.single_action_space
+        assert isinstance(space, spaces.Discrete)
+        size, number = (self.steps, int(space.n)), self.steps_done // (self.steps * self.envs.num_envs)
+        generators = [np.random.default_rng([self.seed, env, number]) for env in self.part.numbers]
+        drawn = [generator.standard_exponential(size, np.float32) for generator in generators]
+        return torch.from_numpy(np.stack(drawn, axis=1))
+
+    def _play(self, rollout: Rollout) -> None:
+        noise = self._noise()
+        for t in range(self.steps):
+            with self.clock("store"):
+                rollout.states[t].copy_(_laid_out(self.states))
+            with self.clock("act"):
+                actions, rollout.log_probs[t], rollout.values[t] = self.agent(rollout.states[t], noise[t])
+            rewards, terminated, truncated, final_states = self.step(actions.numpy())
+            with self.clock("store"):
+                rollout.actions[t] = actions
+                rollout.rewards[t] = torch.from_numpy(rewards)
+                rollout.terminated[t] = torch.from_numpy(terminated)
+                rollout.ended[t] = torch.from_numpy(terminated | truncated)
+            if truncated.any():
+                with self.clock("act"):
+                    rollout.next_values[t, truncated] = self.agent.values(_laid_out(final_states[truncated]))
+        with self.clock("act"):
+            last = self.agent.values(_laid_out(self.states))
+        # What followed a step is what the next one began with, but for the truncated, whose value is there already.
+        after = torch.cat([rollout.values[1:], last[None]])
+        truncated_steps = rollout.ended & ~rollout.terminated
+        rollout.next_values.copy_(torch.where(truncated_steps, rollout.next_values, after))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _laid_out(states: np.ndarray) -> torch.Tensor:
+    """States as the model wants them: images with their channels last."""
+    tensor = torch.from_numpy(states)
+    return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
+
+
+def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
+    """All rollouts of a run but the first, which the model looks at to normalise the states, and forgets."""
+    every = iter(sampler)
+    if not sampler.steps_done:
+        model.body.look_at(next(every).states.flatten(0, 1))
+    yield from every
