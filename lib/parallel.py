@@ -24,9 +24,10 @@ import numpy as np
 import torch
 from ptan.experience import ExperienceFirstLast
 
+from lib.child import start_server
 from lib.errors import UsageError
 from lib.experience import Episode, ExperienceSourceFirstLast, pack_episodes, unpack_episodes
-from lib.player import Player, start_server
+from lib.player import Player
 from lib.player_process import Order, Report
 from lib.shared import SharedWeights
 from lib.timing import Stopwatch, since_process_start

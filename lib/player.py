@@ -1,45 +1,25 @@
 """A player as the learner has it: the handle of a process that plays blocks of transitions on order."""
 
-import os
 import pickle
-import signal
-import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, resource_tracker
-from typing import Any, NoReturn
+from typing import Any
 
 import cloudpickle
-import psutil
 from ptan.experience import ExperienceFirstLast
 
 from lib import packing
 from lib.atari_wrappers import FrameStack
-from lib.errors import Fault, UsageError
+from lib.child import IMPORTING, Child, ChildLost
+from lib.errors import UsageError
 from lib.experience import ExperienceSourceFirstLast, pack_place
 from lib.player_process import Order, Report, play
 from lib.shared import BlockChannel, SharedWeights, processes
-from lib.stopping import SIGNALS
 
 PATIENCE = 8  # seconds without a step after which a player that owes a block is stuck
-IMPORTING = 120  # seconds that there are to import what a player needs
 STARTING = PATIENCE if processes.get_start_method() == "forkserver" else IMPORTING  # to its first sign of life
 
 
-def start_server() -> None:
-    """Start the process that players are forked from, if the system can; it imports while the learner goes on."""
-    if processes.get_start_method() == "forkserver":
-        processes.set_forkserver_preload(["lib.player_server", "lib.player_process"])
-        with _signals_blocked():
-            forkserver.ensure_running()
-
-
-class PlayerLost(Fault):
-    """A player died, failed or is stuck; the message names it."""
-
-
-class Player:
+class Player(Child):
     """What the learner has of one player: its process, its channel, and where its environments stand.
 
     Args:
@@ -55,13 +35,11 @@ class Player:
     """
 
     def __init__(self, number: int, source: ExperienceSourceFirstLast, weights: SharedWeights, rounds: int):
+        super().__init__(f"player {number}")
         env, envs = source.pool[0], len(source.pool)
         self.number = number
         self.slots: list[dict[str, Any]] = [{"episode": 0, "actions": [], "state": None} for _ in range(envs)]
         self.reports: deque[Report] = deque()
-        self.process: Any = None
-        self._server: psutil.Process | None = None
-        self.link: Any = None
         self._source = source
         self._weights = weights
         self._rounds = rounds
@@ -93,45 +71,15 @@ class Player:
                 f"{self._source.pool[0]} cannot be sent to another process: {error}. Play it without players, or "
                 "have it make at its first reset what cannot be sent"
             ) from error
-        self.link, far_end = processes.Pipe()
         # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
         self._moved = processes.RawArray("c", moved)  # and held until it has been read
-        arguments = (far_end, self._moved, self.number, self._weights, self._channel, self._rounds, self._steps)
-        self.process = processes.Process(target=play, args=arguments, name=f"player-{self.number}")
-        self._start()
-        far_end.close()
-
-    def _start(self) -> None:
-        if processes.get_start_method() != "forkserver":
-            with _signals_blocked():
-                self.process.start()
-            return
-        failures: list[BaseException] = []
-
-        def start() -> None:
-            try:
-                self.process.start()
-            except BaseException as error:  # noqa: BLE001 - raised below, by who waits for it
-                failures.append(error)
-
-        # In a thread, as a server that is stopped would have us wait for ever.
-        thread = threading.Thread(target=start, daemon=True)
-        thread.start()
-        thread.join(IMPORTING)
-        if failures:
-            raise failures[0]
-        if thread.is_alive():
-            raise PlayerLost(f"player {self.number} could not be started in {IMPORTING} seconds")
-        with suppress(psutil.NoSuchProcess):
-            server = psutil.Process(self.process.pid).parent()
-            if server is not None and server.ppid() == os.getpid():
-                self._server = server
+        self.launch(play, self._moved, self.number, self._weights, self._channel, self._rounds, self._steps)
 
     def order(self, order: Order) -> None:
         """Ask for a block.
 
         Raises:
-            PlayerLost: the player is dead.
+            ChildLost: the player is dead.
         """
         try:
             self.link.send(order)
@@ -144,14 +92,14 @@ class Player:
         """Take what the player has said, or wait for it.
 
         Raises:
-            PlayerLost: the player said that it failed, or it is dead.
+            ChildLost: the player said that it failed, or it is dead.
         """
         try:
             said = self.link.recv()
         except (EOFError, OSError):
-            self._lost()
+            raise ChildLost(self.fate()) from None
         if isinstance(said, str):
-            raise PlayerLost(f"{self} failed: {said}")
+            raise ChildLost(f"{self} failed: {said}")
         self._steps_seen, self._silence = self.steps, 0.0  # whatever it says is a sign of life
         if said is None:
             self._awake = True
@@ -170,7 +118,7 @@ class Player:
             elapsed: seconds since it was looked at last.
 
         Raises:
-            PlayerLost: it owes a block, or its first sign of being ready, and has made no step for PATIENCE seconds, or
+            ChildLost: it owes a block, or its first sign of being ready, and has made no step for PATIENCE seconds, or
                 has not begun for STARTING seconds. It is killed.
         """
         working = self._owed > 0 or not self._ready
@@ -178,7 +126,7 @@ class Player:
         self._steps_seen = self.steps
         if self._silence >= (PATIENCE if self._awake else STARTING):
             self.kill()
-            raise PlayerLost(f"{self} is stuck: it has not made a step for {self._silence:.0f} seconds, and was killed")
+            raise ChildLost(f"{self} is stuck: it has not made a step for {self._silence:.0f} seconds, and was killed")
 
     def take(self) -> tuple[list[ExperienceFirstLast], Report]:
         """The oldest block that was reported."""
@@ -203,47 +151,3 @@ class Player:
         for slot, saved in zip(self.slots, state["slots"], strict=True):
             screen = None if saved["state"] is None else saved["state"].numpy()
             slot |= {"episode": saved["episode"], "actions": saved["actions"].tolist(), "state": screen}
-
-    def end(self, patience: float = 1.0) -> None:
-        """Let the process end, or kill it."""
-        if self.process is not None and self.process.is_alive():
-            self.link.close()
-            self.process.join(patience)
-        self.kill()
-
-    def kill(self) -> None:
-        """End the process at once, and with it those that its environments have started."""
-        if self.process is not None and self.process.is_alive():
-            with suppress(psutil.NoSuchProcess):
-                for each in psutil.Process(self.process.pid).children(recursive=True):
-                    each.kill()
-            self.process.kill()
-            self.process.join(1.0)
-            if self.process.is_alive() and self._server is not None:  # it is dead, and the server does not tell
-                self._server.kill()
-                self.process.join(1.0)
-
-    def _lost(self) -> NoReturn:
-        self.process.join(timeout=1)
-        code = self.process.exitcode
-        if code is None:
-            raise PlayerLost(f"{self} is gone")
-        how = f"was killed by {signal.Signals(-code).name}" if code and code < 0 else f"died with exit code {code}"
-        raise PlayerLost(f"{self} {how}")
-
-    def __str__(self) -> str:
-        return f"player {self.number} (process {self.process.pid})"
-
-
-@contextmanager
-def _signals_blocked() -> Iterator[None]:
-    """A process started meanwhile never hears the terminal's signals: the learner does, and ends it in good order."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    resource_tracker.ensure_running()  # else it is started with the process, and unblocks them
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

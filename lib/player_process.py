@@ -1,10 +1,7 @@
 """A player as it runs: a process that plays blocks of transitions on order, until the learner is gone."""
 
-import os
 import pickle
-import threading
 import time
-from multiprocessing import parent_process
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -13,7 +10,7 @@ import torch
 from lib import console
 from lib.checkpoint import seed_everything
 from lib.experience import hashed_seed
-from lib.orphans import end_with_parent
+from lib.orphans import ParentGone, end_with_learner, hear, tell
 from lib.shared import BlockChannel, SharedWeights
 
 
@@ -58,7 +55,7 @@ def play(
         rounds: steps of each environment in a block.
         counter: a shared number, raised with every step as a sign of life.
     """
-    _end_with_learner()
+    end_with_learner()
     console.start_console()
     torch.set_num_threads(1)  # the cores are the learner's
 
@@ -66,14 +63,14 @@ def play(
         counter.value += 1
 
     try:
-        _tell(link, None)
+        tell(link, None)
         source, state = cloudpickle.loads(moved.raw)
         source.on_step = step
         source.load_state_dict(state)
         transitions = iter(source)
-        _tell(link, pickle.dumps(source.state_dict()["slots"]))
+        tell(link, pickle.dumps(source.state_dict()["slots"]))
         while True:
-            order = _hear(link)
+            order = hear(link)
             start, before = time.perf_counter(), source.steps_done
             names = source.agent.model.state_dict()
             source.agent.model.load_state_dict(dict(zip(names, weights.read(order.version), strict=True)))
@@ -81,45 +78,14 @@ def play(
             seed_everything(block_seed(source.seed, number, order.block))
             channel.put([next(transitions) for _ in range(rounds * len(source.pool))])
             ends = {end.step - before - 1: (end.total, end.length) for end in source.pop_episodes()}
-            _tell(link, Report(ends, time.perf_counter() - start))
-    except _LearnerGone:
+            tell(link, Report(ends, time.perf_counter() - start))
+    except ParentGone:
         return
     except BaseException as error:
-        _tell(link, f"{type(error).__name__}: {error}")
+        tell(link, f"{type(error).__name__}: {error}")
         raise
 
 
 def block_seed(seed: int, player: int, block: int) -> int:
     """The seed of the random numbers that a player draws in a block: 32 bits hashed from all three."""
     return hashed_seed(seed, player, block, 1)
-
-
-class _LearnerGone(BaseException):
-    """The learner has ended, or wants no more blocks."""
-
-
-def _hear(link: Any) -> Any:
-    try:
-        return link.recv()
-    except (EOFError, OSError) as error:
-        raise _LearnerGone from error
-
-
-def _tell(link: Any, what: Any) -> None:
-    try:
-        link.send(what)
-    except OSError as error:
-        raise _LearnerGone from error
-
-
-def _end_with_learner() -> None:
-    """End this process when the learner ends, however that ends, and even where an environment hangs."""
-    learner = parent_process()
-    assert learner is not None
-
-    def watch() -> None:
-        learner.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-    end_with_parent()

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import multiprocessing
 import queue
+import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -24,6 +25,35 @@ processes: Any = multiprocessing.get_context(
 COLUMNS = ("states", "last_states", "dones", "actions", "rewards")  # what packing.pack tells of each transition
 
 
+class Layout:
+    """Where each of some tensors lies in one piece of memory.
+
+    Args:
+        tensors: whose shapes and types are kept; their values are not read.
+
+    Attributes:
+        size: bytes of all.
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor]):
+        self._parts: list[tuple[torch.dtype, torch.Size, int]] = []
+        self.size = 0
+        for tensor in tensors:
+            self._parts.append((tensor.dtype, tensor.shape, self.size))
+            self.size += -(-tensor.numel() * tensor.element_size() // 64) * 64  # aligned
+
+    def views(self, memory: Any, start: int = 0) -> list[torch.Tensor]:
+        """The tensors in a buffer, from the byte `start` on; not to be written where the buffer is not."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # torch's, of a buffer that is not to be written
+            return [
+                torch.frombuffer(memory, dtype=dtype, count=shape.numel(), offset=start + offset).view(shape)
+                if shape.numel()
+                else torch.empty(shape, dtype=dtype)
+                for dtype, shape, offset in self._parts
+            ]
+
+
 class SharedWeights:
     """The last versions of a network's weights, in memory that processes share.
 
@@ -34,12 +64,8 @@ class SharedWeights:
 
     def __init__(self, tensors: Iterable[torch.Tensor], size: int):
         self.size = size
-        self._layout = []
-        self._bytes = 0
-        for tensor in tensors:
-            self._layout.append((tensor.dtype, tensor.shape, self._bytes))
-            self._bytes += -(-tensor.numel() * tensor.element_size() // 64) * 64  # aligned
-        self._memory = processes.RawArray("b", max(1, size * self._bytes))
+        self._layout = Layout(tensors)
+        self._memory = processes.RawArray("b", max(1, size * self._layout.size))
         self._versions = processes.RawArray("q", [-1] * size)
 
     @property
@@ -71,13 +97,7 @@ class SharedWeights:
         return self._views(version)
 
     def _views(self, version: int) -> list[torch.Tensor]:
-        start = version % self.size * self._bytes
-        return [
-            torch.frombuffer(self._memory, dtype=dtype, count=shape.numel(), offset=start + offset).view(shape)
-            if shape.numel()
-            else torch.empty(shape, dtype=dtype)
-            for dtype, shape, offset in self._layout
-        ]
+        return self._layout.views(self._memory, version % self.size * self._layout.size)
 
 
 class BlockChannel:

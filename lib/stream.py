@@ -63,6 +63,7 @@ class Stream:
     Attributes:
         states: (num_envs, ...) as they are now.
         steps_done: agent steps so far, over all environments that are stepped here.
+        began: how many they were when all environments began anew; None before the first.
         clock: seconds spent in "environment".
         frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
         on_step: called with the agent steps of a step of all environments; None for nothing.
@@ -77,15 +78,15 @@ class Stream:
         self.states: np.ndarray = np.zeros(0)
         self.steps_done = 0
         self.clock = Stopwatch()
-        self.frame_skip = FRAME_SKIP if isinstance(envs.unwrapped, AtariVectorEnv) else 1
+        self.frame_skip = frame_skip(envs)
         self.on_step: Callable[[int], Any] | None = None
-        self._began: int | None = None  # steps done when all environments began anew
+        self.began: int | None = None
         self._taken: list[np.ndarray] = []  # the actions since then
         self._episodes: list[Episode] = []
 
     def begin(self) -> None:
         """Reset the environments, if that was never done."""
-        if self._began is None:
+        if self.began is None:
             self._begin(self.steps_done)
 
     def step(self, actions: np.ndarray) -> Step:
@@ -94,7 +95,7 @@ class Stream:
         Args:
             actions: (num_envs,) whole numbers below 256.
         """
-        assert self._began is not None
+        assert self.began is not None
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._taken.append(actions.astype(np.uint8))
@@ -106,7 +107,7 @@ class Stream:
             total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start()))
         truncated = truncated & ~terminated
-        if self._of_all(self.steps_done - self._began) >= self.RESTART:
+        if self._of_all(self.steps_done - self.began) >= self.RESTART:
             goes_on = ~(terminated | truncated)
             final_states = final_states.copy()
             final_states[goes_on] = self.states[goes_on]
@@ -119,7 +120,7 @@ class Stream:
             seeds = derived_seeds(episode_seed(self.seed, 0, self._of_all(step)), self.part.of)
             own = [int(seeds[number]) for number in self.part.numbers]
             self.states, _ = self.envs.reset(seed=own)  # type: ignore[arg-type] # gymnasium's own take a list too
-        self._began, self._taken = step, []
+        self.began, self._taken = step, []
 
     def _of_all(self, steps: int) -> int:
         """Agent steps of all the run's environments when those here have made so many."""
@@ -134,7 +135,7 @@ class Stream:
         """When all environments began anew, and the actions since then."""
         return {
             "steps_done": self.steps_done,
-            "began": self._began,
+            "began": self.began,
             "actions": torch.from_numpy(np.array(self._taken, np.uint8)),
             "states": torch.from_numpy(self.states.copy()),
             "episodes": pack_episodes(self._episodes),
@@ -155,6 +156,11 @@ class Stream:
                 "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
                 "continuation, but not bit for bit the uninterrupted one."
             )
+
+
+def frame_skip(envs: VectorEnv) -> int:
+    """Frames of the emulator in an agent step; 1 for what is no Atari game."""
+    return FRAME_SKIP if isinstance(envs.unwrapped, AtariVectorEnv) else 1
 
 
 class ExperienceStream(Stream):

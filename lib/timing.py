@@ -91,8 +91,7 @@ class Speed:
         self._start = (self.steps(), since_process_start())
 
     def _batch_made(self, engine: Engine) -> None:
-        batch = engine.state.batch
-        self._samples += len(batch) if isinstance(batch, Sized) else 1
+        self._samples += _samples(engine.state.batch)
         if self._marks:
             return
         now = (self.steps(), since_process_start())
@@ -180,6 +179,13 @@ class Speed:
             share = seconds / self.seconds if self.seconds else 0.0
             lines.append(f"{part:<12}{seconds:>10.1f}{share:>8.1%}{1000 * seconds / max(1, self.trained):>11.2f}")
         return "\n".join(lines)
+
+
+def _samples(batch: Any) -> int:
+    """Transitions in a batch; in a list of segments, those of all."""
+    if isinstance(batch, list):
+        return sum(len(part) if isinstance(part, Sized) else 1 for part in batch)
+    return len(batch) if isinstance(batch, Sized) else 1
 
 
 def _rate(old: tuple[int, float], new: tuple[int, float]) -> float:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fakes import Catch, Counting, Failing, Forgetful, Linear, Random, Slow, Unbuildable
-from lib import experience, parallel, player, player_process
+from lib import child, experience, parallel, player, player_process
 from lib.errors import UsageError
 from oracles import parallel as oracle
 
@@ -164,7 +164,7 @@ def test_a_killed_player_is_named_within_ten_seconds(closing, which):
     victim = source.players[which].process.pid
     os.kill(victim, signal.SIGKILL)
     start = time.monotonic()
-    with pytest.raises(player.PlayerLost, match=rf"player {which} \(process {victim}\) was killed by SIGKILL"):
+    with pytest.raises(child.ChildLost, match=rf"player {which} \(process {victim}\) was killed by SIGKILL"):
         list(stream)
     assert time.monotonic() - start < 10
     assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
@@ -183,7 +183,7 @@ def test_a_failing_player_is_named_with_its_failure(closing, how, message):
     stream = iter(source)
     times = []
     source.on_step = lambda: times.append(time.monotonic())
-    with pytest.raises(player.PlayerLost, match=message):
+    with pytest.raises(child.ChildLost, match=message):
         list(stream)
     assert time.monotonic() - times[-1] < 10.5
     assert 0 < source.steps_done <= 64  # its good blocks may still have been taken
@@ -194,7 +194,7 @@ def test_a_player_that_fails_while_the_learner_learns_is_heard_all_the_same(clos
     stream = iter(source)
     next(stream)
     source.players[0].process.join(60)  # it has failed and gone, and its message waits
-    with pytest.raises(player.PlayerLost, match="failed: RuntimeError: the paddle broke"):
+    with pytest.raises(child.ChildLost, match="failed: RuntimeError: the paddle broke"):
         list(stream)
     state = source.state_dict()
     assert state["steps_done"] == source.steps_done == state["place"] + 8 * state["cycle"]
@@ -207,7 +207,7 @@ def test_a_lost_player_costs_no_transition(closing):
     before = taken(stream, agent, 19)
     os.kill(source.players[0].process.pid, signal.SIGKILL)
     time.sleep(1.5)  # so that it is looked after, and may be missed, in the middle of a cycle
-    with contextlib.suppress(player.PlayerLost):
+    with contextlib.suppress(child.ChildLost):
         while True:
             before += taken(stream, agent, 1, start=len(before))
     assert len(before) == source.steps_done <= 40
@@ -248,7 +248,7 @@ def test_the_players_are_started_once(closing):
 
 def test_an_environment_that_cannot_even_be_built_is_named(closing):
     source = closing(players_of([Unbuildable()]))
-    with pytest.raises(player.PlayerLost, match=r"player 0 .* failed: ModuleNotFoundError"):
+    with pytest.raises(child.ChildLost, match=r"player 0 .* failed: ModuleNotFoundError"):
         next(iter(source))
 
 
@@ -256,7 +256,7 @@ def test_an_environment_that_hangs_while_it_is_built_is_named(closing, monkeypat
     monkeypatch.setattr(player, "PATIENCE", 1)
     source = closing(players_of([Unbuildable("__import__('time').sleep(1000)")]))
     began = time.monotonic()
-    with pytest.raises(player.PlayerLost, match=r"player 0 .* is stuck"):
+    with pytest.raises(child.ChildLost, match=r"player 0 .* is stuck"):
         next(iter(source))
     assert time.monotonic() - began < 30
 
@@ -272,7 +272,7 @@ def test_a_player_that_never_comes_to_life_is_named(closing, monkeypatch):
         os.kill(self.process.pid, signal.SIGSTOP)
 
     monkeypatch.setattr(player.Player, "start", start_and_stop)
-    with pytest.raises(player.PlayerLost, match=r"player 0 .* is stuck"):
+    with pytest.raises(child.ChildLost, match=r"player 0 .* is stuck"):
         next(iter(source))
 
 
@@ -300,7 +300,7 @@ def test_a_player_that_dies_while_it_starts_is_named_too(closing, monkeypatch, s
 
     monkeypatch.setattr(player.Player, "start", start_and_die)
     source = closing(players_of([Counting()]))
-    with pytest.raises(player.PlayerLost, match="was killed by SIGKILL"):
+    with pytest.raises(child.ChildLost, match="was killed by SIGKILL"):
         next(iter(source))
 
 
@@ -328,7 +328,7 @@ def test_a_player_that_cannot_be_forked_is_named(closing, monkeypatch):
     next(iter(first))
     server = stop_server_of(first)
     monkeypatch.setattr(player, "IMPORTING", 1)
-    with pytest.raises(player.PlayerLost, match="player 0 could not be started in 1 seconds"):
+    with pytest.raises(child.ChildLost, match="player 0 could not be started in 1 seconds"):
         next(iter(closing(players_of([Counting()]))))
     server.resume()
 

@@ -5,11 +5,34 @@
     Sampler   steps the environments with the agent, and gives rollouts
     Trainer   learns from a rollout
 
+and spread over processes and machines:
+
+    PPOActor    a model, an agent and a sampler, that play trajectory segments
+    PPOLearner  a trainer, that learns from the segments of all actors
+
 Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
 """
 
+from lib.ppo.actor import Acting, PPOActor, PPOLearner, Segment, Segments, joined, run
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Progress, Rollout, Sampler, rollouts
 from lib.ppo.trainer import Trainer, advantages, policy_loss
 
-__all__ = ["Agent", "Model", "Progress", "Rollout", "Sampler", "Trainer", "advantages", "policy_loss", "rollouts"]
+__all__ = [
+    "Acting",
+    "Agent",
+    "Model",
+    "PPOActor",
+    "PPOLearner",
+    "Progress",
+    "Rollout",
+    "Sampler",
+    "Segment",
+    "Segments",
+    "Trainer",
+    "advantages",
+    "joined",
+    "policy_loss",
+    "rollouts",
+    "run",
+]

@@ -42,8 +42,9 @@ class Images(nn.Module):
 
         The means are whole numbers, which bfloat16 holds up to 256 as they are: a pixel less its mean is exact then.
         """
-        self.mean.copy_(states.float().mean(0).round())
-        self.scale.copy_(1.0 / (states - self.mean.float()).std().clamp(min=1e-3))
+        mean = states.float().mean(0).round()  # where the states are, which may be elsewhere
+        self.mean.copy_(mean)
+        self.scale.copy_(1.0 / (states - mean).std().clamp(min=1e-3))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         # Each of these takes as long as a layer if it is done in float32, or once more than it has to be: the scale
@@ -80,8 +81,9 @@ class Numbers(nn.Module):
 
     def look_at(self, states: torch.Tensor) -> None:
         """Normalise from now on by the mean of each number of these states, and one scale for all."""
-        self.mean.copy_(states.float().mean(0))
-        self.scale.copy_(1.0 / (states.float() - self.mean).std().clamp(min=1e-3))
+        mean = states.float().mean(0)
+        self.mean.copy_(mean)
+        self.scale.copy_(1.0 / (states.float() - mean).std().clamp(min=1e-3))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         first = torch.tanh(self.first(((states.float() - self.mean) * self.scale).flatten(1)))

@@ -1,0 +1,187 @@
+"""Actors on Ray: on this machine, or on a cluster that is there. Imported only where it is asked for; ray is an extra.
+
+Weights go once into the object store, from where each node fetches them once; segments come back through it, and their
+arrays are read where they lie.
+"""
+
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, made, next_segment
+from lib.errors import UsageError
+from lib.shared import Layout
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that this was run
+
+REACHING, KNOCKING = 3, 11  # seconds in which a cluster's port has to answer, and then the cluster
+STORE = 256 * 2**20  # bytes of a local object store at least
+
+
+class RayActors(Actors):
+    """See Actors.
+
+    Args:
+        address: of a cluster's head, HOST:PORT; None for a Ray of its own, that listens on this machine alone.
+        cpus: of each actor; None for 1, or on this machine for its share of the cores where these are fewer.
+        room: bytes that a segment's arrays take.
+
+    Raises:
+        UsageError: ray is not installed, nothing answers at the address, the cluster has another version of Ray or
+            Python, or too few CPUs.
+    """
+
+    def __init__(
+        self, *arguments: Any, address: str | None = None, cpus: float | None = None, room: int = 2**20, **options: Any
+    ):
+        super().__init__(*arguments, **options)
+        self._ray = _ray(alone=address is None)
+        self._cpus = self._join(address, cpus) if address else self._begin_alone(cpus, room)
+        self._layout = Layout(self.model.tensors.values())
+        self._remote = self._ray.remote(num_cpus=self._cpus, max_restarts=0)(RemoteActor)
+        self._actors: dict[int, Any] = {}
+        self._segments: dict[int, Any] = {}  # references, of actors that owe one
+        self._broadcast()
+        for index in range(self.number):
+            self._start(index)
+
+    def close(self) -> None:
+        super().close()
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._actors.clear()
+        self._ray.shutdown()
+
+    def _begin_alone(self, cpus: float | None, room: int) -> float:
+        cores = os.cpu_count() or 1
+        share = (
+            min(1.0, int(1e4 * cores / self.number) / 1e4) if cpus is None else cpus
+        )  # Ray counts in ten-thousandths
+        store = max(STORE, 4 * room * self.number)
+        quiet = {"include_dashboard": False, "logging_level": logging.ERROR}
+        self._ray.init(address="local", num_cpus=cores, object_store_memory=store, **quiet)
+        self._check_cpus(share)
+        return share
+
+    def _join(self, address: str, cpus: float | None) -> float:
+        knock(address)
+        self._ray.init(address=address, logging_level=logging.ERROR)
+        share = 1.0 if cpus is None else cpus
+        self._check_cpus(share)
+        return share
+
+    def _check_cpus(self, cpus: float) -> None:
+        there = self._ray.cluster_resources().get("CPU", 0.0)
+        if self.number * cpus > there:
+            self._ray.shutdown()
+            raise UsageError(
+                f"{self.number} actors with {cpus:g} CPU each need {self.number * cpus:g}, and Ray has {there:g}; "
+                f"take --actors {int(there / cpus)} at most, or --actor-cpus {_down(there / self.number):g}"
+            )
+
+    def _start(self, index: int) -> None:
+        moved = cloudpickle.dumps((self.make, self.state_of(index), list(self.model.tensors), self._layout))
+        self._actors[index] = self._remote.remote(moved, index)
+
+    def _kill(self, index: int) -> None:
+        self._ray.kill(self._actors[index])
+        self._segments.pop(index, None)
+
+    def _broadcast(self) -> None:
+        memory = np.empty(self._layout.size, np.uint8)
+        for view, tensor in zip(self._layout.views(memory), self.model.tensors.values(), strict=True):
+            view.copy_(tensor)
+        self._weights = self._ray.put(memory)
+
+    def _order(self, index: int) -> None:
+        self._segments[index] = self._actors[index].segment.remote(self.model.version, self._weights)
+
+    def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
+        owing = {reference: index for index, reference in self._segments.items()}
+        ready, _ = self._ray.wait(list(owing), num_returns=1, timeout=patience)
+        for reference in ready:
+            index = owing[reference]
+            del self._segments[index]
+            try:
+                yield index, self._ray.get(reference)
+            except self._ray.exceptions.RayTaskError as error:
+                yield index, Failed(str(error))
+            except self._ray.exceptions.RayError as error:  # it died, or its node did, with the segment
+                self._ray.kill(self._actors[index])
+                yield index, Lost(f"was lost ({type(error).__name__})")
+
+
+class RemoteActor:
+    """An actor as Ray has it.
+
+    Args:
+        moved: make, the actor's state, the weights' names and their layout, pickled.
+        number: the actor's.
+    """
+
+    def __init__(self, moved: bytes, number: int):
+        torch.set_num_threads(1)
+        make, state, self._names, self._layout = cloudpickle.loads(moved)
+        self._actor: Actor | Failed = made(make, number, state)
+
+    def segment(self, version: int, weights: np.ndarray) -> Any:
+        """A segment made with these weights."""
+        if not isinstance(self._actor, Failed):
+            tensors = self._layout.views(weights)
+            self._actor.set_model(Weights(version, dict(zip(self._names, tensors, strict=True))))
+        return next_segment(self._actor)
+
+
+def _ray(alone: bool) -> Any:
+    """The package.
+
+    Args:
+        alone: whether it is to listen on this machine only. Ray reads this when it is imported, under a name that it
+            has for two systems on which that is always so.
+    """
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if alone else "1"
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError("--engine ray needs Ray, which is not installed; pip install '.[ray]' brings it") from error
+    return ray
+
+
+def _down(cpus: float) -> float:
+    """Rounded down to what Ray counts in, ten-thousandths."""
+    return int(1e4 * cpus) / 1e4
+
+
+def knock(address: str) -> None:
+    """See whether a cluster answers, and lets us in; by another process, as Ray's own attempt takes two minutes.
+
+    Raises:
+        UsageError: it does not.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise UsageError(f"--address {address!r} is no HOST:PORT, such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACHING).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"nothing answers at {address}: {error}. `ray status` on a node tells a cluster's address"
+        ) from error
+    attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
+    try:
+        said = subprocess.run(
+            [sys.executable, "-c", attempt, address], capture_output=True, text=True, timeout=KNOCKING - 5
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"something listens at {address}, but no Ray cluster answers there") from error
+    if said.returncode:
+        why = said.stderr.strip()
+        raise UsageError(f"the cluster at {address} does not let us in:\n{why[why.rfind('Error: ') + 7 :]}")

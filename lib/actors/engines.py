@@ -1,0 +1,45 @@
+"""Which engine it is to be."""
+
+from collections.abc import Callable
+from typing import Any
+
+from lib.actors.contract import ENGINES, Actors, Make, Weights
+from lib.actors.inline import InlineActors
+from lib.actors.processes import ProcessActors
+from lib.errors import UsageError
+
+
+def start(
+    engine: str,
+    make: Make,
+    number: int,
+    model: Weights,
+    state_of: Callable[[int], Any] = lambda number: None,
+    *,
+    patience: float = 60.0,
+    room: int = 2**20,
+    address: str | None = None,
+    cpus: float | None = None,
+) -> Actors:
+    """Start actors.
+
+    Args:
+        engine: one of ENGINES.
+        make, number, model, state_of, patience: see Actors.
+        room: see ProcessActors.
+        address, cpus: see cluster.RayActors.
+
+    Raises:
+        UsageError: there is no such engine, it is not installed, or what is asked of it cannot be had.
+    """
+    if number < 1:
+        raise UsageError(f"{number} actors were asked for; it has to be at least 1")
+    if engine == "inline":
+        return InlineActors(make, number, model, state_of, patience)
+    if engine == "process":
+        return ProcessActors(make, number, model, state_of, patience, room=room)
+    if engine == "ray":
+        from lib.actors.cluster import RayActors  # ray is an extra
+
+        return RayActors(make, number, model, state_of, patience, address=address, cpus=cpus)
+    raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

@@ -1,0 +1,90 @@
+"""Actors in processes of this machine; weights and segments go through shared memory."""
+
+import atexit
+import pickle
+from collections.abc import Iterable
+from contextlib import suppress
+from multiprocessing import connection
+from typing import Any
+
+import cloudpickle
+
+from lib.actors.contract import Actors, Lost
+from lib.actors.process_actor import SLOTS, act, unpacked
+from lib.child import Child, start_server
+from lib.errors import UsageError
+from lib.shared import SharedWeights, processes
+
+VERSIONS = 3  # of the weights that are kept
+
+
+class ProcessActors(Actors):
+    """See Actors.
+
+    Args:
+        room: bytes that a segment's arrays take; one that takes more still comes, through a pipe.
+    """
+
+    def __init__(self, *arguments: Any, room: int = 2**20, **options: Any):
+        super().__init__(*arguments, **options)
+        start_server()
+        self._weights = SharedWeights(self.model.tensors.values(), VERSIONS)
+        self._memory = [processes.RawArray("b", SLOTS * room) for _ in range(self.number)]
+        self._children: dict[int, Child] = {}
+        self._moved: dict[int, Any] = {}
+        self._broadcast()
+        atexit.register(self.close)
+        for index in range(self.number):
+            self._start(index)
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        super().close()
+        try:
+            for child in self._children.values():
+                child.link.close()
+            for child in self._children.values():
+                child.end()
+        finally:  # a second Ctrl-C comes here
+            for child in self._children.values():
+                child.kill()
+
+    def _start(self, index: int) -> None:
+        try:
+            moved = cloudpickle.dumps((self.make, self.state_of(index), list(self.model.tensors)))
+        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+            raise UsageError(
+                f"actor {index} cannot be sent to another process: {error}. Use --engine inline"
+            ) from error
+        # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
+        self._moved[index] = processes.RawArray("c", moved)
+        child = Child(f"actor {index}")
+        child.launch(act, self._moved[index], index, self._weights, self._memory[index])
+        self._children[index] = child
+
+    def _kill(self, index: int) -> None:
+        self._children[index].kill()
+
+    def _broadcast(self) -> None:
+        if self.model.version not in self._weights.versions:
+            self._weights.publish(self.model.version, self.model.tensors.values())
+
+    def _order(self, index: int) -> None:
+        with suppress(OSError):  # it is gone, which is heard
+            self._children[index].link.send(self.model.version)
+
+    def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
+        ends = {
+            end: index
+            for index in self._deadlines
+            for end in (self._children[index].link, self._children[index].process.sentinel)
+        }
+        for index in {ends[end] for end in connection.wait(list(ends), patience)}:
+            child = self._children[index]
+            try:
+                header, turn, sizes = child.link.recv()
+            except (EOFError, OSError):
+                child.kill()
+                yield index, Lost(child.fate().removeprefix(f"{child} "))
+            else:
+                yield index, unpacked(header, turn, sizes, self._memory[index])

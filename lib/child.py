@@ -1,0 +1,130 @@
+"""A process that this one starts, speaks with and ends."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+import psutil
+
+from lib.errors import Fault
+from lib.shared import processes
+from lib.stopping import SIGNALS
+
+IMPORTING = 120  # seconds that there are to import what a process needs
+
+
+class ChildLost(Fault):
+    """A process died, failed or is stuck; the message names it."""
+
+
+def start_server() -> None:
+    """Start the process that others are forked from, if the system can; it imports while this one goes on."""
+    if processes.get_start_method() == "forkserver":
+        processes.set_forkserver_preload(["lib.player_server", "lib.player_process", "lib.actors.process_actor"])
+        with _signals_blocked():
+            forkserver.ensure_running()
+
+
+class Child:
+    """A process and the link to it; nothing is started yet.
+
+    Attributes:
+        name: of the process, for messages.
+        process: None until it is launched.
+        link: this end of a pipe, whose other end is the first argument of what runs there.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.process: Any = None
+        self.link: Any = None
+        self._server: psutil.Process | None = None
+
+    def launch(self, target: Callable[..., None], *arguments: Any) -> None:
+        """Start the process.
+
+        Args:
+            target: what runs there, called with its end of the link and the arguments.
+
+        Raises:
+            ChildLost: it could not be started.
+        """
+        self.link, far_end = processes.Pipe()
+        self.process = processes.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
+        self._start()
+        far_end.close()
+
+    def _start(self) -> None:
+        if processes.get_start_method() != "forkserver":
+            with _signals_blocked():
+                self.process.start()
+            return
+        failures: list[BaseException] = []
+
+        def start() -> None:
+            try:
+                self.process.start()
+            except BaseException as error:  # noqa: BLE001 - raised below, by who waits for it
+                failures.append(error)
+
+        # In a thread, as a server that is stopped would have us wait for ever.
+        thread = threading.Thread(target=start, daemon=True)
+        thread.start()
+        thread.join(IMPORTING)
+        if failures:
+            raise failures[0]
+        if thread.is_alive():
+            raise ChildLost(f"{self.name} could not be started in {IMPORTING} seconds")
+        with suppress(psutil.NoSuchProcess):
+            server = psutil.Process(self.process.pid).parent()
+            if server is not None and server.ppid() == os.getpid():
+                self._server = server
+
+    def end(self, patience: float = 1.0) -> None:
+        """Let the process end, or kill it."""
+        if self.process is not None and self.process.is_alive():
+            self.link.close()
+            self.process.join(patience)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the process at once, and with it those that it has started."""
+        if self.process is not None and self.process.is_alive():
+            with suppress(psutil.NoSuchProcess):
+                for each in psutil.Process(self.process.pid).children(recursive=True):
+                    each.kill()
+            self.process.kill()
+            self.process.join(1.0)
+            if self.process.is_alive() and self._server is not None:  # it is dead, and the server does not tell
+                self._server.kill()
+                self.process.join(1.0)
+
+    def fate(self) -> str:
+        """How the process ended."""
+        self.process.join(timeout=1)
+        code = self.process.exitcode
+        if code is None:
+            return f"{self} is gone"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
+        return f"{self} {how}"
+
+    def __str__(self) -> str:
+        return f"{self.name} (process {self.process.pid})"
+
+
+@contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """A process started meanwhile never hears the terminal's signals: its parent does, and ends it in good order."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    resource_tracker.ensure_running()  # else it is started with the process, and unblocks them
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
