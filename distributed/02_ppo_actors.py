@@ -18,6 +18,7 @@ from ignite.engine import Engine
 from lib import actors, common, hyperparameters, options, ppo, precision
 
 NAME = Path(__file__).stem
+LAG = "play on while the learner learns; drop segments whose weights are more than LAG updates old (without LAG: 2)"
 
 
 def train(params, args):
@@ -49,7 +50,7 @@ def train(params, args):
         kl_final=params.kl_final,
         device=args.device,
     )
-    learner = ppo.PPOLearner(trainer)
+    learner = ppo.PPOLearner(trainer, args.learners)
     segments = ppo.Segments(acting, learner, args.max_lag)
 
     def process_batch(engine, batch):
@@ -66,10 +67,11 @@ if __name__ == "__main__":
     parser = options.parser(__doc__, hyperparameters.PPO_HYPERPARAMS)
     parser.add_argument("--actors", type=options.positive, default=2, metavar="K", help="that share the environments")
     parser.add_argument("--engine", choices=actors.ENGINES, default="process", help="where they are")
-    parser.add_argument(
-        "--async", dest="max_lag", type=options.positive, nargs="?", const=2, metavar="LAG", help="TODO"
-    )
+    parser.add_argument("--async", dest="max_lag", type=options.positive, nargs="?", const=2, metavar="LAG", help=LAG)
+    parser.add_argument("--learners", type=options.positive, default=1, metavar="K", help="that share each minibatch")
     parser.add_argument("--patience", type=options.positive, default=60, metavar="SECONDS", help="for a segment")
     parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: a Ray of its own)")
-    parser.add_argument("--actor-cpus", type=float, metavar="F", help="of each actor on Ray (default: 1, or a share)")
+    parser.add_argument(
+        "--actor-cpus", type=options.above_zero, metavar="F", help="of each actor on Ray (default: 1, or a share)"
+    )
     options.main(train, parser, NAME)

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import dataclasses
+import math
 import re
 import sys
 import threading
@@ -186,6 +187,14 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def above_zero(text: str) -> float:
+    """argparse type: a finite number above 0."""
+    value = float(text)
+    if not 0.0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
 
 

@@ -231,6 +231,81 @@ class Failing(Catch):
         return super().step(action)
 
 
+class Counter:
+    """An actor whose n-th segment says n.
+
+    Args:
+        number: the actor's.
+        state: {"count": how many it has given}; None for none.
+    """
+
+    def __init__(self, number, state=None):
+        self.number = number
+        self.count = 0 if state is None else state["count"]
+        self.model = None
+        self.slots = (np.zeros((1000, 7), np.int64), np.zeros((1000, 7), np.int64))
+
+    def set_model(self, model):
+        self.model = (model.version, {name: each.clone() for name, each in model.tensors.items()})
+
+    def get_trajectory_segment(self):
+        self.count += 1
+        large = self.slots[self.count % 2]
+        large[:] = 100 * self.number + self.count
+        version, tensors = self.model
+        return {
+            "number": self.number,
+            "count": self.count,
+            "version": version,
+            "weights": tensors["a"].numpy(),
+            "b": tensors["b"].item(),
+            "large": large,
+            "pid": os.getpid(),
+        }
+
+    def __str__(self):
+        return f"counter {self.number} at {self.count}"
+
+    @staticmethod
+    def raising(number, state):
+        class Raising(Counter):
+            def get_trajectory_segment(self):
+                if self.number == 1 and self.count == 3:
+                    fail_on_purpose()
+                return super().get_trajectory_segment()
+
+        return Raising(number, state)
+
+    @staticmethod
+    def unmakeable(number, state):
+        raise ValueError("no such counter")
+
+    @staticmethod
+    def dying(number, state):
+        class Dying(Counter):
+            def get_trajectory_segment(self):
+                os._exit(7)
+
+        return Dying(number, state)
+
+    @staticmethod
+    def hanging(once):
+        """Actor 0's second segment never comes, the first time that it is asked for; `once` remembers that."""
+
+        class Hanging(Counter):
+            def get_trajectory_segment(self):
+                if self.number == 0 and self.count == 1 and not once.exists():
+                    once.touch()
+                    time.sleep(1000)
+                return super().get_trajectory_segment()
+
+        return Hanging
+
+
+def fail_on_purpose():
+    raise RuntimeError("out of numbers")
+
+
 class Linear(nn.Module):
     """Action values of a 7 x 7 screen or of one number."""
 

@@ -30,7 +30,8 @@ class RayActors(Actors):
     """See Actors.
 
     Args:
-        address: of a cluster's head, HOST:PORT; None for a Ray of its own, that listens on this machine alone.
+        address: of a cluster's head, HOST:PORT; None for a Ray of its own, that listens on this machine alone. Where
+            this process has Ray already, that is taken, and left as it is.
         cpus: of each actor; None for 1, or on this machine for its share of the cores where these are fewer.
         room: bytes that a segment's arrays take.
 
@@ -43,53 +44,55 @@ class RayActors(Actors):
         self, *arguments: Any, address: str | None = None, cpus: float | None = None, room: int = 2**20, **options: Any
     ):
         super().__init__(*arguments, **options)
-        self._ray = _ray(alone=address is None)
-        self._cpus = self._join(address, cpus) if address else self._begin_alone(cpus, room)
-        self._layout = Layout(self.model.tensors.values())
-        self._remote = self._ray.remote(num_cpus=self._cpus, max_restarts=0)(RemoteActor)
+        self._ray = ray_package(alone=address is None)
         self._actors: dict[int, Any] = {}
         self._segments: dict[int, Any] = {}  # references, of actors that owe one
-        self._broadcast()
-        for index in range(self.number):
-            self._start(index)
+        self._own = not self._ray.is_initialized()
+        try:
+            if self._own and address is not None:
+                knock(address)
+                self._ray.init(address=address, logging_level=logging.ERROR)
+            elif self._own:
+                self._begin_alone(room)
+            if cpus is None:
+                cpus = 1.0 if address is not None else min(1.0, _down(self._cpus_there() / self.number))
+            self._check_cpus(cpus)
+            self._layout = Layout(self.model.tensors.values())
+            self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)
+            self._broadcast()
+            for index in range(self.number):
+                self._start(index)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         super().close()
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors.clear()
-        self._ray.shutdown()
+        if self._own:
+            self._ray.shutdown()
 
-    def _begin_alone(self, cpus: float | None, room: int) -> float:
-        cores = os.cpu_count() or 1
-        share = (
-            min(1.0, int(1e4 * cores / self.number) / 1e4) if cpus is None else cpus
-        )  # Ray counts in ten-thousandths
+    def _begin_alone(self, room: int) -> None:
         store = max(STORE, 4 * room * self.number)
         quiet = {"include_dashboard": False, "logging_level": logging.ERROR}
-        self._ray.init(address="local", num_cpus=cores, object_store_memory=store, **quiet)
-        self._check_cpus(share)
-        return share
+        self._ray.init(address="local", num_cpus=os.cpu_count() or 1, object_store_memory=store, **quiet)
 
-    def _join(self, address: str, cpus: float | None) -> float:
-        knock(address)
-        self._ray.init(address=address, logging_level=logging.ERROR)
-        share = 1.0 if cpus is None else cpus
-        self._check_cpus(share)
-        return share
+    def _cpus_there(self) -> float:
+        return self._ray.cluster_resources().get("CPU", 0.0)
 
     def _check_cpus(self, cpus: float) -> None:
-        there = self._ray.cluster_resources().get("CPU", 0.0)
+        there = self._cpus_there()
         if self.number * cpus > there:
-            self._ray.shutdown()
             raise UsageError(
                 f"{self.number} actors with {cpus:g} CPU each need {self.number * cpus:g}, and Ray has {there:g}; "
                 f"take --actors {int(there / cpus)} at most, or --actor-cpus {_down(there / self.number):g}"
             )
 
     def _start(self, index: int) -> None:
-        moved = cloudpickle.dumps((self.make, self.state_of(index), list(self.model.tensors), self._layout))
-        self._actors[index] = self._remote.remote(moved, index)
+        moved = cloudpickle.dumps((self.make, self.state_of(index)))
+        self._actors[index] = self._remote.remote(moved, index, list(self.model.tensors), self._layout)
 
     def _kill(self, index: int) -> None:
         self._ray.kill(self._actors[index])
@@ -123,14 +126,15 @@ class RemoteActor:
     """An actor as Ray has it.
 
     Args:
-        moved: make, the actor's state, the weights' names and their layout, pickled.
+        moved: make and the actor's state, pickled.
         number: the actor's.
+        names, layout: of the weights.
     """
 
-    def __init__(self, moved: bytes, number: int):
+    def __init__(self, moved: bytes, number: int, names: list[str], layout: Layout):
         torch.set_num_threads(1)
-        make, state, self._names, self._layout = cloudpickle.loads(moved)
-        self._actor: Actor | Failed = made(make, number, state)
+        self._names, self._layout = names, layout
+        self._actor: Actor | Failed = made(number, lambda: cloudpickle.loads(moved))
 
     def segment(self, version: int, weights: np.ndarray) -> Any:
         """A segment made with these weights."""
@@ -140,8 +144,8 @@ class RemoteActor:
         return next_segment(self._actor)
 
 
-def _ray(alone: bool) -> Any:
-    """The package.
+def ray_package(alone: bool) -> Any:
+    """Ray itself.
 
     Args:
         alone: whether it is to listen on this machine only. Ray reads this when it is imported, under a name that it

@@ -192,9 +192,15 @@ class Actors(ABC):
         """What actors have said, or that they are lost; waits so many seconds at most for something."""
 
 
-def made(make: Make, number: int, state: Any) -> Actor | Failed:
-    """An actor, or what came of it."""
+def made(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:
+    """An actor, or what came of it.
+
+    Args:
+        number: the actor's.
+        parts: () -> make and the actor's state, perhaps unpickled, which may fail too.
+    """
     try:
+        make, state = parts()
         return make(number, state)
     except Exception:  # noqa: BLE001 - told to the learner
         return Failed(f"Actor {number} could not be made:\n{traceback.format_exc()}")

@@ -18,7 +18,7 @@ class InlineActors(Actors):
             self._start(index)
 
     def _start(self, index: int) -> None:
-        self._actors[index] = made(self.make, index, self.state_of(index))
+        self._actors[index] = made(index, lambda: (self.make, self.state_of(index)))
 
     def _kill(self, index: int) -> None:
         """There is nothing to kill: the segment would be there, or nothing would be."""

@@ -14,13 +14,14 @@ from lib.shared import SharedWeights
 SLOTS = 2  # segments of an actor that there is room for
 
 
-def act(link: Any, moved: Any, number: int, weights: SharedWeights, memory: Any) -> None:
+def act(link: Any, moved: Any, number: int, names: list[str], weights: SharedWeights, memory: Any) -> None:
     """Give a segment for each version that is ordered.
 
     Args:
         link: to the learner. In come versions, out go segments.
-        moved: make, the actor's state and the weights' names, pickled, in shared memory.
+        moved: make and the actor's state, pickled, in shared memory.
         number: the actor's.
+        names: of the weights.
         weights: where the versions are.
         memory: shared, for the arrays of SLOTS segments.
     """
@@ -28,8 +29,7 @@ def act(link: Any, moved: Any, number: int, weights: SharedWeights, memory: Any)
     console.start_console()
     torch.set_num_threads(1)  # there are other actors, and the learner
     try:
-        make, state, names = cloudpickle.loads(moved.raw)
-        actor = made(make, number, state)
+        actor = made(number, lambda: cloudpickle.loads(moved.raw))
         turn = 0
         while True:
             version = hear(link)

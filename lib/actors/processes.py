@@ -51,7 +51,7 @@ class ProcessActors(Actors):
 
     def _start(self, index: int) -> None:
         try:
-            moved = cloudpickle.dumps((self.make, self.state_of(index), list(self.model.tensors)))
+            moved = cloudpickle.dumps((self.make, self.state_of(index)))
         except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
             raise UsageError(
                 f"actor {index} cannot be sent to another process: {error}. Use --engine inline"
@@ -59,7 +59,7 @@ class ProcessActors(Actors):
         # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
         self._moved[index] = processes.RawArray("c", moved)
         child = Child(f"actor {index}")
-        child.launch(act, self._moved[index], index, self._weights, self._memory[index])
+        child.launch(act, self._moved[index], index, list(self.model.tensors), self._weights, self._memory[index])
         self._children[index] = child
 
     def _kill(self, index: int) -> None:

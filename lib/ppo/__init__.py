@@ -14,6 +14,7 @@ Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
 """
 
 from lib.ppo.actor import Acting, PPOActor, PPOLearner, Segment, Segments, joined, run
+from lib.ppo.learners import Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Progress, Rollout, Sampler, rollouts
 from lib.ppo.trainer import Trainer, advantages, policy_loss
@@ -21,6 +22,7 @@ from lib.ppo.trainer import Trainer, advantages, policy_loss
 __all__ = [
     "Acting",
     "Agent",
+    "Learners",
     "Model",
     "PPOActor",
     "PPOLearner",

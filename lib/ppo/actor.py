@@ -23,6 +23,7 @@ from lib import actors, vector_env
 from lib.actors import Weights
 from lib.errors import UsageError
 from lib.experience import Episode, pack_episodes, unpack_episodes
+from lib.ppo.learners import Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Progress, Rollout, Sampler
 from lib.ppo.trainer import Trainer
@@ -185,13 +186,16 @@ class PPOLearner:
 
     Args:
         trainer: with the model.
+        learners: how many make each update together; see learners.Learners.
 
     Attributes:
         version: of the weights, one more with every update.
     """
 
-    def __init__(self, trainer: Trainer):
+    def __init__(self, trainer: Trainer, learners: int = 1):
         self.trainer = trainer
+        if learners > 1:
+            Learners(trainer, learners)
         self.version = 0
 
     def train(self, segments: Sequence[Segment], progress: float = 0.0) -> dict[str, float]:

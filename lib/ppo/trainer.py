@@ -1,9 +1,12 @@
 """Learning from rollouts."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lib.ppo.learners import Group, Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Rollout
 
@@ -58,6 +61,10 @@ class Trainer:
         kl_final: what kl_target has come down to when the goal is reached; None for no change.
         max_rate: where the learning rate stops to grow.
         device: of the model.
+
+    Attributes:
+        learners: those that learn beside this one, in processes of their own; None for none.
+        group: its place among them.
     """
 
     def __init__(
@@ -92,6 +99,14 @@ class Trainer:
         self.kl_final = kl_target if kl_final is None else kl_final
         self.max_rate = max_rate
         self.device = device
+        self.group: Group | None = None
+        self.learners: Learners | None = None
+
+    def move_to(self, device: torch.device) -> None:
+        """Go on there, with the model and what the optimizer knows."""
+        self.device = device
+        self.model.to(device)
+        self.optimizer.load_state_dict(self.optimizer.state_dict())  # which takes it to where its parameters are
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
         """Learn from a rollout.
@@ -117,15 +132,27 @@ class Trainer:
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
         # All at once, and from page-locked memory without waiting; on the CPU they stay where they are.
         learnt = [column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns]
-        self.model.expect(learnt[-1])
+        if self.learners is not None:
+            self.learners.begin(learnt, progress)
+        return self.learn(learnt, progress)
+
+    def learn(self, columns: Sequence[torch.Tensor], progress: float) -> dict[str, float]:
+        """What `update` does once the advantages are known.
+
+        Args:
+            columns: (transitions, ...) of states, actions, log_probs, advantages and value targets, where the model is.
+            progress: see update.
+        """
+        size = len(columns[0])
+        self.model.expect(columns[-1])
         said: dict[str, list[float]] = {}
         for _ in range(self.epochs if progress < 1.0 else 1):
             kls = []
-            for batch in torch.randperm(len(rollout)).to(self.device).split(self.minibatch):
-                told = self._step(
-                    *(column.index_select(0, batch) for column in learnt),
-                    entropy_weight=self.entropy * (1.0 - progress),
-                )
+            order = torch.randperm(size).to(self.device)
+            if self.group is not None:
+                self.group.shared(order)
+            for batch in order.split(self.minibatch):
+                told = self._step(columns, batch, self.entropy * (1.0 - progress))
                 kls.append(told["kl"])
                 for name, number in told.items():
                     said.setdefault(name, []).append(number)
@@ -133,40 +160,37 @@ class Trainer:
         means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
-    def _step(
-        self,
-        states: torch.Tensor,
-        actions: torch.Tensor,
-        old_log_probs: torch.Tensor,
-        estimates: torch.Tensor,
-        targets: torch.Tensor,
-        *,
-        entropy_weight: float,
-    ) -> dict[str, float]:
+    def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
+        normal = columns[3].index_select(0, batch)
+        normal = (normal - normal.mean()) / (normal.std() + 1e-8)  # over the whole minibatch, whoever learns from it
+        if self.group is not None:
+            normal, batch = self.group.part(normal), self.group.part(batch)
+        states, actions, old_log_probs, _, targets = (column.index_select(0, batch) for column in columns)
         logits, values = self.model(states)
         every_log_prob = F.log_softmax(logits, dim=1)
         log_probs = every_log_prob.gather(1, actions[:, None]).squeeze(1)
-        estimates = (estimates - estimates.mean()) / (estimates.std() + 1e-8)
-        of_policy = policy_loss(log_probs, old_log_probs, estimates, self.clip)
+        of_policy = policy_loss(log_probs, old_log_probs, normal, self.clip)
         of_values = F.mse_loss(values, targets) / self.model.return_std**2
         entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
         loss = of_policy + self.value * of_values - entropy_weight * entropy
         self.optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.gradient_norm)
-        self.optimizer.step()
         with torch.no_grad():
             moved = log_probs - old_log_probs
-            kl = (moved.exp() - 1.0 - moved).mean()  # http://joschu.net/blog/kl-approx.html
-            clipped = ((moved.exp() - 1.0).abs() > self.clip).float().mean()
-        return {
-            "loss": loss.item(),
-            "policy_loss": of_policy.item(),
-            "value_loss": of_values.item(),
-            "entropy": entropy.item(),
-            "kl": kl.item(),
-            "clipped": clipped.item(),
-        }
+            told = {
+                "loss": loss.detach(),
+                "policy_loss": of_policy.detach(),
+                "value_loss": of_values.detach(),
+                "entropy": entropy.detach(),
+                "kl": (moved.exp() - 1.0 - moved).mean(),  # http://joschu.net/blog/kl-approx.html
+                "clipped": ((moved.exp() - 1.0).abs() > self.clip).float().mean(),
+            }
+        if self.group is not None:
+            gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+            self.group.average([*gradients, *told.values()])
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.gradient_norm)
+        self.optimizer.step()
+        return {name: number.item() for name, number in told.items()}
 
     def _adapt(self, kl: float, progress: float) -> None:
         if self.kl_target is None or self.kl_final is None or progress >= 1.0:

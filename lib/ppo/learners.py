@@ -1,0 +1,171 @@
+"""Several learners that make one update together: each takes its part of every minibatch, and their gradients are
+averaged, synchronous data-parallel stochastic gradient descent, Chen et al. (2016), https://arxiv.org/abs/1604.00981.
+"""
+
+import atexit
+import os
+import pickle
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+import torch
+from torch import distributed
+
+from lib.child import Child, start_server
+from lib.errors import Fault, UsageError
+from lib.orphans import ParentGone, end_with_learner, hear
+from lib.shared import processes
+
+if TYPE_CHECKING:
+    from lib.ppo.trainer import Trainer
+
+PATIENCE = timedelta(seconds=60)  # for the others, in every exchange
+STARTING = timedelta(seconds=180)
+
+
+class Group:
+    """One learner's place among all, as a Trainer sees it.
+
+    Args:
+        rank: which learner; 0 is the one that was there first.
+        size: how many there are.
+        meeting: a file by which they find each other.
+        device: of this learner.
+    """
+
+    def __init__(self, rank: int, size: int, meeting: str, device: torch.device | str):
+        self.rank = rank
+        self.size = size
+        backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
+        store = distributed.FileStore(meeting, size)
+        store.set_timeout(STARTING)
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+
+    def shared(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The first learner's tensor, in all."""
+        with _together():
+            distributed.broadcast(tensor, 0)
+        return tensor
+
+    def part(self, batch: torch.Tensor) -> torch.Tensor:
+        """This learner's part of a minibatch."""
+        return batch[self.rank :: self.size]
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Have the mean over all learners in each tensor's place, in one exchange."""
+        together = torch.cat([tensor.flatten() for tensor in tensors])
+        with _together():
+            distributed.all_reduce(together)
+        together /= self.size
+        for tensor, mean in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.copy_(mean.view_as(tensor))
+
+
+class Learners:
+    """Further learners, in processes of their own, for a trainer; they are started with its first update.
+
+    Args:
+        trainer: the first learner's; its minibatches are shared from now on.
+        number: of learners in all, the first one included.
+
+    Raises:
+        UsageError: a minibatch cannot be shared by so many, or there are too few GPUs.
+    """
+
+    def __init__(self, trainer: "Trainer", number: int):
+        if trainer.minibatch % number:
+            fitting = ", ".join(str(n) for n in range(1, trainer.minibatch + 1) if trainer.minibatch % n == 0)
+            raise UsageError(
+                f"{number} learners cannot share minibatches of {trainer.minibatch}; take one of {fitting}"
+            )
+        gpus = torch.cuda.device_count()
+        if torch.device(trainer.device).type == "cuda" and number > gpus:
+            raise UsageError(f"{number} learners need a GPU each, and there are {gpus}; take --learners {gpus}")
+        self.trainer = trainer
+        self.number = number
+        self._children: list[Child] = []
+        trainer.learners = self
+
+    def begin(self, columns: Sequence[torch.Tensor], progress: float) -> None:
+        """Have all learners make an update from these columns, of which the others get copies.
+
+        Raises:
+            Fault: one of them is gone.
+        """
+        if not self._children:
+            self._start()
+        layout = [(column.shape, column.dtype) for column in columns]
+        for child in self._children:
+            try:
+                child.link.send((layout, progress))
+            except OSError as error:
+                raise Fault(f"{child.fate()}. Go on from the last checkpoint with --resume") from error
+        assert self.trainer.group is not None
+        for column in columns:
+            self.trainer.group.shared(column)
+
+    def _start(self) -> None:
+        start_server()
+        folder = tempfile.mkdtemp(prefix="learners-")
+        threads = max(1, (os.cpu_count() or 1) // self.number)
+        self.trainer.learners = None  # the others have none
+        moved = processes.RawArray("c", cloudpickle.dumps(self.trainer))
+        self.trainer.learners = self
+        atexit.register(self.close)
+        for rank in range(1, self.number):
+            child = Child(f"learner {rank}")
+            child.launch(follow, moved, rank, self.number, f"{folder}/meeting", threads)
+            self._children.append(child)
+        torch.set_num_threads(threads)
+        self.trainer.group = Group(0, self.number, f"{folder}/meeting", self.trainer.device)
+        shutil.rmtree(folder)  # they have met
+
+    def close(self) -> None:
+        """End the other learners."""
+        atexit.unregister(self.close)
+        for child in self._children:
+            child.kill()
+        if self.trainer.group is not None:
+            self.trainer.group = None
+            distributed.destroy_process_group()
+        self._children.clear()
+
+
+def follow(link: Any, moved: Any, rank: int, size: int, meeting: str, threads: int) -> None:
+    """Be one of the further learners, until the first is gone.
+
+    Args:
+        link: to the first; in come layouts of columns, and the progress.
+        moved: the trainer, pickled, in shared memory.
+        rank, size, meeting: see Group.
+        threads: of torch.
+    """
+    end_with_learner()
+    torch.set_num_threads(threads)
+    trainer: Trainer = pickle.loads(moved.raw)
+    if torch.device(trainer.device).type == "cuda":
+        trainer.move_to(torch.device("cuda", rank))
+    trainer.group = Group(rank, size, meeting, trainer.device)
+    try:
+        while True:
+            layout, progress = hear(link)
+            columns = [torch.empty(shape, dtype=dtype, device=trainer.device) for shape, dtype in layout]
+            trainer.learn([trainer.group.shared(column) for column in columns], progress)
+    except (ParentGone, Fault):
+        return
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    """An exchange; that another learner is gone comes out of it as a Fault."""
+    try:
+        yield
+    except RuntimeError as error:
+        first = str(error).strip().splitlines()[0]
+        raise Fault(f"a learner is gone ({first}). Go on from the last checkpoint with --resume") from error
