@@ -71,7 +71,5 @@ if __name__ == "__main__":
     parser.add_argument("--learners", type=options.positive, default=1, metavar="K", help="that share each minibatch")
     parser.add_argument("--patience", type=options.positive, default=60, metavar="SECONDS", help="for a segment")
     parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: a Ray of its own)")
-    parser.add_argument(
-        "--actor-cpus", type=options.above_zero, metavar="F", help="of each actor on Ray (default: 1, or a share)"
-    )
+    parser.add_argument("--actor-cpus", type=options.above_zero, metavar="F", help="on Ray (default: 1, or a share)")
     options.main(train, parser, NAME)

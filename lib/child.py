@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 
 from lib.errors import Fault
-from lib.shared import processes
 from lib.stopping import SIGNALS
+from lib.weights import processes
 
 IMPORTING = 120  # seconds that there are to import what a process needs
 

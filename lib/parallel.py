@@ -29,8 +29,8 @@ from lib.errors import UsageError
 from lib.experience import Episode, ExperienceSourceFirstLast, pack_episodes, unpack_episodes
 from lib.player import Player
 from lib.player_process import Order, Report
-from lib.shared import SharedWeights
 from lib.timing import Stopwatch, since_process_start
+from lib.weights import SharedWeights
 
 
 class Players:

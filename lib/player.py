@@ -13,7 +13,8 @@ from lib.child import IMPORTING, Child, ChildLost
 from lib.errors import UsageError
 from lib.experience import ExperienceSourceFirstLast, pack_place
 from lib.player_process import Order, Report, play
-from lib.shared import BlockChannel, SharedWeights, processes
+from lib.shared import BlockChannel
+from lib.weights import SharedWeights, processes
 
 PATIENCE = 8  # seconds without a step after which a player that owes a block is stuck
 STARTING = PATIENCE if processes.get_start_method() == "forkserver" else IMPORTING  # to its first sign of life

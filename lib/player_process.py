@@ -11,7 +11,8 @@ from lib import console
 from lib.checkpoint import seed_everything
 from lib.experience import hashed_seed
 from lib.orphans import ParentGone, end_with_learner, hear, tell
-from lib.shared import BlockChannel, SharedWeights
+from lib.shared import BlockChannel
+from lib.weights import SharedWeights
 
 
 class Order(NamedTuple):

@@ -1,12 +1,9 @@
-"""Weights and blocks of transitions in memory that processes share, and that is gone when the last of them is."""
+"""Blocks of transitions in memory that processes share, and that is gone when the last of them is."""
 
 import dataclasses
 import itertools
-import multiprocessing
 import queue
-import warnings
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import gymnasium as gym
 import numpy as np
@@ -15,89 +12,9 @@ from ptan.experience import ExperienceFirstLast
 
 from lib import packing
 from lib.atari_wrappers import Adjacent
-
-# Not forked from this process: a copy of one in which PyTorch's threads or a GPU are at work can hang. A server that
-# has done nothing but import forks quickly and safely; where the system has none, every process imports for itself.
-processes: Any = multiprocessing.get_context(
-    "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-)
+from lib.weights import processes
 
 COLUMNS = ("states", "last_states", "dones", "actions", "rewards")  # what packing.pack tells of each transition
-
-
-class Layout:
-    """Where each of some tensors lies in one piece of memory.
-
-    Args:
-        tensors: whose shapes and types are kept; their values are not read.
-
-    Attributes:
-        size: bytes of all.
-    """
-
-    def __init__(self, tensors: Iterable[torch.Tensor]):
-        self._parts: list[tuple[torch.dtype, torch.Size, int]] = []
-        self.size = 0
-        for tensor in tensors:
-            self._parts.append((tensor.dtype, tensor.shape, self.size))
-            self.size += -(-tensor.numel() * tensor.element_size() // 64) * 64  # aligned
-
-    def views(self, memory: Any, start: int = 0) -> list[torch.Tensor]:
-        """The tensors in a buffer, from the byte `start` on; not to be written where the buffer is not."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch's, of a buffer that is not to be written
-            return [
-                torch.frombuffer(memory, dtype=dtype, count=shape.numel(), offset=start + offset).view(shape)
-                if shape.numel()
-                else torch.empty(shape, dtype=dtype)
-                for dtype, shape, offset in self._parts
-            ]
-
-
-class SharedWeights:
-    """The last versions of a network's weights, in memory that processes share.
-
-    Args:
-        tensors: the weights, whose shapes and types are kept; their values are not read.
-        size: how many versions are kept.
-    """
-
-    def __init__(self, tensors: Iterable[torch.Tensor], size: int):
-        self.size = size
-        self._layout = Layout(tensors)
-        self._memory = processes.RawArray("b", max(1, size * self._layout.size))
-        self._versions = processes.RawArray("q", [-1] * size)
-
-    @property
-    def versions(self) -> list[int]:
-        """The versions that are there, oldest first."""
-        return sorted(version for version in self._versions if version >= 0)
-
-    def publish(self, version: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy the weights in, in place of the version that is `size` older.
-
-        Raises:
-            ValueError: the version is not the one after the newest.
-        """
-        if self.versions and version != self.versions[-1] + 1:
-            raise ValueError(f"version {version} does not follow {self.versions[-1]}, the newest")
-        self._versions[version % self.size] = -1
-        for shared, tensor in zip(self._views(version), tensors, strict=True):
-            shared.copy_(tensor)
-        self._versions[version % self.size] = version
-
-    def read(self, version: int) -> list[torch.Tensor]:
-        """A version's weights as views of the shared memory, valid until `size` newer ones are published.
-
-        Raises:
-            LookupError: that version is not there.
-        """
-        if version not in self.versions:
-            raise LookupError(f"version {version} of the weights is not there; there are {self.versions}")
-        return self._views(version)
-
-    def _views(self, version: int) -> list[torch.Tensor]:
-        return self._layout.views(self._memory, version % self.size * self._layout.size)
 
 
 class BlockChannel:

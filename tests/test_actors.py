@@ -229,6 +229,12 @@ def test_ray_that_is_not_installed_is_named_with_the_command_that_brings_it(monk
         actors.start("ray", fakes.Counter, 1, model_of(1))
 
 
+@pytest.mark.usefixtures("_ray")
+def test_too_few_cpus_are_told_of_with_the_fraction_that_fits():
+    with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; take --actors 4 at most, or --actor-cpus 0\.5"):
+        started("ray", 8, cpus=1.0)
+
+
 @pytest.mark.usefixtures("_no_ray")
 def test_a_ray_of_its_own_listens_on_this_machine_alone_is_shared_by_more_actors_than_cpus_and_ends():
     cores = os.cpu_count()
@@ -241,12 +247,6 @@ def test_a_ray_of_its_own_listens_on_this_machine_alone_is_shared_by_more_actors
     assert listening <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
     assert not any("raylet" in process.name() for process in psutil.Process().children(recursive=True))
-
-
-@pytest.mark.usefixtures("_ray")
-def test_too_few_cpus_are_told_of_with_the_fraction_that_fits():
-    with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; take --actors 4 at most, or --actor-cpus 0\.5"):
-        started("ray", 8, cpus=1.0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from ptan.experience import ExperienceFirstLast
 
 import fakes
 from lib.atari_wrappers import LazyFrames
-from lib.shared import BlockChannel, SharedWeights, processes
+from lib.shared import BlockChannel
+from lib.weights import SharedWeights, processes
 
 FRAMES = spaces.Box(0, 255, (2, 3, 3), np.uint8)  # states of two frames
 

@@ -18,7 +18,7 @@ import torch
 
 from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, made, next_segment
 from lib.errors import UsageError
-from lib.shared import Layout
+from lib.weights import Layout
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that this was run
 

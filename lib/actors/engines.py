@@ -4,8 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 from lib.actors.contract import ENGINES, Actors, Make, Weights
-from lib.actors.inline import InlineActors
-from lib.actors.processes import ProcessActors
 from lib.errors import UsageError
 
 
@@ -34,12 +32,17 @@ def start(
     """
     if number < 1:
         raise UsageError(f"{number} actors were asked for; it has to be at least 1")
+    # Each is imported where it is wanted: Ray is an extra, and its workers import this too.
     if engine == "inline":
+        from lib.actors.inline import InlineActors
+
         return InlineActors(make, number, model, state_of, patience)
     if engine == "process":
+        from lib.actors.processes import ProcessActors
+
         return ProcessActors(make, number, model, state_of, patience, room=room)
     if engine == "ray":
-        from lib.actors.cluster import RayActors  # ray is an extra
+        from lib.actors.cluster import RayActors
 
-        return RayActors(make, number, model, state_of, patience, address=address, cpus=cpus)
+        return RayActors(make, number, model, state_of, patience, address=address, cpus=cpus, room=room)
     raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

@@ -9,7 +9,7 @@ import torch
 from lib import console
 from lib.actors.contract import Failed, Weights, made, next_segment
 from lib.orphans import ParentGone, end_with_learner, hear, tell
-from lib.shared import SharedWeights
+from lib.weights import SharedWeights
 
 SLOTS = 2  # segments of an actor that there is room for
 

@@ -13,7 +13,7 @@ from lib.actors.contract import Actors, Lost
 from lib.actors.process_actor import SLOTS, act, unpacked
 from lib.child import Child, start_server
 from lib.errors import UsageError
-from lib.shared import SharedWeights, processes
+from lib.weights import SharedWeights, processes
 
 VERSIONS = 3  # of the weights that are kept
 

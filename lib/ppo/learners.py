@@ -19,7 +19,7 @@ from torch import distributed
 from lib.child import Child, start_server
 from lib.errors import Fault, UsageError
 from lib.orphans import ParentGone, end_with_learner, hear
-from lib.shared import processes
+from lib.weights import processes
 
 if TYPE_CHECKING:
     from lib.ppo.trainer import Trainer
