@@ -25,6 +25,13 @@ from lib.stopping import EXIT_CODES, Interrupted
 Train = Callable[[Any, runs.RunOptions], State]
 
 
+class _Help(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows defaults, but for those that stand for something which the help itself says."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        return action.help if action.default is None else super()._get_help_string(action)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose complaints are one line.
 
@@ -43,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 def parser(doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARAMS) -> Parser:
     """The common options; a script adds its own to what this returns, and they reach it as `options.knobs`."""
     summary = (doc or "").split("\n\n")[0]
-    made = Parser(description=summary, allow_abbrev=False, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    made = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
     group = made.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     options = (
         group.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),

@@ -327,7 +327,7 @@ def test_a_player_that_cannot_be_forked_is_named(closing, monkeypatch):
     first = closing(players_of([Counting()]))
     next(iter(first))
     server = stop_server_of(first)
-    monkeypatch.setattr(player, "IMPORTING", 1)
+    monkeypatch.setattr(child, "IMPORTING", 1)
     with pytest.raises(child.ChildLost, match="player 0 could not be started in 1 seconds"):
         next(iter(closing(players_of([Counting()]))))
     server.resume()

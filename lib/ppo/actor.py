@@ -272,7 +272,7 @@ class Segments:
         self.actors: actors.Actors | None = None
         self._places: list[_Place] = [_Place() for _ in range(acting.actors)]
         self._episodes: list[Episode] = []
-        self._lags: list[int] = []  # since the last look
+        self._lags: deque[int] = deque([0], maxlen=acting.actors)  # of the last segments
         self._played, self._busy = 0, 0.0
         self.frame_skip = acting.frame_skip
         self._room = acting.part(0).num_envs * acting.rollout * (_bytes(acting.space) + 64) + 2**16
@@ -339,12 +339,8 @@ class Segments:
 
     def _count(self, came: Sequence[tuple[int, Segment]]) -> None:
         each = self.acting.part(0).num_envs
-        ended = sorted(
-            (step, place, total, length)
-            for place, (_, segment) in enumerate(came)
-            for step, total, length in segment.episodes
-        )
-        for step, _, total, length in ended:
+        ended = [episode for _, segment in came for episode in segment.episodes]
+        for step, total, length in sorted(ended, key=lambda episode: episode[0]):  # and by actor, as they came
             at = self.steps_done + (step + 1) * each * len(came)
             self._episodes.append(Episode(total, length, at, since_process_start()))
             self.progress.add(total)
@@ -362,14 +358,14 @@ class Segments:
         """What there is to log since the last call.
 
         Returns:
-            policy_lag: updates that a segment's weights were behind the learner's when it came, in the mean;
-            actor_fps: agent steps a second that all actors would make if they never had to wait; replaced: actors, and
-            dropped: segments, so far in this process.
+            policy_lag: updates that a segment's weights were behind the learner's when it came, mean of the last ones,
+            as many as there are actors; actor_fps: agent steps a second that all actors would make if they never had
+            to wait; replaced: actors, and dropped: segments, so far in this process.
         """
-        lags, played, busy = self._lags, self._played, self._busy
-        self._lags, self._played, self._busy = [], 0, 0.0
+        played, busy = self._played, self._busy
+        self._played, self._busy = 0, 0.0
         return {
-            "policy_lag": sum(lags) / len(lags) if lags else math.nan,
+            "policy_lag": sum(self._lags) / len(self._lags),
             "actor_fps": self.acting.actors * played / busy if busy else math.nan,
             "replaced": 0 if self.actors is None else self.actors.replaced,
             "dropped": self.dropped,

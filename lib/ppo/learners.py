@@ -6,6 +6,7 @@ import atexit
 import os
 import pickle
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -41,16 +42,23 @@ class Group:
     def __init__(self, rank: int, size: int, meeting: str, device: torch.device | str):
         self.rank = rank
         self.size = size
-        backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
         store = distributed.FileStore(meeting, size)
         store.set_timeout(STARTING)
-        distributed.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+        # Made by themselves, not as the process's default group: ignite would take that for its own, and have all
+        # learners do what only the first does.
+        if torch.device(device).type == "cuda":
+            options = distributed.ProcessGroupNCCL.Options()
+            options._timeout = PATIENCE
+            self._group: Any = distributed.ProcessGroupNCCL(store, rank, size, options)
+        else:
+            if sys.platform == "linux":
+                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
+            self._group = distributed.ProcessGroupGloo(store, rank, size, PATIENCE)
 
     def shared(self, tensor: torch.Tensor) -> torch.Tensor:
         """The first learner's tensor, in all."""
         with _together():
-            distributed.broadcast(tensor, 0)
+            self._group.broadcast([tensor], distributed.BroadcastOptions()).wait()  # the first's, unless told otherwise
         return tensor
 
     def part(self, batch: torch.Tensor) -> torch.Tensor:
@@ -61,7 +69,7 @@ class Group:
         """Have the mean over all learners in each tensor's place, in one exchange."""
         together = torch.cat([tensor.flatten() for tensor in tensors])
         with _together():
-            distributed.all_reduce(together)
+            self._group.allreduce([together]).wait()  # the sum
         together /= self.size
         for tensor, mean in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.copy_(mean.view_as(tensor))
@@ -131,9 +139,7 @@ class Learners:
         atexit.unregister(self.close)
         for child in self._children:
             child.kill()
-        if self.trainer.group is not None:
-            self.trainer.group = None
-            distributed.destroy_process_group()
+        self.trainer.group = None
         self._children.clear()
 
 

@@ -1,0 +1,89 @@
+"""Scripts as a person runs them: processes of their own, started from inside their folders; and what they leave."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lib import checkpoint
+
+PROJECT = Path(__file__).parents[1]
+# The scripts find the toy environments and this Python as a person's shell would.
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+}
+# For scripts two at a time, or that are compared with these to the last bit.
+ONE_THREAD = ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
+
+
+def start(script, *options, env=ENVIRONMENT, **kwargs):
+    return subprocess.Popen(
+        [f"./{script.name}", *map(str, options)],
+        cwd=PROJECT / script.parent,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def run(script, *options, env=ENVIRONMENT):
+    process = start(script, *options, env=env)
+    stdout, stderr = process.communicate(timeout=300)
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def folder(runs_dir):
+    [path] = runs_dir.iterdir()
+    return path
+
+
+def checkpoint_of(path):
+    """The newest checkpoint, less what differs by the clock."""
+    content = checkpoint.newest(path / "checkpoints")
+    del content["files"], content["episodes"]["seconds"]
+    return content
+
+
+def differences(a, b, name=""):
+    """Names of the entries in which two nested checkpoints are not bit for bit the same."""
+    if isinstance(a, torch.Tensor):
+        return [] if torch.equal(a, b) else [name]
+    if isinstance(a, dict):
+        return [d for key in a.keys() | b.keys() for d in differences(a.get(key), b.get(key), f"{name}/{key}")]
+    if isinstance(a, list):
+        pairs = zip(a, b, strict=True)
+        return [d for i, (x, y) in enumerate(pairs) for d in differences(x, y, f"{name}/{i}")]
+    return [] if a == b else [name]
+
+
+def episodes_of(path):
+    lines = (path / "episodes.csv").read_text().splitlines()
+    return [line.split(",")[:4] for line in lines]
+
+
+def scalars_of(path):
+    """TensorBoard's scalars by tag, those left out that depend on the clock."""
+    accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.startswith("time/") and "fps" not in tag]
+    assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
+    return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+
+
+def wait_for(condition, process, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def assignments(*fields):
+    return [option for field in fields for option in ("--set", field)]

@@ -1,0 +1,447 @@
+"""PPO with its actors elsewhere: the same segments, the same run, whatever becomes of the actors."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from lib import ppo, stream, vector_env
+from lib.actors import cluster
+from lib.errors import Fault, UsageError
+from lib.ppo import learners
+from running import (
+    ENVIRONMENT,
+    assignments,
+    checkpoint_of,
+    differences,
+    episodes_of,
+    folder,
+    run,
+    scalars_of,
+    start,
+    wait_for,
+)
+
+PPO, ACTORS = Path("distributed/01_ppo.py"), Path("distributed/02_ppo_actors.py")
+ONE_EPOCH = assignments("epochs=1")
+SMALL = assignments(
+    "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"
+)
+POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _workers_find_the_fakes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
+        yield
+
+
+def learner_of(acting, **options):
+    torch.manual_seed(0)
+    model = ppo.Model(acting.space, acting.n_actions)
+    return ppo.PPOLearner(trainer_of(model, **options))
+
+
+def trainer_of(model, optimizer=None, minibatch=32, **options):
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
+    options = {"epochs": 2, "gamma": 0.9, "lam": 0.95, "clip": 0.2, "entropy": 0.01} | options
+    return ppo.Trainer(model, optimizer, minibatch=minibatch, **options)
+
+
+def acting_of(**options):
+    return ppo.Acting(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
+
+
+def weights_of(learner):
+    return {name: weights.clone() for name, weights in learner.trainer.model.state_dict().items()}
+
+
+@pytest.mark.parametrize(("actors", "engine"), [(1, "inline"), (2, "inline"), (4, "process"), (2, "ray")])
+def test_actors_play_what_one_sampler_plays_with_all_environments(actors, engine):
+    acting = acting_of(env_name="PongNoFrameskip-v4", actors=actors, engine=engine)
+    learner = learner_of(acting)
+    model = ppo.Model(acting.space, acting.n_actions)
+    sampler = ppo.Sampler(acting.make_envs(4), ppo.Agent(model), 16, seed=5)
+    whole = iter(sampler)
+    segments = ppo.Segments(acting, learner)
+    try:
+        batches = iter(segments)
+        model.load_state_dict(learner.get_model().tensors)
+        first = next(whole).states.clone()  # those that are looked at
+        for _ in range(2):
+            batch = next(batches)
+            model.load_state_dict(learner.get_model().tensors)
+            expected, found = next(whole), ppo.joined(batch)
+            for name in vars(expected):
+                assert torch.allclose(getattr(expected, name), getattr(found, name), atol=1e-5), name
+            assert not torch.equal(expected.states, first)  # it does move
+            assert [segment.version for segment in batch] == [learner.version] * actors
+            learner.train(batch)
+        assert segments.steps_done == sampler.steps_done == 3 * 64
+    finally:
+        segments.close()
+
+
+def test_run_is_the_loop_of_the_text_and_the_number_of_actors_changes_nothing():
+    told, weights = [], []
+    for number in (1, 2, 4):
+        learner = learner_of(acting_of())
+        told.append(list(ppo.run(number, acting_of(), learner, updates=3)))
+        weights.append(weights_of(learner))
+        assert learner.version == 4  # one for the first segments, which are looked at
+    assert [sorted(each) for each in told[0]] == [sorted(told[0][0])] * 3
+    for other in (1, 2):
+        assert all(torch.allclose(weights[0][name], weights[other][name], atol=1e-5) for name in weights[0])
+        assert told[0][2]["loss"] == pytest.approx(told[other][2]["loss"], abs=1e-4)
+
+
+def test_episodes_are_counted_in_the_order_in_which_one_sampler_would_see_them():
+    acting = acting_of()
+    segments = ppo.Segments(acting, learner_of(acting))
+    sampler = ppo.Sampler(acting.make_envs(4), ppo.Agent(segments.learner.trainer.model), 16, seed=5)
+    batches, whole = iter(segments), iter(sampler)
+    next(whole)
+    for _ in range(2):
+        next(batches)
+        next(whole)
+    found, expected = segments.pop_episodes(), sampler.pop_episodes()
+    assert [each[:3] for each in found] == [each[:3] for each in expected]
+    assert len(found) == 4 * 3 * 16 // 6  # Catch's last six steps
+    assert segments.progress(9.0) == sampler.progress(9.0)
+
+
+class Scripted:
+    """Actors whose segments come in the order that is told."""
+
+    def __init__(self, order):
+        self.coming, self.orders, self.model, self.replaced = list(order), [], None, 0
+
+    def broadcast(self, model):
+        self.model = model
+
+    def order(self, index):
+        assert index not in dict(self.orders)
+        self.orders.append((index, self.model.version))
+
+    def take(self):
+        index = self.coming.pop(0)
+        version = dict(self.orders)[index]
+        self.orders.remove((index, version))
+        return [(index, segment_of(version))]
+
+    def gather(self):
+        return [segment_of(self.model.version)] * 3
+
+    def close(self):
+        pass
+
+
+def segment_of(version):
+    arrays = {"actions": np.zeros((2, 1), np.int64), "states": np.zeros((2, 1, 7, 7), np.uint8)}
+    return ppo.Segment(version, arrays, [], 2, 0, np.zeros((1, 7, 7), np.uint8), 0.5)
+
+
+def test_asynchronous_segments_are_taken_as_they_come_and_old_ones_dropped(monkeypatch):
+    crew = Scripted([0, 1, 0, 1, 1, 0, 1, 0, 2, 1])
+    monkeypatch.setattr(ppo.actor.actors, "start", lambda *arguments, **options: crew)
+    acting = acting_of(actors=3, envs=3, rollout=2)
+    learner = learner_of(acting)
+    crew.broadcast(learner.get_model())
+    monkeypatch.setattr(learner, "look_at", lambda segments: None)
+    segments = ppo.Segments(acting, learner, max_lag=1)
+    batches = iter(segments)
+    versions = []
+    for _ in range(3):
+        versions.append([segment.version for segment in next(batches)])
+        learner.version += 1
+    # 0 1 0; then 1, made meanwhile, and 1 and 0 anew; then 1 anew, 0, 2, two updates old, which is dropped, and 1.
+    assert versions == [[0, 0, 0], [0, 1, 1], [2, 1, 2]]
+    assert segments.dropped == 1
+    assert segments.steps_done == 3 * 2 + 10 * 2
+    told = segments.metrics()
+    assert told["policy_lag"] == pytest.approx((1 + 2 + 0) / 3)
+    assert told["dropped"] == 1
+    assert told["actor_fps"] == pytest.approx(3 * 26 / (13 * 0.5))
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """What 01_ppo makes of CartPole."""
+    runs_dir = tmp_path_factory.mktemp("plain")
+    assert run(PPO, *POLE, "--stop-after", 640, "--runs-dir", runs_dir).returncode == 0
+    return folder(runs_dir)
+
+
+@pytest.mark.parametrize("options", [("--engine", "inline", "--actors", 1), ("--actors", 4), ("--engine", "ray")])
+def test_the_script_learns_what_01_ppo_learns(plain, tmp_path, options):
+    process = run(ACTORS, *POLE, *options, "--stop-after", 640, "--runs-dir", tmp_path)
+    assert process.returncode == 0, process.stderr
+    found, expected = (checkpoint_of(path)["net"] for path in (folder(tmp_path), plain))
+    # Rounding differs with how many states a model sees at a time.
+    assert all(torch.allclose(found[name].float(), expected[name].float(), atol=1e-4) for name in expected)
+    assert episodes_of(folder(tmp_path)) == episodes_of(plain)
+    scalars = scalars_of(folder(tmp_path))
+    assert {value for _, value in scalars["train/policy_lag"]} == {0.0}
+    assert scalars["train/replay_ratio"][-1] == (640, 1.0)
+    assert {"train/actor_fps", "train/replaced", "train/dropped"} <= set(scalars) | {"train/actor_fps"}
+
+
+def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
+    process = run(ACTORS, *POLE, "--async", "--stop-after", 2560, "--runs-dir", tmp_path)
+    assert process.returncode == 0, process.stderr
+    lags = [value for _, value in scalars_of(folder(tmp_path))["train/policy_lag"]]
+    assert max(lags) > 0.0
+    path = folder(tmp_path)
+    assert run(ACTORS, "--resume", path, "--stop-after", 2816).returncode == 0
+    assert json.loads((path / "result.json").read_text())["steps"] >= 2816
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path, number):
+    options = (*POLE, "--actors", 2)
+    assert run(ACTORS, *options, "--stop-after", 6400, "--runs-dir", tmp_path / "one").returncode == 0
+    (tmp_path / "two").mkdir()
+    process = start(ACTORS, *options, "--stop-after", 6400, "--runs-dir", tmp_path / "two")
+    wait_for(lambda: list(tmp_path.glob("two/*/checkpoints/step-000000[3-9]*.pt.sha256")), process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 3  # two actors and the server that they are forked from
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == (130 if number == signal.SIGINT else -number)
+    psutil.wait_procs(children, timeout=10)
+    assert not any(child.is_running() for child in children)
+    path = folder(tmp_path / "two")
+    assert run(ACTORS, "--resume", path, "--stop-after", 6400).returncode == 0
+    assert differences(checkpoint_of(folder(tmp_path / "one")), checkpoint_of(path)) == []
+    assert episodes_of(folder(tmp_path / "one")) == episodes_of(path)
+
+
+def actors_of(process):
+    """The processes that play, of a run of two."""
+    found = psutil.Process(process.pid).children(recursive=True)
+    return [each for each in found if each.children() == [] and "resource_tracker" not in " ".join(each.cmdline())]
+
+
+def test_actors_that_are_killed_at_any_time_change_nothing(tmp_path):
+    options = (*POLE, "--stop-after", 12800)
+    assert run(ACTORS, *options, "--runs-dir", tmp_path / "one").returncode == 0
+    (tmp_path / "two").mkdir()
+    process = start(ACTORS, *options, "--runs-dir", tmp_path / "two")
+    rng = np.random.default_rng(1)
+    wait_for(lambda: list(tmp_path.glob("two/*/checkpoints/step-*.pt.sha256")), process)
+    killed = 0
+    while process.poll() is None and killed < 4:
+        victims = actors_of(process)
+        if len(victims) == 2:
+            victims[rng.integers(2)].kill()
+            killed += 1
+        time.sleep(rng.uniform(0.2, 1.5))
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert killed >= 2
+    assert (stdout + stderr).count("was killed by SIGKILL. It is replaced") >= killed - 1
+    one, two = (folder(tmp_path / name) for name in ("one", "two"))
+    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
+    assert episodes_of(one) == episodes_of(two)
+
+
+@pytest.mark.parametrize("engine", ["inline", "process", "ray"])
+def test_an_environment_that_raises_shows_where_and_leaves_what_was_learnt(tmp_path, engine):
+    options = (
+        "--env-id",
+        "fakes:Failing-raise-v0",
+        *SMALL,
+        "--set",
+        "epochs=1",
+        "--quiet",
+        "--engine",
+        engine,
+        "--runs-dir",
+        tmp_path,
+    )
+    process = run(ACTORS, *options)
+    assert process.returncode == 1
+    assert re.search(r"Actor [01], with the environments \d to \d and the seed 1, after 14\d\d steps", process.stderr)
+    assert 'in step\n    raise RuntimeError("the paddle broke")' in process.stderr
+    assert "RuntimeError: the paddle broke" in process.stderr
+    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] > 2000
+
+
+def test_an_actor_whose_environment_hangs_is_given_up_after_the_time_that_was_asked_for(tmp_path):
+    # It hangs again and again, as it is played from the same seeds.
+    options = (
+        "--env-id",
+        "fakes:Failing-hang-v0",
+        *SMALL,
+        "--set",
+        "epochs=1",
+        "--quiet",
+        "--patience",
+        1,
+        "--runs-dir",
+        tmp_path,
+    )
+    began = time.monotonic()
+    process = start(ACTORS, *options)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
+    time.sleep(20)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert time.monotonic() - began < 120
+    assert "gave no segment for 1 seconds, and was killed. It is replaced" in stdout + stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--actors", 0), "0 is below 1"),
+        (("--actors", 3), "3 actors cannot share 16 environments; take one of 1, 2, 4, 8, 16"),
+        (("--learners", 3), "3 learners cannot share minibatches of 256"),
+        (("--engine", "ray", "--address", "127.0.0.1:1"), "nothing answers at 127.0.0.1:1"),
+        (("--engine", "ray", "--address", "here"), "no HOST:PORT"),
+        (("--engine", "ray", "--actors", 16, "--actor-cpus", 100), "--actor-cpus 0."),
+        (("--actor-cpus", -1), "-1 is not above 0"),
+        (("--engine", "cloud"), "invalid choice"),
+    ],
+)
+def test_wrong_use_is_told_in_a_line_or_two(tmp_path, options, message):
+    process = run(ACTORS, *options, "--runs-dir", tmp_path)
+    assert process.returncode == 2
+    assert message in process.stderr
+    assert "Traceback" not in process.stderr
+
+
+CLUSTER = """
+import sys, time, ray
+from ray.cluster_utils import Cluster
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+second = cluster.add_node(num_cpus=2)
+cluster.wait_for_nodes()
+print(cluster.address, flush=True)
+sys.stdin.readline()
+cluster.remove_node(second, allow_graceful=False)
+cluster.add_node(num_cpus=2)
+print("removed", flush=True)
+sys.stdin.readline()
+cluster.shutdown()
+"""
+
+
+def test_a_node_of_a_cluster_that_dies_changes_nothing(tmp_path):
+    options = (*POLE, "--stop-after", 12800)
+    assert run(ACTORS, *options, "--engine", "inline", "--actors", 4, "--runs-dir", tmp_path / "one").returncode == 0
+    (tmp_path / "two").mkdir()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    env = ENVIRONMENT | {"RAY_USAGE_STATS_ENABLED": "0"}
+    with subprocess.Popen([sys.executable, "-c", CLUSTER], env=env, **pipes) as nodes:
+        try:
+            address = nodes.stdout.readline().strip()
+            on_ray = ("--engine", "ray", "--address", address, "--actors", 4, "--actor-cpus", 0.5)
+            process = start(ACTORS, *options, *on_ray, "--runs-dir", tmp_path / "two")
+            wait_for(lambda: list(tmp_path.glob("two/*/checkpoints/step-000000[2-9]*.pt.sha256")), process)
+            nodes.stdin.write("\n")
+            nodes.stdin.flush()
+            stdout, stderr = process.communicate(timeout=180)
+            assert process.returncode == 0, stderr
+            assert "It is replaced" in stdout + stderr
+        finally:
+            nodes.stdin.close()
+    one, two = (folder(tmp_path / name) for name in ("one", "two"))
+    ones, twos = checkpoint_of(one), checkpoint_of(two)
+    del ones["random"]["python"], twos["random"]["python"]  # Ray draws from it, and nothing here does
+    assert differences(ones, twos) == []
+    assert episodes_of(one) == episodes_of(two)
+
+
+def test_a_cluster_of_another_version_says_so(monkeypatch):
+    said = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.9.1\n"
+    answer = subprocess.CompletedProcess([], 1, stdout="", stderr=f"Traceback ...\n{said}")
+    monkeypatch.setattr(cluster.subprocess, "run", lambda *arguments, **options: answer)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        pytest.raises(UsageError, match=r"does not let us in:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),
+    ):
+        cluster.knock(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+def rollout_of(seed):
+    generator = torch.Generator().manual_seed(seed)
+    size = (8, 4)
+    floats = {name: torch.randn(size, generator=generator) for name in ("values", "next_values", "rewards")}
+    return ppo.Rollout(
+        states=torch.randint(0, 255, (*size, 36, 36, 2), dtype=torch.uint8, generator=generator),
+        actions=torch.randint(0, 3, size, generator=generator),
+        log_probs=torch.full(size, -1.1),
+        terminated=torch.zeros(size, dtype=torch.bool),
+        ended=torch.zeros(size, dtype=torch.bool),
+        **floats,
+    )
+
+
+def pong_like():
+    torch.manual_seed(1)
+    return ppo.Model(vector_env.spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
+
+
+@pytest.mark.parametrize("number", [2, 4])
+def test_learners_on_parts_make_the_update_of_one_on_the_whole(number):
+    alone, together = (
+        trainer_of(model, torch.optim.SGD(model.parameters(), 0.1), minibatch=16, kl_target=0.01)
+        for model in (pong_like(), pong_like())
+    )
+    several = ppo.Learners(together, number)
+    threads = torch.get_num_threads()
+    try:
+        for update in range(3):
+            told = []
+            for trainer in (alone, together):
+                torch.manual_seed(update)
+                told.append(trainer.update(rollout_of(update), 0.25))
+            assert told[0] == pytest.approx(told[1], abs=1e-5)
+            for one, other in zip(alone.model.parameters(), together.model.parameters(), strict=True):
+                assert torch.allclose(one, other, atol=1e-6)
+        assert not torch.allclose(alone.model.policy.weight, pong_like().policy.weight, atol=1e-4)  # it has learnt
+    finally:
+        several.close()
+        torch.set_num_threads(threads)
+
+
+def test_a_learner_that_dies_ends_the_run_with_its_last_checkpoint(tmp_path):
+    options = (*POLE, "--engine", "inline", "--learners", 2, "--runs-dir", tmp_path)
+    process = start(ACTORS, *options)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt.sha256")), process)
+    [learner] = actors_of(process)
+    learner.kill()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"error: (a learner is gone|learner 1 .* was killed by SIGKILL).*--resume", stderr), stderr
+    path = folder(tmp_path)
+    resumed = run(ACTORS, "--resume", path, "--stop-after", checkpoint_of(path)["source"]["steps_done"] + 640)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_wrong_numbers_of_learners():
+    with pytest.raises(UsageError, match="3 learners cannot share minibatches of 16; take one of 1, 2, 4, 8, 16"):
+        ppo.Learners(trainer_of(pong_like(), minibatch=16), 3)
+
+
+def test_a_learner_that_finds_the_others_gone_says_how_to_go_on():
+    with pytest.raises(Fault, match=r"a learner is gone \(Connection closed\)\. .*--resume"), learners._together():
+        raise RuntimeError("Connection closed\nby peer")
+
+
+def test_parts_of_a_stream_know_their_environments():
+    part = stream.Part(4, 2, of=8)
+    assert list(part.numbers) == [4, 5]
+    assert acting_of(envs=8, actors=4).part(2) == part
