@@ -54,6 +54,7 @@ class Group:
             if sys.platform == "linux":
                 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
             self._group = distributed.ProcessGroupGloo(store, rank, size, PATIENCE)
+        self.average([torch.zeros(1, device=device)])  # when this is done all have met, and the file is not needed
 
     def shared(self, tensor: torch.Tensor) -> torch.Tensor:
         """The first learner's tensor, in all."""
