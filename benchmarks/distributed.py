@@ -33,6 +33,9 @@ NUMBERS = (1, 2, 4, 8)
 TIMED = 10_240  # agent steps of Pong that are timed
 CURVE = ("--env-id", "slow:SlowCartPole-v0", "--set", "rollout=64", "--set", "minibatch=64", "--set", "gamma=0.99")
 SECONDS = 90  # of a run of curve
+PLANNED = (1, 8, 64, 512)
+# A stack of four screens, the action, four float32 numbers and two truth values.
+STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
 BIN = 5  # seconds of a point in its picture
 
 
@@ -234,36 +237,62 @@ def curve_table(frame: pd.DataFrame) -> str:
     return lab.table(header, rows)
 
 
+def plan_table(frame: pd.DataFrame) -> str:
+    """On paper: what so many actors, each as fast as one here, the learner as it is here, and a network would allow."""
+    inline = frame[(frame["engine"] == "inline") & (frame["actors"] == 1)]
+    acting, learning = (TIMED / inline[part].median() for part in ("wait", "learn"))
+    rows = []
+    for k in PLANNED:
+        bounds = [k * acting, learning, *(gigabits * 1e9 / 8 / STEP_BYTES for gigabits in (1, 10))]
+        rows.append((k, *(f"{bound:,.0f}" for bound in bounds), f"{min(bounds[0], bounds[1], bounds[3]):,.0f}"))
+    header = (
+        "actors",
+        "they could make",
+        "this learner could take",
+        "1 Gbit/s",
+        "10 Gbit/s",
+        "all but the first network",
+    )
+    return f"{lab.table(header, rows)}\n\nAgent steps a second; {STEP_BYTES:,} bytes a step."
+
+
 TABLES = {
     "speed": speed_table,
     "latency": latency_table,
     "broadcast": broadcast_table,
     "sgd": sgd_table,
     "curve": curve_table,
+    "plan": plan_table,
 }
+FILES = {"plan": "speed"}  # of a table that is made of another one's measurement
+
+
+def file_of(name: str) -> str:
+    """The results that a table is made of."""
+    return f"distributed-{FILES.get(name, name)}"
 
 
 def stamped_table(name: str) -> str:
     """A table of docs/distributed.md, and where it was measured."""
-    frame, stamped = lab.read(f"distributed-{name}")
+    frame, stamped = lab.read(file_of(name))
     return f"{TABLES[name](frame)}\n\n{lab.where(stamped)}"
 
 
 def tables() -> None:
     """The page's tables and picture from the CSV files that there are."""
     for name in TABLES:
-        if (lab.RESULTS / f"distributed-{name}.csv").exists():
+        if (lab.RESULTS / f"{file_of(name)}.csv").exists():
             lab.put(PAGE, name, stamped_table(name))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lab.experiments(parser, *TABLES, "tables")
+    lab.experiments(parser, *(name for name in TABLES if name not in FILES), "tables")
     parser.add_argument("--rounds", type=int, default=3, help="of all but curve (default: 3)")
     parser.add_argument("--seeds", type=int, default=3, help="of curve (default: 3)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has")
     args = parser.parse_args()
-    what = args.what or list(TABLES)
+    what = args.what or [name for name in TABLES if name not in FILES]
     for name, measure in (("speed", speed), ("latency", latency), ("broadcast", broadcast), ("sgd", sgd)):
         if name in what:
             measure(args.rounds, args.go_on)

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import lab
 
-SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
+SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
+    lab.PROJECT.glob("distributed/[0-9][0-9]_*.py")
+)
 
 
 def header(script: Path) -> dict[str, str]:

@@ -100,6 +100,23 @@ def test_a_segment_is_valid_until_the_next_but_one(engine):
         assert (second["large"] == 2).all()
 
 
+def test_a_segment_stays_as_it_is_when_its_actor_is_replaced(losable):
+    with started(losable, 1, state_of=lambda number: {"count": 1}) as crew:
+        [first] = crew.gather()
+        os.kill(first["pid"], signal.SIGKILL)
+        crew.gather()
+        assert crew.replaced == 1
+        assert (first["large"] == 2).all()
+
+
+def test_an_actor_has_more_time_while_it_comes_to_its_state():
+    with started("inline", 1, patience=7.0, delay_of=lambda number: 1000.0) as crew:
+        for more in (1000.0 + crew.STARTING, 0.0):
+            crew.order(0)
+            assert crew._deadlines[0] - time.monotonic() == pytest.approx(7.0 + more, abs=1.0)
+            crew.take()
+
+
 def test_an_actor_begins_with_the_state_that_it_is_given(engine):
     with started(engine, 2, state_of=lambda number: {"count": 10 * number}) as crew:
         assert numbers(crew.gather()) == [(0, 1, 1), (1, 11, 1)]

@@ -15,9 +15,11 @@ import catch
 import chapter08
 import chapter09
 import curve
+import distributed
 import lab
 import ladder
 import time_to_solve
+from lib import ppo
 
 
 @pytest.fixture
@@ -190,6 +192,32 @@ def test_the_page_about_chapter_8_is_made_of_the_files():
     measured = [name for name in chapter08.TABLES if (lab.RESULTS / f"chapter08-{name}.csv").exists()]
     for name in measured:
         assert f"<!-- {name} -->\n{chapter08.stamped_table(name)}\n<!-- /{name} -->" in text
+
+
+def test_the_page_about_actors_is_made_of_the_files():
+    text = (lab.PROJECT / distributed.PAGE).read_text()
+    for name in distributed.TABLES:
+        if (lab.RESULTS / f"{distributed.file_of(name)}.csv").exists():
+            assert f"<!-- {name} -->\n{distributed.stamped_table(name)}\n<!-- /{name} -->" in text
+
+
+def test_the_plan_is_bound_by_actors_then_by_the_learner():
+    turns = {"engine": "inline", "actors": [1, 2], "wait": [10.24, 1.0], "learn": [1.024, 1.0]}
+    rows = [line.split(" | ") for line in distributed.plan_table(pd.DataFrame(turns)).splitlines()[2:6]]
+    assert [row[1] for row in rows] == ["1,000", "8,000", "64,000", "512,000"]
+    assert [row[2] for row in rows] == ["10,000"] * 4
+    assert [row[-1] for row in rows] == ["1,000 |", "8,000 |", "10,000 |", "10,000 |"]
+
+
+def test_the_bytes_of_a_step_are_those_of_a_segment():
+    acting = ppo.Acting("PongNoFrameskip-v4", 2, 1, 3, seed=1)
+    actor = ppo.PPOActor(acting, 0)
+    segment = actor.get_trajectory_segment()
+    assert sum(array.nbytes for array in segment.arrays.values()) == 6 * distributed.STEP_BYTES
+
+
+def test_every_second_round_goes_backwards():
+    assert list(distributed.in_turn(2, ["a", "b"])) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
 
 
 def test_the_interval_of_a_mean_over_seeds():

@@ -14,12 +14,14 @@ import psutil
 import pytest
 import torch
 
-from lib import ppo, stream, vector_env
+from lib import actors, hyperparameters, ppo, stream, vector_env
+from lib import options as command_line
 from lib.actors import cluster
 from lib.errors import Fault, UsageError
 from lib.ppo import learners
 from running import (
     ENVIRONMENT,
+    PROJECT,
     assignments,
     checkpoint_of,
     differences,
@@ -32,7 +34,6 @@ from running import (
 )
 
 PPO, ACTORS = Path("distributed/01_ppo.py"), Path("distributed/02_ppo_actors.py")
-ONE_EPOCH = assignments("epochs=1")
 SMALL = assignments(
     "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"
 )
@@ -120,6 +121,21 @@ def test_episodes_are_counted_in_the_order_in_which_one_sampler_would_see_them()
     assert segments.progress(9.0) == sampler.progress(9.0)
 
 
+@pytest.mark.parametrize("restart", [10**6, 100, 64])
+def test_segments_go_on_from_their_state(monkeypatch, restart):
+    monkeypatch.setattr(ppo.Sampler, "RESTART", restart)
+    acting = acting_of(env_name="CartPole-v1")
+    learner = learner_of(acting)
+    first, resumed = ppo.Segments(acting, learner), ppo.Segments(acting, learner)
+    batches = iter(first)
+    for _ in range(3):
+        next(batches)
+    resumed.load_state_dict(first.state_dict())
+    expected, found = ppo.joined(next(batches)), ppo.joined(next(iter(resumed)))
+    assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
+    assert resumed.steps_done == first.steps_done == 5 * 64
+
+
 class Scripted:
     """Actors whose segments come in the order that is told."""
 
@@ -182,7 +198,7 @@ def plain(tmp_path_factory):
     return folder(runs_dir)
 
 
-@pytest.mark.parametrize("options", [("--engine", "inline", "--actors", 1), ("--actors", 4), ("--engine", "ray")])
+@pytest.mark.parametrize("options", [("--actors", 4), ("--engine", "ray")])
 def test_the_script_learns_what_01_ppo_learns(plain, tmp_path, options):
     process = run(ACTORS, *POLE, *options, "--stop-after", 640, "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
@@ -206,13 +222,18 @@ def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
     assert json.loads((path / "result.json").read_text())["steps"] >= 2816
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Two actors, left alone."""
+    runs_dir = tmp_path_factory.mktemp("uninterrupted")
+    assert run(ACTORS, *POLE, "--stop-after", 12800, "--runs-dir", runs_dir).returncode == 0
+    return folder(runs_dir)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path, number):
-    options = (*POLE, "--actors", 2)
-    assert run(ACTORS, *options, "--stop-after", 6400, "--runs-dir", tmp_path / "one").returncode == 0
-    (tmp_path / "two").mkdir()
-    process = start(ACTORS, *options, "--stop-after", 6400, "--runs-dir", tmp_path / "two")
-    wait_for(lambda: list(tmp_path.glob("two/*/checkpoints/step-000000[3-9]*.pt.sha256")), process)
+def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
+    process = start(ACTORS, *POLE, "--stop-after", 12800, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-000000[3-9]*.pt.sha256")), process)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # two actors and the server that they are forked from
     process.send_signal(number)
@@ -220,10 +241,10 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(tmp_path
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     psutil.wait_procs(children, timeout=10)
     assert not any(child.is_running() for child in children)
-    path = folder(tmp_path / "two")
-    assert run(ACTORS, "--resume", path, "--stop-after", 6400).returncode == 0
-    assert differences(checkpoint_of(folder(tmp_path / "one")), checkpoint_of(path)) == []
-    assert episodes_of(folder(tmp_path / "one")) == episodes_of(path)
+    path = folder(tmp_path)
+    assert run(ACTORS, "--resume", path, "--stop-after", 12800).returncode == 0
+    assert differences(checkpoint_of(uninterrupted), checkpoint_of(path)) == []
+    assert episodes_of(uninterrupted) == episodes_of(path)
 
 
 def actors_of(process):
@@ -232,13 +253,10 @@ def actors_of(process):
     return [each for each in found if each.children() == [] and "resource_tracker" not in " ".join(each.cmdline())]
 
 
-def test_actors_that_are_killed_at_any_time_change_nothing(tmp_path):
-    options = (*POLE, "--stop-after", 12800)
-    assert run(ACTORS, *options, "--runs-dir", tmp_path / "one").returncode == 0
-    (tmp_path / "two").mkdir()
-    process = start(ACTORS, *options, "--runs-dir", tmp_path / "two")
+def test_actors_that_are_killed_at_any_time_change_nothing(uninterrupted, tmp_path):
+    process = start(ACTORS, *POLE, "--stop-after", 12800, "--runs-dir", tmp_path)
     rng = np.random.default_rng(1)
-    wait_for(lambda: list(tmp_path.glob("two/*/checkpoints/step-*.pt.sha256")), process)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
     killed = 0
     while process.poll() is None and killed < 4:
         victims = actors_of(process)
@@ -250,26 +268,13 @@ def test_actors_that_are_killed_at_any_time_change_nothing(tmp_path):
     assert process.returncode == 0, stderr
     assert killed >= 2
     assert (stdout + stderr).count("was killed by SIGKILL. It is replaced") >= killed - 1
-    one, two = (folder(tmp_path / name) for name in ("one", "two"))
-    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
-    assert episodes_of(one) == episodes_of(two)
+    assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
+    assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
 
 
-@pytest.mark.parametrize("engine", ["inline", "process", "ray"])
-def test_an_environment_that_raises_shows_where_and_leaves_what_was_learnt(tmp_path, engine):
-    options = (
-        "--env-id",
-        "fakes:Failing-raise-v0",
-        *SMALL,
-        "--set",
-        "epochs=1",
-        "--quiet",
-        "--engine",
-        engine,
-        "--runs-dir",
-        tmp_path,
-    )
-    process = run(ACTORS, *options)
+def test_an_environment_that_raises_shows_where_and_leaves_what_was_learnt(tmp_path):
+    options = ("--env-id", "fakes:Failing-raise-v0", *SMALL, "--set", "epochs=1", "--quiet")
+    process = run(ACTORS, *options, "--runs-dir", tmp_path)
     assert process.returncode == 1
     assert re.search(r"Actor [01], with the environments \d to \d and the seed 1, after 14\d\d steps", process.stderr)
     assert 'in step\n    raise RuntimeError("the paddle broke")' in process.stderr
@@ -277,49 +282,28 @@ def test_an_environment_that_raises_shows_where_and_leaves_what_was_learnt(tmp_p
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] > 2000
 
 
-def test_an_actor_whose_environment_hangs_is_given_up_after_the_time_that_was_asked_for(tmp_path):
-    # It hangs again and again, as it is played from the same seeds.
-    options = (
-        "--env-id",
-        "fakes:Failing-hang-v0",
-        *SMALL,
-        "--set",
-        "epochs=1",
-        "--quiet",
-        "--patience",
-        1,
-        "--runs-dir",
-        tmp_path,
-    )
-    began = time.monotonic()
-    process = start(ACTORS, *options)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
-    time.sleep(20)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
-    stdout, stderr = process.communicate(timeout=60)
-    assert time.monotonic() - began < 120
-    assert "gave no segment for 1 seconds, and was killed. It is replaced" in stdout + stderr
+def test_actors_that_cannot_share_the_environments_are_refused_in_a_line(tmp_path):
+    process = run(ACTORS, "--actors", 3, "--runs-dir", tmp_path)
+    assert process.returncode == 2
+    assert process.stderr == "error: 3 actors cannot share 16 environments; take one of 1, 2, 4, 8, 16\n"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--actors", 0), "0 is below 1"),
-        (("--actors", 3), "3 actors cannot share 16 environments; take one of 1, 2, 4, 8, 16"),
-        (("--learners", 3), "3 learners cannot share minibatches of 256"),
-        (("--engine", "ray", "--address", "127.0.0.1:1"), "nothing answers at 127.0.0.1:1"),
-        (("--engine", "ray", "--address", "here"), "no HOST:PORT"),
-        (("--engine", "ray", "--actors", 16, "--actor-cpus", 100), "--actor-cpus 0."),
-        (("--actor-cpus", -1), "-1 is not above 0"),
-        (("--engine", "cloud"), "invalid choice"),
+        (["--actors", "0"], "0 is below 1"),
+        (["--actor-cpus", "-1"], "-1 is not above 0"),
+        (["--engine", "cloud"], "invalid choice: 'cloud'"),
+        (["--async", "0"], "0 is below 1"),
     ],
 )
-def test_wrong_use_is_told_in_a_line_or_two(tmp_path, options, message):
-    process = run(ACTORS, *options, "--runs-dir", tmp_path)
-    assert process.returncode == 2
-    assert message in process.stderr
-    assert "Traceback" not in process.stderr
+def test_wrong_options(options, message):
+    source = (PROJECT / ACTORS).read_text()
+    lines = source[source.index("    parser = options.parser") :].splitlines()[:-1]
+    names = {"options": command_line, "hyperparameters": hyperparameters, "actors": actors, "__doc__": "", "LAG": ""}
+    exec("\n".join(line.strip() for line in lines), names)
+    with pytest.raises(UsageError, match=message):
+        names["parser"].parse_args(options)
 
 
 CLUSTER = """

@@ -67,6 +67,7 @@ class Actors(ABC):
         model: the first weights; all later ones have their names, shapes and types.
         state_of: number -> the state that an actor begins with; asked whenever one is started.
         patience: seconds for a segment, after which the actor hangs, and is killed and replaced.
+        delay_of: number -> seconds that an actor needs besides to come to its state.
 
     Attributes:
         replaced: how many actors were, so far.
@@ -82,12 +83,14 @@ class Actors(ABC):
         model: Weights,
         state_of: Callable[[int], Any] = lambda number: None,
         patience: float = 60.0,
+        delay_of: Callable[[int], float] = lambda number: 0.0,
     ):
         self.make = make
         self.number = number
         self.model = model
         self.state_of = state_of
         self.patience = patience
+        self.delay_of = delay_of
         self.replaced = 0
         self._deadlines: dict[int, float] = {}  # by actor that owes a segment
         self._losses: Counter[int] = Counter()  # since its last segment
@@ -158,7 +161,8 @@ class Actors(ABC):
         self._deadlines.clear()
 
     def _begin(self, index: int) -> None:
-        self._deadlines[index] = time.monotonic() + self.patience + (self.STARTING if index in self._new else 0.0)
+        more = self.STARTING + self.delay_of(index) if index in self._new else 0.0
+        self._deadlines[index] = time.monotonic() + self.patience + more
         self._order(index)
 
     def _replace(self, index: int, how: str) -> None:

@@ -15,6 +15,7 @@ def start(
     state_of: Callable[[int], Any] = lambda number: None,
     *,
     patience: float = 60.0,
+    delay_of: Callable[[int], float] = lambda number: 0.0,
     room: int = 2**20,
     address: str | None = None,
     cpus: float | None = None,
@@ -23,7 +24,7 @@ def start(
 
     Args:
         engine: one of ENGINES.
-        make, number, model, state_of, patience: see Actors.
+        make, number, model, state_of, patience, delay_of: see Actors.
         room: see ProcessActors.
         address, cpus: see cluster.RayActors.
 
@@ -36,13 +37,13 @@ def start(
     if engine == "inline":
         from lib.actors.inline import InlineActors
 
-        return InlineActors(make, number, model, state_of, patience)
+        return InlineActors(make, number, model, state_of, patience, delay_of)
     if engine == "process":
         from lib.actors.processes import ProcessActors
 
-        return ProcessActors(make, number, model, state_of, patience, room=room)
+        return ProcessActors(make, number, model, state_of, patience, delay_of, room=room)
     if engine == "ray":
         from lib.actors.cluster import RayActors
 
-        return RayActors(make, number, model, state_of, patience, address=address, cpus=cpus, room=room)
+        return RayActors(make, number, model, state_of, patience, delay_of, address=address, cpus=cpus, room=room)
     raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

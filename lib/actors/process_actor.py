@@ -14,7 +14,7 @@ from lib.weights import SharedWeights
 SLOTS = 2  # segments of an actor that there is room for
 
 
-def act(link: Any, moved: Any, number: int, names: list[str], weights: SharedWeights, memory: Any) -> None:
+def act(link: Any, moved: Any, number: int, names: list[str], weights: SharedWeights, memory: Any, turn: int) -> None:
     """Give a segment for each version that is ordered.
 
     Args:
@@ -24,13 +24,13 @@ def act(link: Any, moved: Any, number: int, names: list[str], weights: SharedWei
         names: of the weights.
         weights: where the versions are.
         memory: shared, for the arrays of SLOTS segments.
+        turn: which of them is filled first.
     """
     end_with_learner()
     console.start_console()
     torch.set_num_threads(1)  # there are other actors, and the learner
     try:
         actor = made(number, lambda: cloudpickle.loads(moved.raw))
-        turn = 0
         while True:
             version = hear(link)
             if not isinstance(actor, Failed):

@@ -32,6 +32,7 @@ class ProcessActors(Actors):
         self._memory = [processes.RawArray("b", SLOTS * room) for _ in range(self.number)]
         self._children: dict[int, Child] = {}
         self._moved: dict[int, Any] = {}
+        self._turns = [0] * self.number  # the slot that an actor fills next
         self._broadcast()
         atexit.register(self.close)
         for index in range(self.number):
@@ -59,7 +60,8 @@ class ProcessActors(Actors):
         # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
         self._moved[index] = processes.RawArray("c", moved)
         child = Child(f"actor {index}")
-        child.launch(act, self._moved[index], index, list(self.model.tensors), self._weights, self._memory[index])
+        names = list(self.model.tensors)
+        child.launch(act, self._moved[index], index, names, self._weights, self._memory[index], self._turns[index])
         self._children[index] = child
 
     def _kill(self, index: int) -> None:
@@ -87,4 +89,5 @@ class ProcessActors(Actors):
                 child.kill()
                 yield index, Lost(child.fate().removeprefix(f"{child} "))
             else:
+                self._turns[index] = (turn + 1) % SLOTS
                 yield index, unpacked(header, turn, sizes, self._memory[index])

@@ -291,6 +291,7 @@ class Segments:
             self.learner.get_model(),
             lambda number: self._places[number].state(),
             patience=self.acting.patience,
+            delay_of=lambda number: 2 * self._places[number].seconds,  # which were played beside others
             room=self._room,
             address=self.acting.address,
             cpus=self.acting.cpus,
@@ -398,6 +399,7 @@ class _Place:
 
     def __init__(self, state: Mapping[str, Any] | None = None):
         self._state = None if state is None else dict(state)
+        self.seconds: float = 0.0 if state is None else state["seconds"]  # that the actions took
         self._taken = [] if state is None else [state["actions"].numpy()]
 
     def goes_on(self, segment: Segment) -> None:
@@ -405,11 +407,13 @@ class _Place:
         actions = segment.arrays["actions"].astype(np.uint8)
         begun = (segment.began - (segment.steps_done - actions.size)) // actions.shape[1]
         if begun > 0 or self._state is None:  # all environments began anew within it
-            self._taken = []
+            self._taken, self.seconds = [], 0.0
         self._taken.append(actions[max(0, begun) :])
+        self.seconds += segment.seconds
         self._state = {
             "steps_done": segment.steps_done,
             "began": segment.began,
+            "seconds": self.seconds,
             "states": torch.from_numpy(segment.states.copy()),
             "episodes": [],
             "progress": {"recent": [], "first_mean": None},
