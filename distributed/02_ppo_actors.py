@@ -7,7 +7,7 @@ Keeps   close: the same steps, learnt from in the same way, but for rounding; wi
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
         2018, https://arxiv.org/abs/1802.01561
 Run     ./02_ppo_actors.py --actors 8 --engine process
-Read    lib/ppo/actor.py, then lib/actors, its contract first
+Read    lib/ppo/segments.py, then lib/actors, its contract first
 """
 
 from pathlib import Path

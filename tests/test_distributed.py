@@ -169,7 +169,7 @@ def segment_of(version):
 
 def test_asynchronous_segments_are_taken_as_they_come_and_old_ones_dropped(monkeypatch):
     crew = Scripted([0, 1, 0, 1, 1, 0, 1, 0, 2, 1])
-    monkeypatch.setattr(ppo.actor.actors, "start", lambda *arguments, **options: crew)
+    monkeypatch.setattr(ppo.segments.actors, "start", lambda *arguments, **options: crew)
     acting = acting_of(actors=3, envs=3, rollout=2)
     learner = learner_of(acting)
     crew.broadcast(learner.get_model())

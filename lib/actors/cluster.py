@@ -20,6 +20,8 @@ from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, made, next
 from lib.errors import UsageError
 from lib.weights import Layout
 
+log = logging.getLogger(__name__)
+
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that this was run
 
 REACHING, KNOCKING = 3, 11  # seconds in which a cluster's port has to answer, and then the cluster
@@ -57,6 +59,8 @@ class RayActors(Actors):
             if cpus is None:
                 cpus = 1.0 if address is not None else min(1.0, _down(self._cpus_there() / self.number))
             self._check_cpus(cpus)
+            if cpus < 1.0:
+                log.info("%d actors on %g CPUs: each has %g of one.", self.number, self._cpus_there(), cpus)
             self._layout = Layout(self.model.tensors.values())
             self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)
             self._broadcast()

@@ -13,10 +13,12 @@ and spread over processes and machines:
 Shapes: T steps of N environments are (T, N, ...), a minibatch is (batch, ...).
 """
 
-from lib.ppo.actor import Acting, PPOActor, PPOLearner, Segment, Segments, joined, run
+from lib.ppo.actor import Acting, PPOActor, Segment
+from lib.ppo.learner import PPOLearner, joined
 from lib.ppo.learners import Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Progress, Rollout, Sampler, rollouts
+from lib.ppo.segments import Segments, run
 from lib.ppo.trainer import Trainer, advantages, policy_loss
 
 __all__ = [

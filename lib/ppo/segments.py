@@ -1,0 +1,248 @@
+"""Acting and learning apart: who asks whom for what, and when.
+
+    for segments in Segments(acting, learner):
+        learner.train(segments)
+
+is what `run` does. With k actors that share the environments the segments are those of one actor with all of them.
+"""
+
+import dataclasses
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from lib import actors
+from lib.experience import Episode, pack_episodes, unpack_episodes
+from lib.ppo.actor import Acting, PPOActor, Segment
+from lib.ppo.learner import PPOLearner
+from lib.ppo.sampler import Progress
+from lib.timing import Stopwatch, since_process_start
+
+
+class Segments:
+    """What all actors play, as an experience source: an iterable of a segment of each.
+
+    Synchronous, all segments are played with the newest weights, while the learner waits. Asynchronous, an actor that
+    has given a segment begins the next at once, with the newest weights that there are, and the learner takes segments
+    in the order in which they come; ones that are too old are dropped. PPO's ratio corrects the rest: it is taken to
+    the policy that chose the actions.
+
+    Args:
+        acting: how many actors, and how they play.
+        learner: whose weights they get.
+        max_lag: None for synchronous; else the updates that a segment's weights may be behind the learner's.
+
+    Attributes:
+        steps_done: agent steps of the segments so far, dropped ones included.
+        progress: of the last episodes, as many as there are environments.
+        clock: seconds that the learner has spent in "wait".
+        frame_skip: see Stream.
+        on_step: called with the agent steps of the segments that came; None for nothing.
+        dropped: how many segments were.
+        actors: the actors; None until the first segment is asked for.
+    """
+
+    PARTS = ("wait",)
+    METRICS = ("policy_lag", "actor_fps", "replaced", "dropped")
+
+    def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
+        self.acting = acting
+        self.learner = learner
+        self.max_lag = max_lag
+        self.steps_done = 0
+        self.progress = Progress(acting.envs)
+        self.clock = Stopwatch()
+        self.on_step: Callable[[int], Any] | None = None
+        self.dropped = 0
+        self.actors: actors.Actors | None = None
+        self._places: list[_Place] = [_Place() for _ in range(acting.actors)]
+        self._episodes: list[Episode] = []
+        self._lags: deque[int] = deque([0], maxlen=acting.actors)  # of the last segments
+        self._played, self._busy = 0, 0.0
+        self.frame_skip = acting.frame_skip
+        self._room = acting.part(0).num_envs * acting.rollout * (_bytes(acting.space) + 64) + 2**16
+
+    def close(self) -> None:
+        """End the actors."""
+        if self.actors is not None:
+            self.actors.close()
+
+    def __iter__(self) -> Iterator[list[Segment]]:
+        """Start the actors; the first segments are looked at, to normalise the states, and forgotten."""
+        self.actors = actors.start(
+            self.acting.engine,
+            partial(PPOActor, self.acting),
+            self.acting.actors,
+            self.learner.get_model(),
+            lambda number: self._places[number].state(),
+            patience=self.acting.patience,
+            delay_of=lambda number: 2 * self._places[number].seconds,  # which were played beside others
+            room=self._room,
+            address=self.acting.address,
+            cpus=self.acting.cpus,
+        )
+        if not self.steps_done:
+            self.learner.look_at(self._gathered(self.actors))
+        if self.max_lag is None:
+            while True:
+                self.actors.broadcast(self.learner.get_model())
+                yield self._gathered(self.actors)
+        yield from self._as_they_come(self.actors, self.max_lag)
+
+    def _gathered(self, crew: actors.Actors) -> list[Segment]:
+        with self.clock("wait"):
+            segments = crew.gather()
+        self._count(list(enumerate(segments)))
+        return segments
+
+    def _as_they_come(self, crew: actors.Actors, max_lag: int) -> Iterator[list[Segment]]:
+        idle = set(range(self.acting.actors))
+        waiting: deque[tuple[int, Segment]] = deque()
+        while True:
+            crew.broadcast(self.learner.get_model())
+            for index in sorted(idle):
+                crew.order(index)
+            idle.clear()
+            batch: list[Segment] = []
+            given: set[int] = set()
+            while len(batch) < self.acting.actors:
+                if not waiting:
+                    with self.clock("wait"):
+                        waiting.extend(crew.take())
+                    self._count(list(waiting))
+                index, segment = waiting.popleft()
+                # The second segment in a batch has to be learnt from before its actor gives a third.
+                if index in given:
+                    idle.add(index)
+                else:
+                    crew.order(index)
+                if self.learner.version - segment.version > max_lag:
+                    self.dropped += 1
+                else:
+                    batch.append(segment)
+                    given.add(index)
+            yield batch
+
+    def _count(self, came: Sequence[tuple[int, Segment]]) -> None:
+        each = self.acting.part(0).num_envs
+        ended = [episode for _, segment in came for episode in segment.episodes]
+        for step, total, length in sorted(ended, key=lambda episode: episode[0]):  # and by actor, as they came
+            at = self.steps_done + (step + 1) * each * len(came)
+            self._episodes.append(Episode(total, length, at, since_process_start()))
+            self.progress.add(total)
+        for index, segment in came:
+            self._places[index].goes_on(segment)
+            self._lags.append(self.learner.version - segment.version)
+            self._busy += segment.seconds
+        steps = sum(len(segment) for _, segment in came)
+        self._played += steps
+        self.steps_done += steps
+        if self.on_step is not None:
+            self.on_step(steps)
+
+    def metrics(self) -> dict[str, float]:
+        """What there is to log since the last call.
+
+        Returns:
+            policy_lag: updates that a segment's weights were behind the learner's when it came, mean of the last ones,
+            as many as there are actors; actor_fps: agent steps a second that all actors would make if they never had
+            to wait; replaced: actors, and dropped: segments, so far in this process.
+        """
+        played, busy = self._played, self._busy
+        self._played, self._busy = 0, 0.0
+        return {
+            "policy_lag": sum(self._lags) / len(self._lags),
+            "actor_fps": self.acting.actors * played / busy if busy else math.nan,
+            "replaced": 0 if self.actors is None else self.actors.replaced,
+            "dropped": self.dropped,
+        }
+
+    def pop_episodes(self) -> list[Episode]:
+        """The episodes that ended in the segments that came since the last call, oldest first."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where every actor stood at the end of the last segment that came."""
+        return {
+            "steps_done": self.steps_done,
+            "places": [place.state() for place in self._places],
+            "progress": self.progress.state_dict(),
+            "episodes": pack_episodes(self._episodes),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """To be called before the first segments are asked for."""
+        self.steps_done = state["steps_done"]
+        self._places = [_Place(place) for place in state["places"]]
+        self.progress.load_state_dict(state["progress"])
+        self._episodes = unpack_episodes(state["episodes"])
+
+
+class _Place:
+    """Where an actor stands: what Sampler.load_state_dict needs to bring another one there."""
+
+    def __init__(self, state: Mapping[str, Any] | None = None):
+        self._state = None if state is None else dict(state)
+        self.seconds: float = 0.0 if state is None else state["seconds"]  # that the actions took
+        self._taken = [] if state is None else [state["actions"].numpy()]
+
+    def goes_on(self, segment: Segment) -> None:
+        """Go on by a segment."""
+        actions = segment.arrays["actions"].astype(np.uint8)
+        begun = (segment.began - (segment.steps_done - actions.size)) // actions.shape[1]
+        if begun > 0 or self._state is None:  # all environments began anew within it
+            self._taken, self.seconds = [], 0.0
+        self._taken.append(actions[max(0, begun) :])
+        self.seconds += segment.seconds
+        self._state = {
+            "steps_done": segment.steps_done,
+            "began": segment.began,
+            "seconds": self.seconds,
+            "states": torch.from_numpy(segment.states.copy()),
+            "episodes": [],
+            "progress": {"recent": [], "first_mean": None},
+        }
+
+    def state(self) -> dict[str, Any] | None:
+        """None at the beginning."""
+        if self._state is None:
+            return None
+        self._taken = [np.concatenate(self._taken)]
+        return self._state | {"actions": torch.from_numpy(self._taken[0])}
+
+
+def run(
+    num_of_actors: int,
+    acting: Acting,
+    learner: PPOLearner,
+    updates: int,
+    goal: float | None = None,
+    max_lag: int | None = None,
+) -> Iterator[dict[str, float]]:
+    """Distributed PPO without anything around it: actors play, the learner trains, and they get its weights.
+
+    Args:
+        num_of_actors: in place of what `acting` says.
+        acting, learner, max_lag: see Segments.
+        updates: after which it ends, and with it the actors.
+        goal: see Progress.
+
+    Yields:
+        What PPOLearner.train tells of each update.
+    """
+    segments = Segments(dataclasses.replace(acting, actors=num_of_actors), learner, max_lag)
+    try:
+        for _, batch in zip(range(updates), segments, strict=False):
+            yield learner.train(batch, segments.progress(goal))
+    finally:
+        segments.close()
+
+
+def _bytes(space: Any) -> int:
+    return int(np.prod(space.shape)) * space.dtype.itemsize
