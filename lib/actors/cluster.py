@@ -113,7 +113,9 @@ class RayActors(Actors):
 
     def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
         owing = {reference: index for index, reference in self._segments.items()}
-        ready, _ = self._ray.wait(list(owing), num_returns=1, timeout=patience)
+        if not self._ray.wait(list(owing), num_returns=1, timeout=patience)[0]:
+            return
+        ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)  # and all else that is there
         for reference in ready:
             index = owing[reference]
             del self._segments[index]
