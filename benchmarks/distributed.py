@@ -61,7 +61,7 @@ def speed(rounds: int, go_on: bool) -> None:
         if not results.has(round=number, engine=engine, actors=k):
             rung = f"distributed/02_ppo_actors --engine {engine} --actors {k}"
             said = lab.timed(rung, "--stop-after", str(TIMED))
-            parts = {name: f"{said['seconds'][name]:.3f}" for name in ("wait", "learn")}
+            parts = {name: f"{said['parts'][name]:.3f}" for name in ("wait", "learn")}
             speed = f"{said['steps_per_second']:.1f}"
             results.add(round=number, engine=engine, actors=k, steps_per_second=speed, **parts)
 
