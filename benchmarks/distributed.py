@@ -30,7 +30,7 @@ from lib import actors, dqn_model, ppo
 PAGE = "docs/distributed.md"
 ENGINES = actors.ENGINES
 NUMBERS = (1, 2, 4, 8)
-TIMED = 10_240  # agent steps of Pong that are timed
+TIMED, ROLLOUT = 10_240, 1_024  # agent steps of a run of Pong that is timed, and of an update
 CURVE = ("--env-id", "slow:SlowCartPole-v0", "--set", "rollout=64", "--set", "minibatch=64", "--set", "gamma=0.99")
 SECONDS = 90  # of a run of curve
 PLANNED = (1, 8, 64, 512)
@@ -240,7 +240,9 @@ def curve_table(frame: pd.DataFrame) -> str:
 def plan_table(frame: pd.DataFrame) -> str:
     """On paper: what so many actors, each as fast as one here, the learner as it is here, and a network would allow."""
     inline = frame[(frame["engine"] == "inline") & (frame["actors"] == 1)]
-    acting, learning = (TIMED / inline[part].median() for part in ("wait", "learn"))
+    # The seconds begin with the first batch: two rollouts have been played by then, one of which is still to be learnt.
+    acting = (TIMED - 2 * ROLLOUT) / inline["wait"].median()
+    learning = (TIMED - ROLLOUT) / inline["learn"].median()
     rows = []
     for k in PLANNED:
         bounds = [k * acting, learning, *(gigabits * 1e9 / 8 / STEP_BYTES for gigabits in (1, 10))]

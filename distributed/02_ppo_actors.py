@@ -18,6 +18,7 @@ from ignite.engine import Engine
 from lib import actors, common, hyperparameters, options, ppo, precision
 
 NAME = Path(__file__).stem
+PLACE = ("engine", "patience", "address", "actor_cpus")  # where the actors are changes no number
 LAG = "play on while the learner learns; drop segments whose weights are more than LAG updates old (without LAG: 2)"
 
 
@@ -64,7 +65,7 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__, hyperparameters.PPO_HYPERPARAMS)
+    parser = options.parser(__doc__, hyperparameters.PPO_HYPERPARAMS, free=PLACE)
     parser.add_argument("--actors", type=options.positive, default=2, metavar="K", help="that share the environments")
     parser.add_argument("--engine", choices=actors.ENGINES, default="process", help="where they are")
     parser.add_argument("--async", dest="max_lag", type=options.positive, nargs="?", const=2, metavar="LAG", help=LAG)

@@ -38,17 +38,26 @@ class Parser(argparse.ArgumentParser):
     Attributes:
         common: names of the options that every script has; all others are the script's own knobs.
         hyperparams: those of the games, by name.
+        free: names of own options that a resumed run may change, as no number depends on them.
     """
 
     common: frozenset[str] = frozenset()
     hyperparams: Mapping[str, RunParameters] = HYPERPARAMS
+    free: tuple[str, ...] = ()
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
 
 
-def parser(doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARAMS) -> Parser:
-    """The common options; a script adds its own to what this returns, and they reach it as `options.knobs`."""
+def parser(
+    doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARAMS, free: tuple[str, ...] = ()
+) -> Parser:
+    """The common options; a script adds its own to what this returns, and they reach it as `options.knobs`.
+
+    Args:
+        doc: the script's docstring.
+        hyperparams, free: see Parser.
+    """
     summary = (doc or "").split("\n\n")[0]
     made = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
     group = made.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
@@ -66,6 +75,7 @@ def parser(doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARA
         group.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode"),
     )
     made.hyperparams = hyperparams
+    made.free = free
     made.common = frozenset(option.dest for option in options)
     return made
 
@@ -128,7 +138,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Any, r
         # Parsed again on top of None for each knob, to learn which were asked for and which are defaults.
         asked = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         knobs = {name: asked[name] for name in knobs}
-        params = _resumed(parser.hyperparams, given, env_id, overrides, knobs, script)
+        params = _resumed(parser, given, env_id, overrides, knobs, script)
     else:
         params = _new(parser.hyperparams, given.setdefault("game", "pong"), env_id, overrides)
         if "stop_after" in given and given["stop_after"] <= params.warm_up:
@@ -268,7 +278,7 @@ def _new(
 
 
 def _resumed(
-    hyperparams: Mapping[str, RunParameters],
+    parser: Parser,
     given: dict[str, Any],
     env_id: str | None,
     overrides: list[str],
@@ -281,7 +291,7 @@ def _resumed(
     if recorded["script"] != script:
         raise UsageError(f"{run} was made by {recorded['script']}.py; resume it with that script, not {script}.py")
     try:
-        kind = type(next(iter(hyperparams.values())))
+        kind = type(next(iter(parser.hyperparams.values())))
         params = kind(**recorded["hyperparameters"])
     except (TypeError, ValueError) as error:
         raise UsageError(
@@ -300,7 +310,9 @@ def _resumed(
             differing[name] = (recorded[name], given[name])
     for name, value in knobs.items():
         knobs[name] = recorded["knobs"][name]
-        if value not in (None, knobs[name]):
+        if value not in (None, knobs[name]) and name in parser.free:
+            knobs[name] = value
+        elif value not in (None, knobs[name]):
             differing[name] = (knobs[name], value)
     if differing:
         changes = "; ".join(f"{name} is {old!r}, asked for {new!r}" for name, (old, new) in differing.items())

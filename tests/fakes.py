@@ -277,6 +277,15 @@ class Counter:
         return Raising(number, state)
 
     @staticmethod
+    def slow(number, state):
+        class Sleeping(Counter):
+            def get_trajectory_segment(self):
+                time.sleep(0.2)
+                return super().get_trajectory_segment()
+
+        return Sleeping(number, state)
+
+    @staticmethod
     def unmakeable(number, state):
         raise ValueError("no such counter")
 

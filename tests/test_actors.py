@@ -110,7 +110,7 @@ def test_a_segment_stays_as_it_is_when_its_actor_is_replaced(losable):
 
 
 def test_an_actor_has_more_time_while_it_comes_to_its_state():
-    with started("inline", 1, patience=7.0, delay_of=lambda number: 1000.0) as crew:
+    with started("process", 1, patience=7.0, delay_of=lambda number: 1000.0) as crew:
         for more in (1000.0 + crew.STARTING, 0.0):
             crew.order(0)
             assert crew._deadlines[0] - time.monotonic() == pytest.approx(7.0 + more, abs=1.0)
@@ -120,6 +120,13 @@ def test_an_actor_has_more_time_while_it_comes_to_its_state():
 def test_an_actor_begins_with_the_state_that_it_is_given(engine):
     with started(engine, 2, state_of=lambda number: {"count": 10 * number}) as crew:
         assert numbers(crew.gather()) == [(0, 1, 1), (1, 11, 1)]
+
+
+def test_inline_actors_wait_for_their_turn_without_being_late():
+    with started("inline", 3, make=fakes.Counter.slow, patience=0.1) as crew:
+        for count in (1, 2):
+            assert numbers(crew.gather()) == [(number, count, 1) for number in range(3)]
+        assert crew.replaced == 0
 
 
 def test_an_actor_owes_one_segment_at_a_time_and_nothing_unasked(engine):
@@ -185,7 +192,7 @@ def test_an_actor_that_hangs_is_killed_and_replaced_after_the_time_that_was_stat
 def test_one_that_always_dies_is_given_up(losable):
     with (
         started(losable, 1, make=fakes.Counter.dying) as crew,
-        pytest.raises(actors.ActorFailed, match=r"actor 0 .* 3 before it"),
+        pytest.raises(actors.ActorFailed, match=r"(?s)actor 0 .* 3 before it"),
     ):
         crew.gather()
 

@@ -202,7 +202,7 @@ def test_the_page_about_actors_is_made_of_the_files():
 
 
 def test_the_plan_is_bound_by_actors_then_by_the_learner():
-    turns = {"engine": "inline", "actors": [1, 2], "wait": [10.24, 1.0], "learn": [1.024, 1.0]}
+    turns = {"engine": "inline", "actors": [1, 2], "wait": [8.192, 1.0], "learn": [0.9216, 1.0]}
     rows = [line.split(" | ") for line in distributed.plan_table(pd.DataFrame(turns)).splitlines()[2:6]]
     assert [row[1] for row in rows] == ["1,000", "8,000", "64,000", "512,000"]
     assert [row[2] for row in rows] == ["10,000"] * 4

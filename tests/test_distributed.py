@@ -1,5 +1,6 @@
 """PPO with its actors elsewhere: the same segments, the same run, whatever becomes of the actors."""
 
+import hashlib
 import json
 import re
 import signal
@@ -67,8 +68,23 @@ def weights_of(learner):
     return {name: weights.clone() for name, weights in learner.trainer.model.state_dict().items()}
 
 
-@pytest.mark.parametrize(("actors", "engine"), [(1, "inline"), (2, "inline"), (4, "process"), (2, "ray")])
-def test_actors_play_what_one_sampler_plays_with_all_environments(actors, engine):
+@pytest.fixture(scope="module")
+def played():
+    """Digests of what actors have played, by their number and the update."""
+    return {}
+
+
+def test_an_actor_leaves_its_last_segment_alone():
+    actor = ppo.PPOActor(acting_of(env_name="CartPole-v1"), 1)
+    first = actor.get_trajectory_segment()
+    kept = {name: array.copy() for name, array in first.arrays.items()}
+    second = actor.get_trajectory_segment()
+    assert all(np.array_equal(kept[name], first.arrays[name]) for name in kept)
+    assert not np.array_equal(first.arrays["states"], second.arrays["states"])
+
+
+@pytest.mark.parametrize(("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), (2, "ray")])
+def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
     acting = acting_of(env_name="PongNoFrameskip-v4", actors=actors, engine=engine)
     learner = learner_of(acting)
     model = ppo.Model(acting.space, acting.n_actions)
@@ -79,13 +95,15 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(actors, engine
         batches = iter(segments)
         model.load_state_dict(learner.get_model().tensors)
         first = next(whole).states.clone()  # those that are looked at
-        for _ in range(2):
+        for update in range(2):
             batch = next(batches)
             model.load_state_dict(learner.get_model().tensors)
             expected, found = next(whole), ppo.joined(batch)
             for name in vars(expected):
                 assert torch.allclose(getattr(expected, name), getattr(found, name), atol=1e-5), name
             assert not torch.equal(expected.states, first)  # it does move
+            digest = hashlib.sha256(b"".join(getattr(found, name).numpy().tobytes() for name in vars(found))).digest()
+            assert played.setdefault((actors, update), digest) == digest  # to the bit, whatever the engine
             assert [segment.version for segment in batch] == [learner.version] * actors
             learner.train(batch)
         assert segments.steps_done == sampler.steps_done == 3 * 64
@@ -209,7 +227,7 @@ def test_the_script_learns_what_01_ppo_learns(plain, tmp_path, options):
     scalars = scalars_of(folder(tmp_path))
     assert {value for _, value in scalars["train/policy_lag"]} == {0.0}
     assert scalars["train/replay_ratio"][-1] == (640, 1.0)
-    assert {"train/actor_fps", "train/replaced", "train/dropped"} <= set(scalars) | {"train/actor_fps"}
+    assert scalars["train/replaced"][-1] == scalars["train/dropped"][-1] == (640, 0.0)
 
 
 def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
@@ -218,7 +236,8 @@ def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
     lags = [value for _, value in scalars_of(folder(tmp_path))["train/policy_lag"]]
     assert max(lags) > 0.0
     path = folder(tmp_path)
-    assert run(ACTORS, "--resume", path, "--stop-after", 2816).returncode == 0
+    # Where the actors are may change.
+    assert run(ACTORS, "--resume", path, "--stop-after", 2816, "--engine", "inline").returncode == 0
     assert json.loads((path / "result.json").read_text())["steps"] >= 2816
 
 

@@ -6,9 +6,11 @@ arrays are read where they lie.
 
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any
 
@@ -53,7 +55,7 @@ class RayActors(Actors):
         try:
             if self._own and address is not None:
                 knock(address)
-                self._ray.init(address=address, logging_level=logging.ERROR)
+                self._init(address=address)
             elif self._own:
                 self._begin_alone(room)
             if cpus is None:
@@ -80,8 +82,13 @@ class RayActors(Actors):
 
     def _begin_alone(self, room: int) -> None:
         store = max(STORE, 4 * room * self.number)
-        quiet = {"include_dashboard": False, "logging_level": logging.ERROR}
-        self._ray.init(address="local", num_cpus=os.cpu_count() or 1, object_store_memory=store, **quiet)
+        self._init(address="local", num_cpus=os.cpu_count() or 1, object_store_memory=store, include_dashboard=False)
+
+    def _init(self, **options: Any) -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        self._ray.init(logging_level=logging.ERROR, **options)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)  # Ray's own would end the process before anything is saved
 
     def _cpus_there(self) -> float:
         return self._ray.cluster_resources().get("CPU", 0.0)
@@ -91,7 +98,7 @@ class RayActors(Actors):
         if self.number * cpus > there:
             raise UsageError(
                 f"{self.number} actors with {cpus:g} CPU each need {self.number * cpus:g}, and Ray has {there:g}; "
-                f"take --actors {int(there / cpus)} at most, or --actor-cpus {_down(there / self.number):g}"
+                f"take --actors {int(there / cpus)} at most, or --actor-cpus {min(1.0, _down(there / self.number)):g}"
             )
 
     def _start(self, index: int) -> None:
@@ -113,7 +120,8 @@ class RayActors(Actors):
 
     def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
         owing = {reference: index for index, reference in self._segments.items()}
-        if not self._ray.wait(list(owing), num_returns=1, timeout=patience)[0]:
+        # A segment on another node begins to come only when it is waited for.
+        if not self._ray.wait(list(owing), num_returns=1, timeout=max(1.0, patience))[0]:
             return
         ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)  # and all else that is there
         for reference in ready:
@@ -125,7 +133,11 @@ class RayActors(Actors):
                 yield index, Failed(str(error))
             except self._ray.exceptions.RayError as error:  # it died, or its node did, with the segment
                 self._ray.kill(self._actors[index])
-                yield index, Lost(f"was lost ({type(error).__name__})")
+                said = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+                yield (
+                    index,
+                    Lost(f"was lost ({type(error).__name__}: {' ... '.join(dict.fromkeys((said[0], said[-1])))})"),
+                )
 
 
 class RemoteActor:
@@ -188,10 +200,10 @@ def knock(address: str) -> None:
     attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
     try:
         said = subprocess.run(
-            [sys.executable, "-c", attempt, address], capture_output=True, text=True, timeout=KNOCKING - 5
+            [sys.executable, "-c", attempt, address], capture_output=True, text=True, timeout=KNOCKING
         )
     except subprocess.TimeoutExpired as error:
         raise UsageError(f"something listens at {address}, but no Ray cluster answers there") from error
     if said.returncode:
-        why = said.stderr.strip()
-        raise UsageError(f"the cluster at {address} does not let us in:\n{why[why.rfind('Error: ') + 7 :]}")
+        why = said.stderr.strip().rpartition("Error: ")[2]
+        raise UsageError(f"the cluster at {address} does not let us in:\n{why}")

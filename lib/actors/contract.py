@@ -93,6 +93,7 @@ class Actors(ABC):
         self.delay_of = delay_of
         self.replaced = 0
         self._deadlines: dict[int, float] = {}  # by actor that owes a segment
+        self._ordered: dict[int, float] = {}  # when it was asked
         self._losses: Counter[int] = Counter()  # since its last segment
         self._new = set(range(number))  # have given no segment yet
 
@@ -144,7 +145,8 @@ class Actors(ABC):
                     taken.append((index, said))
             for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
                 self._kill(index)
-                self._replace(index, f"gave no segment for {self.patience:.0f} seconds, and was killed")
+                waited = time.monotonic() - self._ordered[index]
+                self._replace(index, f"gave no segment for {waited:.0f} seconds, and was killed")
         return taken
 
     def gather(self) -> list[Any]:
@@ -162,7 +164,8 @@ class Actors(ABC):
 
     def _begin(self, index: int) -> None:
         more = self.STARTING + self.delay_of(index) if index in self._new else 0.0
-        self._deadlines[index] = time.monotonic() + self.patience + more
+        self._ordered[index] = time.monotonic()
+        self._deadlines[index] = self._ordered[index] + self.patience + more
         self._order(index)
 
     def _replace(self, index: int, how: str) -> None:

@@ -1,5 +1,6 @@
 """Actors in the learner's own process, one after the other; the default, and what the other engines are held to."""
 
+import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -21,7 +22,11 @@ class InlineActors(Actors):
         self._actors[index] = made(index, lambda: (self.make, self.state_of(index)))
 
     def _kill(self, index: int) -> None:
-        """There is nothing to kill: the segment would be there, or nothing would be."""
+        """Nobody is late here: the learner plays the segment itself."""
+
+    def _begin(self, index: int) -> None:
+        self._deadlines[index] = math.inf  # it waits for its turn
+        self._order(index)
 
     def _broadcast(self) -> None:
         """The model is read when a segment is made."""

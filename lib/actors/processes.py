@@ -35,8 +35,12 @@ class ProcessActors(Actors):
         self._turns = [0] * self.number  # the slot that an actor fills next
         self._broadcast()
         atexit.register(self.close)
-        for index in range(self.number):
-            self._start(index)
+        try:
+            for index in range(self.number):
+                self._start(index)
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         atexit.unregister(self.close)

@@ -25,9 +25,13 @@ class PPOLearner:
 
     def __init__(self, trainer: Trainer, learners: int = 1):
         self.trainer = trainer
-        if learners > 1:
-            Learners(trainer, learners)
+        self.learners = Learners(trainer, learners) if learners > 1 else None
         self.version = 0
+
+    def close(self) -> None:
+        """End the further learners; at the end of the process this happens by itself."""
+        if self.learners is not None:
+            self.learners.close()
 
     def train(self, segments: Sequence[Segment], progress: float = 0.0) -> dict[str, float]:
         """An update from all segments together.

@@ -44,16 +44,8 @@ class Group:
         self.size = size
         store = distributed.FileStore(meeting, size)
         store.set_timeout(STARTING)
-        # Made by themselves, not as the process's default group: ignite would take that for its own, and have all
-        # learners do what only the first does.
-        if torch.device(device).type == "cuda":
-            options = distributed.ProcessGroupNCCL.Options()
-            options._timeout = PATIENCE
-            self._group: Any = distributed.ProcessGroupNCCL(store, rank, size, options)
-        else:
-            if sys.platform == "linux":
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
-            self._group = distributed.ProcessGroupGloo(store, rank, size, PATIENCE)
+        with _together():
+            self._group = _process_group(store, rank, size, torch.device(device))
         self.average([torch.zeros(1, device=device)])  # when this is done all have met, and the file is not needed
 
     def shared(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -93,8 +85,10 @@ class Learners:
             raise UsageError(
                 f"{number} learners cannot share minibatches of {trainer.minibatch}; take one of {fitting}"
             )
-        gpus = torch.cuda.device_count()
-        if torch.device(trainer.device).type == "cuda" and number > gpus:
+        device, gpus = torch.device(trainer.device), torch.cuda.device_count()
+        if device.type not in ("cpu", "cuda") or device.index:
+            raise UsageError(f"several learners take --device cpu, or cuda from its first GPU on; it is {device}")
+        if device.type == "cuda" and number > gpus:
             raise UsageError(f"{number} learners need a GPU each, and there are {gpus}; take --learners {gpus}")
         self.trainer = trainer
         self.number = number
@@ -132,8 +126,10 @@ class Learners:
             child.launch(follow, moved, rank, self.number, f"{folder}/meeting", threads)
             self._children.append(child)
         torch.set_num_threads(threads)
-        self.trainer.group = Group(0, self.number, f"{folder}/meeting", self.trainer.device)
-        shutil.rmtree(folder)  # they have met
+        try:
+            self.trainer.group = Group(0, self.number, f"{folder}/meeting", self.trainer.device)
+        finally:
+            shutil.rmtree(folder)
 
     def close(self) -> None:
         """End the other learners."""
@@ -166,6 +162,18 @@ def follow(link: Any, moved: Any, rank: int, size: int, meeting: str, threads: i
             trainer.learn([trainer.group.shared(column) for column in columns], progress)
     except (ParentGone, Fault):
         return
+
+
+def _process_group(store: Any, rank: int, size: int, device: torch.device) -> Any:
+    # Made by hand, not as the process's default group: ignite would take that for its own, and have all learners do
+    # what only the first does.
+    if device.type == "cuda":
+        options = distributed.ProcessGroupNCCL.Options()
+        options._timeout = PATIENCE
+        return distributed.ProcessGroupNCCL(store, rank, size, options)
+    if sys.platform == "linux":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
+    return distributed.ProcessGroupGloo(store, rank, size, PATIENCE)
 
 
 @contextmanager

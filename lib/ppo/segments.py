@@ -98,6 +98,7 @@ class Segments:
         with self.clock("wait"):
             segments = crew.gather()
         self._count(list(enumerate(segments)))
+        self._lags.extend(self.learner.version - segment.version for segment in segments)
         return segments
 
     def _as_they_come(self, crew: actors.Actors, max_lag: int) -> Iterator[list[Segment]]:
@@ -114,16 +115,19 @@ class Segments:
                 if not waiting:
                     with self.clock("wait"):
                         waiting.extend(crew.take())
-                    self._count(list(waiting))
+                # Counted only now: one that waits while the state is saved is played again in a resumed run.
                 index, segment = waiting.popleft()
+                self._count([(index, segment)])
                 # The second segment in a batch has to be learnt from before its actor gives a third.
                 if index in given:
                     idle.add(index)
                 else:
                     crew.order(index)
-                if self.learner.version - segment.version > max_lag:
+                lag = self.learner.version - segment.version
+                if lag > max_lag:
                     self.dropped += 1
                 else:
+                    self._lags.append(lag)
                     batch.append(segment)
                     given.add(index)
             yield batch
@@ -137,7 +141,6 @@ class Segments:
             self.progress.add(total)
         for index, segment in came:
             self._places[index].goes_on(segment)
-            self._lags.append(self.learner.version - segment.version)
             self._busy += segment.seconds
         steps = sum(len(segment) for _, segment in came)
         self._played += steps
@@ -149,8 +152,8 @@ class Segments:
         """What there is to log since the last call.
 
         Returns:
-            policy_lag: updates that a segment's weights were behind the learner's when it came, mean of the last ones,
-            as many as there are actors; actor_fps: agent steps a second that all actors would make if they never had
+            policy_lag: updates that a segment's weights were behind the learner's when it was taken, mean of the last
+            that were learnt from, as many as there are actors; actor_fps: agent steps a second that all actors would make if they never had
             to wait; replaced: actors, and dropped: segments, so far in this process.
         """
         played, busy = self._played, self._busy
@@ -230,7 +233,7 @@ def run(
     Args:
         num_of_actors: in place of what `acting` says.
         acting, learner, max_lag: see Segments.
-        updates: after which it ends, and with it the actors.
+        updates: after which it ends, and with it the actors and the further learners.
         goal: see Progress.
 
     Yields:
@@ -242,6 +245,7 @@ def run(
             yield learner.train(batch, segments.progress(goal))
     finally:
         segments.close()
+        learner.close()
 
 
 def _bytes(space: Any) -> int:
