@@ -133,11 +133,9 @@ class RayActors(Actors):
                 yield index, Failed(str(error))
             except self._ray.exceptions.RayError as error:  # it died, or its node did, with the segment
                 self._ray.kill(self._actors[index])
-                said = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-                yield (
-                    index,
-                    Lost(f"was lost ({type(error).__name__}: {' ... '.join(dict.fromkeys((said[0], said[-1])))})"),
-                )
+                said = [line.strip() for line in str(error).splitlines() if line.strip()]
+                ends = " ... ".join(dict.fromkeys(said[:1] + said[-1:]))  # the first line names it, the last the cause
+                yield index, Lost(f"was lost ({type(error).__name__}: {ends})")
 
 
 class RemoteActor:

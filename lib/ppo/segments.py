@@ -153,8 +153,8 @@ class Segments:
 
         Returns:
             policy_lag: updates that a segment's weights were behind the learner's when it was taken, mean of the last
-            that were learnt from, as many as there are actors; actor_fps: agent steps a second that all actors would make if they never had
-            to wait; replaced: actors, and dropped: segments, so far in this process.
+            that were learnt from, as many as there are actors; actor_fps: agent steps a second that all actors would
+            make if they never had to wait; replaced: actors, and dropped: segments, so far in this process.
         """
         played, busy = self._played, self._busy
         self._played, self._busy = 0, 0.0
