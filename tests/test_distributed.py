@@ -319,7 +319,14 @@ def test_actors_that_cannot_share_the_environments_are_refused_in_a_line(tmp_pat
 def test_wrong_options(options, message):
     source = (PROJECT / ACTORS).read_text()
     lines = source[source.index("    parser = options.parser") :].splitlines()[:-1]
-    names = {"options": command_line, "hyperparameters": hyperparameters, "actors": actors, "__doc__": "", "LAG": ""}
+    names = {
+        "options": command_line,
+        "hyperparameters": hyperparameters,
+        "actors": actors,
+        "__doc__": "",
+        "LAG": "",
+        "PLACE": (),
+    }
     exec("\n".join(line.strip() for line in lines), names)
     with pytest.raises(UsageError, match=message):
         names["parser"].parse_args(options)
