@@ -103,8 +103,9 @@ def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]
 def step(rounds: int, go_on: bool) -> None:
     """Milliseconds of an agent step of every script, learning included, in turn."""
     results = lab.Results("chapter08-step", ("round", "script", "milliseconds"), lab.stamp(steps=TIMED), go_on)
-    turns = [(number, script) for number in range(rounds) for script in TURNS[:: 1 if number % 2 == 0 else -1]]
-    for number, script in tqdm([turn for turn in turns if not results.has(round=turn[0], script=turn[1])]):
+    for number, script in tqdm(
+        [turn for turn in lab.turns(rounds, TURNS) if not results.has(round=turn[0], script=turn[1])]
+    ):
         limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + TIMED))
         results.add(
             round=number, script=script, milliseconds=f"{1000 / lab.timed(script, *limits)['steps_per_second']:.3f}"

@@ -51,8 +51,9 @@ MEANS = ("17.0", "18.0")
 
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
     """Agent steps a second of every rung after its warm-up, and milliseconds a step by part, in turn."""
-    turns = [(number, rung) for number in range(args.rounds) for rung in (rungs if number % 2 == 0 else rungs[::-1])]
-    for number, rung in tqdm([turn for turn in turns if not results.has(round=turn[0], rung=turn[1])]):
+    for number, rung in tqdm(
+        [turn for turn in lab.turns(args.rounds, rungs) if not results.has(round=turn[0], rung=turn[1])]
+    ):
         limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + args.steps))
         measured = lab.timed(rung, *limits, "--device", args.device)
         parts = measured["parts"] | {"rest": measured["training_seconds"] - sum(measured["parts"].values())}

@@ -11,7 +11,6 @@
 import argparse
 import itertools
 import time
-from collections.abc import Iterator
 
 import matplotlib
 import numpy as np
@@ -29,7 +28,7 @@ from lib import actors, dqn_model, ppo
 
 PAGE = "docs/distributed.md"
 ENGINES = actors.ENGINES
-NUMBERS = (1, 2, 4, 8)
+CREWS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # that are measured: engine, number of actors
 TIMED, ROLLOUT = 10_240, 1_024  # agent steps of a run of Pong that is timed, and of an update
 CURVE = ("--env-id", "slow:SlowCartPole-v0", "--set", "rollout=64", "--set", "minibatch=64", "--set", "gamma=0.99")
 SECONDS = 90  # of a run of curve
@@ -56,8 +55,7 @@ def speed(rounds: int, go_on: bool) -> None:
     """Agent steps a second of Pong, learning included, after the start; and what an actor does in a step."""
     columns = ("round", "engine", "actors", "steps_per_second", "wait", "learn")
     results = lab.Results("distributed-speed", columns, lab.stamp(steps=TIMED), go_on)
-    turns = list(itertools.product(ENGINES, NUMBERS))
-    for number, (engine, k) in tqdm(list(in_turn(rounds, turns))):
+    for number, (engine, k) in tqdm(list(lab.turns(rounds, CREWS))):
         if not results.has(round=number, engine=engine, actors=k):
             rung = f"distributed/02_ppo_actors --engine {engine} --actors {k}"
             said = lab.timed(rung, "--stop-after", str(TIMED))
@@ -66,18 +64,11 @@ def speed(rounds: int, go_on: bool) -> None:
             results.add(round=number, engine=engine, actors=k, steps_per_second=speed, **parts)
 
 
-def in_turn(rounds: int, turns: list) -> Iterator[tuple[int, tuple]]:
-    """Every round goes through the turns, every second one backwards."""
-    for number in range(rounds):
-        for turn in turns[:: 1 if number % 2 == 0 else -1]:
-            yield number, turn
-
-
 def latency(rounds: int, go_on: bool) -> None:
     """Agent steps and segments a second of actors alone, an environment each, whose step takes 5 ms."""
     columns = ("round", "engine", "actors", "steps_per_second", "segments_per_second", "megabytes_per_second")
     results = lab.Results("distributed-latency", columns, lab.stamp(rollout=64), go_on)
-    for number, (engine, k) in tqdm(list(in_turn(rounds, list(itertools.product(ENGINES, NUMBERS))))):
+    for number, (engine, k) in tqdm(list(lab.turns(rounds, CREWS))):
         if results.has(round=number, engine=engine, actors=k):
             continue
         acting = ppo.Acting("slow:SlowCartPole-v0", k, k, 64, seed=number, engine=engine)
@@ -127,7 +118,7 @@ def sgd(rounds: int, go_on: bool) -> None:
     rollout = random_rollout()
     for trainer in trainers.values():
         trainer.update(rollout)
-    for number, (learners, threads) in tqdm(list(in_turn(rounds, list(trainers)))):
+    for number, (learners, threads) in tqdm(list(lab.turns(rounds, list(trainers)))):
         if not results.has(round=number, learners=learners, threads=threads):
             torch.set_num_threads(threads)
             start = time.perf_counter()
@@ -253,7 +244,7 @@ def plan_table(frame: pd.DataFrame) -> str:
         "this learner could take",
         "1 Gbit/s",
         "10 Gbit/s",
-        "all but the first network",
+        "so, with 10 Gbit/s",
     )
     return f"{lab.table(header, rows)}\n\nAgent steps a second; {STEP_BYTES:,} bytes a step."
 

@@ -163,6 +163,13 @@ def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, runs
     return module, params, args
 
 
+def turns(rounds: int, names: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+    """Who is measured when: a round goes through the names, every second one backwards."""
+    for number in range(rounds):
+        for name in names[:: 1 if number % 2 == 0 else -1]:
+            yield number, name
+
+
 def rounds(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
     """A measurement in turns: a row a round and a column for each that took turns, in order of first appearance.
 

@@ -137,11 +137,9 @@ def slug(script: str, options: list[str]) -> str:
 def speed(rounds: int) -> None:
     """Agent steps a second of the fast rungs and of the emulator alone, in turn."""
     results = lab.Results("fast-speed", ("round", "rung", "steps_per_second"), lab.stamp(steps=FAST), go_on=False)
-    turns = [EMULATOR, *FAST]
-    for number in range(rounds):
-        for rung in tqdm(turns if number % 2 == 0 else turns[::-1], desc=f"round {number + 1} of {rounds}"):
-            measured = emulator_speed() if rung == EMULATOR else rung_speed(rung)
-            results.add(round=number, rung=rung, steps_per_second=f"{measured:.1f}")
+    for number, rung in tqdm(list(lab.turns(rounds, [EMULATOR, *FAST]))):
+        measured = emulator_speed() if rung == EMULATOR else rung_speed(rung)
+        results.add(round=number, rung=rung, steps_per_second=f"{measured:.1f}")
 
 
 def rung_speed(rung: str) -> float:

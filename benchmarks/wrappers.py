@@ -146,11 +146,10 @@ def main() -> None:
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     results = lab.Results("chapter09-wrappers", ("round", "stack", "microseconds"))
     made = stacks()
-    for number in tqdm(range(args.rounds)):
-        for (stack, count), env in list(made.items())[:: 1 if number % 2 == 0 else -1]:
-            bare = count < {"plain": 3, "tweaked": 1, "others": 0}[stack]
-            spent = microseconds(env, bare, args.steps)
-            results.add(round=number, stack=f"{stack} {count}", microseconds=f"{spent:.1f}")
+    for number, ((stack, count), env) in tqdm(list(lab.turns(args.rounds, list(made.items())))):
+        bare = count < {"plain": 3, "tweaked": 1, "others": 0}[stack]
+        spent = microseconds(env, bare, args.steps)
+        results.add(round=number, stack=f"{stack} {count}", microseconds=f"{spent:.1f}")
     frame, stamped = lab.read("chapter09-wrappers")
     print(f"{table(frame)} {lab.where(stamped)}")
 

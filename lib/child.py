@@ -1,6 +1,7 @@
 """A process that this one starts, speaks with and ends."""
 
 import os
+import pickle
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -8,9 +9,10 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
+import cloudpickle
 import psutil
 
-from lib.errors import Fault
+from lib.errors import Fault, UsageError
 from lib.stopping import SIGNALS
 from lib.weights import processes
 
@@ -27,6 +29,23 @@ def start_server() -> None:
         processes.set_forkserver_preload(["lib.player_server", "lib.player_process", "lib.actors.process_actor"])
         with _signals_blocked():
             forkserver.ensure_running()
+
+
+def moved(what: Any, name: str, instead: str) -> Any:
+    """What a process needs, pickled, in shared memory: a pipe to one that dies while it starts would block for ever.
+
+    Args:
+        what: to be loaded there by `cloudpickle.loads(moved.raw)`; held here until it has been.
+        name: of it, for the message.
+        instead: what to do where it cannot be sent, a sentence without its full stop.
+
+    Raises:
+        UsageError: it cannot be pickled.
+    """
+    try:
+        return processes.RawArray("c", cloudpickle.dumps(what))
+    except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
+        raise UsageError(f"{name} cannot be sent to another process: {error}. {instead}") from error
 
 
 class Child:

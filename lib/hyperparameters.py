@@ -4,6 +4,8 @@ import dataclasses
 import math
 import re
 
+from lib.errors import divisors
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunParameters:
@@ -128,10 +130,9 @@ class PPOHyperparameters(RunParameters):
         _within(self, 0.0, 1.0, "lam", "clip")
         _at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
         size = self.envs * self.rollout
-        fitting = ", ".join(str(n) for n in range(2, size + 1) if size % n == 0)
         _require(
             self.minibatch > 1 and size % self.minibatch == 0,
-            *(self, "minibatch", f"a divisor of envs * rollout, {size}: one of {fitting}"),
+            *(self, "minibatch", f"a divisor of envs * rollout, {size}: one of {divisors(size, least=2)}"),
         )
         _require(self.entropy >= 0.0, self, "entropy", "at least 0")
         _require(self.gradient_norm > 0.0, self, "gradient_norm", "above 0")

@@ -18,7 +18,7 @@ from ignite.engine import State
 from tqdm import tqdm
 
 from lib import checkpoint, console, memory, runs
-from lib.errors import Fault, UsageError
+from lib.errors import Fault, UsageError, divisors
 from lib.hyperparameters import HYPERPARAMS, RunParameters
 from lib.stopping import EXIT_CODES, Interrupted
 
@@ -222,8 +222,7 @@ def quotient(option: str, whole: int, part: int) -> int:
         UsageError: it does not.
     """
     if whole % part:
-        fitting = ", ".join(str(n) for n in range(1, whole + 1) if whole % n == 0)
-        raise UsageError(f"{option} {part} does not divide the batch of {whole}; give one of {fitting}")
+        raise UsageError(f"{option} {part} does not divide the batch of {whole}; give one of {divisors(whole)}")
     return whole // part
 
 

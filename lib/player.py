@@ -4,13 +4,11 @@ import pickle
 from collections import deque
 from typing import Any
 
-import cloudpickle
 from ptan.experience import ExperienceFirstLast
 
 from lib import packing
 from lib.atari_wrappers import FrameStack
-from lib.child import IMPORTING, Child, ChildLost
-from lib.errors import UsageError
+from lib.child import IMPORTING, Child, ChildLost, moved
 from lib.experience import ExperienceSourceFirstLast, pack_place
 from lib.player_process import Order, Report, play
 from lib.shared import BlockChannel
@@ -65,15 +63,8 @@ class Player(Child):
         Raises:
             UsageError: an environment cannot be sent to another process.
         """
-        try:
-            moved = cloudpickle.dumps((self._source, self.state_dict()))
-        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-            raise UsageError(
-                f"{self._source.pool[0]} cannot be sent to another process: {error}. Play it without players, or "
-                "have it make at its first reset what cannot be sent"
-            ) from error
-        # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
-        self._moved = processes.RawArray("c", moved)  # and held until it has been read
+        instead = "Play it without players, or have it make at its first reset what cannot be sent"
+        self._moved = moved((self._source, self.state_dict()), str(self._source.pool[0]), instead)
         self.launch(play, self._moved, self.number, self._weights, self._channel, self._rounds, self._steps)
 
     def order(self, order: Order) -> None:

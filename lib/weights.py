@@ -14,6 +14,11 @@ processes: Any = multiprocessing.get_context(
 )
 
 
+def aligned(size: int) -> int:
+    """Bytes that a part of a memory takes, so that the next one begins at a multiple of 64."""
+    return -(-size // 64) * 64
+
+
 class Layout:
     """Where each of some tensors lies in one piece of memory.
 
@@ -29,7 +34,7 @@ class Layout:
         self.size = 0
         for tensor in tensors:
             self._parts.append((tensor.dtype, tensor.shape, self.size))
-            self.size += -(-tensor.numel() * tensor.element_size() // 64) * 64  # aligned
+            self.size += aligned(tensor.numel() * tensor.element_size())
 
     def views(self, memory: Any, start: int = 0) -> list[torch.Tensor]:
         """The tensors in a buffer, from the byte `start` on; not to be written where the buffer is not."""

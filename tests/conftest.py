@@ -1,6 +1,11 @@
+import os
 import signal
 
 import pytest
+
+# Before torch is imported, here and in every process that a test starts. Two of them at a time, each with a thread a
+# core, wait for each other's threads most of the time.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,6 @@ ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
-# For scripts two at a time, or that are compared with these to the last bit.
-ONE_THREAD = ENVIRONMENT | {"OMP_NUM_THREADS": "1"}
 
 
 def start(script, *options, env=ENVIRONMENT, **kwargs):

@@ -217,7 +217,7 @@ def test_the_bytes_of_a_step_are_those_of_a_segment():
 
 
 def test_every_second_round_goes_backwards():
-    assert list(distributed.in_turn(2, ["a", "b"])) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+    assert list(lab.turns(2, ["a", "b"])) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
 
 
 def test_the_interval_of_a_mean_over_seeds():

@@ -183,7 +183,7 @@ RUNS = {
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
     """Runs on the abc chain, of which random play solves one in eight: (process, result.json) by name."""
-    environment = os.environ | {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PROJECT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PROJECT / 'tests'}"}
 
     def run(name):
         script, options = RUNS[name]

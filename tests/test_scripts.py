@@ -19,7 +19,6 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib import checkpoint
 from running import (
     ENVIRONMENT,
-    ONE_THREAD,
     PROJECT,
     assignments,
     checkpoint_of,
@@ -54,7 +53,7 @@ def catch(tmp_path_factory):
     def short(script):
         runs_dir = tmp_path_factory.mktemp(script.stem)
         options = (*CATCH, *ROUNDS, *KNOBS.get(script.stem, ()), "--seed", 3, "--runs-dir", runs_dir)
-        process = run(script, *options, env=ONE_THREAD)
+        process = run(script, *options)
         return process, folder(runs_dir)
 
     with ThreadPoolExecutor(2) as pool:
@@ -88,7 +87,7 @@ def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
 
 def test_returns_of_one_step_are_the_basic_ones(catch, tmp_path):
     basic, n_steps = Path("chapter08/01_dqn_basic.py"), Path("chapter08/02_dqn_n_steps.py")
-    run(n_steps, *CATCH, *ROUNDS, "--seed", 3, "-n", 1, "--quiet", "--runs-dir", tmp_path, env=ONE_THREAD)
+    run(n_steps, *CATCH, *ROUNDS, "--seed", 3, "-n", 1, "--quiet", "--runs-dir", tmp_path)
     assert differences(checkpoint_of(catch[basic][1]), checkpoint_of(folder(tmp_path))) == []
     assert differences(checkpoint_of(catch[basic][1]), checkpoint_of(catch[n_steps][1])) != []
 

@@ -58,11 +58,12 @@ class RayActors(Actors):
                 self._init(address=address)
             elif self._own:
                 self._begin_alone(room)
+            there = self._ray.cluster_resources().get("CPU", 0.0)
             if cpus is None:
-                cpus = 1.0 if address is not None else min(1.0, _down(self._cpus_there() / self.number))
-            self._check_cpus(cpus)
+                cpus = 1.0 if address is not None else min(1.0, _down(there / self.number))
+            self._check_cpus(cpus, there)
             if cpus < 1.0:
-                log.info("%d actors on %g CPUs: each has %g of one.", self.number, self._cpus_there(), cpus)
+                log.info("%d actors on %g CPUs: each has %g of one.", self.number, there, cpus)
             self._layout = Layout(self.model.tensors.values())
             self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)
             self._broadcast()
@@ -90,11 +91,7 @@ class RayActors(Actors):
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray's own would end the process before anything is saved
 
-    def _cpus_there(self) -> float:
-        return self._ray.cluster_resources().get("CPU", 0.0)
-
-    def _check_cpus(self, cpus: float) -> None:
-        there = self._cpus_there()
+    def _check_cpus(self, cpus: float, there: float) -> None:
         if self.number * cpus > there:
             raise UsageError(
                 f"{self.number} actors with {cpus:g} CPU each need {self.number * cpus:g}, and Ray has {there:g}; "

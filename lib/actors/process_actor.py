@@ -9,7 +9,7 @@ import torch
 from lib import console
 from lib.actors.contract import Failed, Weights, made, next_segment
 from lib.orphans import ParentGone, end_with_learner, hear, tell
-from lib.weights import SharedWeights
+from lib.weights import SharedWeights, aligned
 
 SLOTS = 2  # segments of an actor that there is room for
 
@@ -82,8 +82,3 @@ def unpacked(header: bytes, turn: int, sizes: list[int], memory: Any) -> Any:
         parts.append(view[place : place + size])
         place += aligned(size)
     return pickle.loads(header, buffers=parts)
-
-
-def aligned(size: int) -> int:
-    """Bytes that a part takes, so that the next one begins at a multiple of 64."""
-    return -(-size // 64) * 64

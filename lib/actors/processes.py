@@ -1,18 +1,14 @@
 """Actors in processes of this machine; weights and segments go through shared memory."""
 
 import atexit
-import pickle
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
-import cloudpickle
-
 from lib.actors.contract import Actors, Lost
 from lib.actors.process_actor import SLOTS, act, unpacked
-from lib.child import Child, start_server
-from lib.errors import UsageError
+from lib.child import Child, moved, start_server
 from lib.weights import SharedWeights, processes
 
 VERSIONS = 3  # of the weights that are kept
@@ -55,15 +51,8 @@ class ProcessActors(Actors):
                 child.kill()
 
     def _start(self, index: int) -> None:
-        try:
-            moved = cloudpickle.dumps((self.make, self.state_of(index)))
-        except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
-            raise UsageError(
-                f"actor {index} cannot be sent to another process: {error}. Use --engine inline"
-            ) from error
-        # In shared memory, as a process that dies while it starts would leave us writing to its pipe for ever.
-        self._moved[index] = processes.RawArray("c", moved)
         child = Child(f"actor {index}")
+        self._moved[index] = moved((self.make, self.state_of(index)), child.name, "Use --engine inline")
         names = list(self.model.tensors)
         child.launch(act, self._moved[index], index, names, self._weights, self._memory[index], self._turns[index])
         self._children[index] = child

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from lib import vector_env
 from lib.actors import Weights
-from lib.errors import UsageError
+from lib.errors import UsageError, divisors
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Sampler
 from lib.stream import Part, frame_skip
@@ -52,8 +52,9 @@ class Acting:
 
     def __post_init__(self) -> None:
         if self.actors < 1 or self.envs % self.actors:
-            fitting = ", ".join(str(n) for n in range(1, self.envs + 1) if self.envs % n == 0)
-            raise UsageError(f"{self.actors} actors cannot share {self.envs} environments; take one of {fitting}")
+            raise UsageError(
+                f"{self.actors} actors cannot share {self.envs} environments; take one of {divisors(self.envs)}"
+            )
 
     @cached_property
     def _looked_at(self) -> tuple[spaces.Box, int, int]:

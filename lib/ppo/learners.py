@@ -18,7 +18,7 @@ import torch
 from torch import distributed
 
 from lib.child import Child, start_server
-from lib.errors import Fault, UsageError
+from lib.errors import Fault, UsageError, divisors
 from lib.orphans import ParentGone, end_with_learner, hear
 from lib.weights import processes
 
@@ -81,9 +81,9 @@ class Learners:
 
     def __init__(self, trainer: "Trainer", number: int):
         if trainer.minibatch % number:
-            fitting = ", ".join(str(n) for n in range(1, trainer.minibatch + 1) if trainer.minibatch % n == 0)
             raise UsageError(
-                f"{number} learners cannot share minibatches of {trainer.minibatch}; take one of {fitting}"
+                f"{number} learners cannot share minibatches of {trainer.minibatch}; "
+                f"take one of {divisors(trainer.minibatch)}"
             )
         device, gpus = torch.device(trainer.device), torch.cuda.device_count()
         if device.type not in ("cpu", "cuda") or device.index:

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from lib.errors import divisors
 from lib.ppo.learners import Group, Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Rollout
@@ -123,10 +124,9 @@ class Trainer:
             ValueError: the minibatch does not divide the rollout.
         """
         if len(rollout) % self.minibatch:
-            fitting = [n for n in range(1, len(rollout) + 1) if len(rollout) % n == 0]
             raise ValueError(
                 f"a minibatch of {self.minibatch} does not divide the rollout of {len(rollout)}; "
-                f"give one of {', '.join(map(str, fitting))}"
+                f"give one of {divisors(len(rollout))}"
             )
         estimates = advantages(rollout, self.gamma, self.lam)
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
