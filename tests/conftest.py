@@ -1,5 +1,8 @@
 import os
+import runpy
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -15,3 +18,20 @@ def _signals_as_in_a_terminal():
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def refused(monkeypatch, capsys):
+    """(script, *options) -> what it says to a command line that is wrong; in this process, as most of a second one's
+    time would go into its imports."""
+    from lib import options
+
+    def ask(script, *given, code=2):
+        monkeypatch.setattr(options, "prepare", lambda seed: None)  # which is for a whole process
+        monkeypatch.setattr(sys, "argv", [script.name, *map(str, given)])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(Path(__file__).parents[1] / script), run_name="__main__")
+        assert ended.value.code == code
+        return capsys.readouterr().err
+
+    return ask

@@ -12,11 +12,21 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib import checkpoint
 
 PROJECT = Path(__file__).parents[1]
+BASELINE = Path("chapter09/01_baseline.py")
+PARALLEL = Path("chapter09/03_parallel.py")
 # The scripts find the toy environments and this Python as a person's shell would.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
+
+
+def assignments(*fields):
+    return [option for field in fields for option in ("--set", field)]
+
+
+CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "replay_size=2000", "batch_size=8"))
+ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps an iteration
 
 
 def start(script, *options, env=ENVIRONMENT, **kwargs):
@@ -83,7 +93,3 @@ def wait_for(condition, process, seconds=120):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.02)
-
-
-def assignments(*fields):
-    return [option for field in fields for option in ("--set", field)]

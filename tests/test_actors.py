@@ -263,7 +263,9 @@ def test_too_few_cpus_are_told_of_with_the_fraction_that_fits():
 def test_a_ray_of_its_own_listens_on_this_machine_alone_is_shared_by_more_actors_than_cpus_and_ends():
     cores = os.cpu_count()
     with started("ray", cores + 1) as crew:
-        assert numbers(crew.gather()) == [(number, 1, 1) for number in range(cores + 1)]
+        segments = crew.gather()
+        assert numbers(segments) == [(number, 1, 1) for number in range(cores + 1)]
+        assert {psutil.Process(each["pid"]).nice() for each in segments} == {psutil.Process().nice()}
         processes = psutil.Process().children(recursive=True)
         connections = [each for process in [psutil.Process(), *processes] for each in process.net_connections("inet")]
         listening = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}

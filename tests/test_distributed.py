@@ -15,14 +15,12 @@ import psutil
 import pytest
 import torch
 
-from lib import actors, hyperparameters, ppo, stream, vector_env
-from lib import options as command_line
+from lib import ppo, stream, vector_env
 from lib.actors import cluster
 from lib.errors import Fault, UsageError
 from lib.ppo import learners
 from running import (
     ENVIRONMENT,
-    PROJECT,
     assignments,
     checkpoint_of,
     differences,
@@ -39,6 +37,7 @@ SMALL = assignments(
     "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"
 )
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
+LAST = 7680  # the step at which long runs stop
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -245,13 +244,13 @@ def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
 def uninterrupted(tmp_path_factory):
     """Two actors, left alone."""
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
-    assert run(ACTORS, *POLE, "--stop-after", 12800, "--runs-dir", runs_dir).returncode == 0
+    assert run(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     return folder(runs_dir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
-    process = start(ACTORS, *POLE, "--stop-after", 12800, "--runs-dir", tmp_path)
+    process = start(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-000000[3-9]*.pt.sha256")), process)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # two actors and the server that they are forked from
@@ -261,7 +260,7 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
     psutil.wait_procs(children, timeout=10)
     assert not any(child.is_running() for child in children)
     path = folder(tmp_path)
-    assert run(ACTORS, "--resume", path, "--stop-after", 12800).returncode == 0
+    assert run(ACTORS, "--resume", path, "--stop-after", LAST).returncode == 0
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(path)) == []
     assert episodes_of(uninterrupted) == episodes_of(path)
 
@@ -273,7 +272,7 @@ def actors_of(process):
 
 
 def test_actors_that_are_killed_at_any_time_change_nothing(uninterrupted, tmp_path):
-    process = start(ACTORS, *POLE, "--stop-after", 12800, "--runs-dir", tmp_path)
+    process = start(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     rng = np.random.default_rng(1)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
     killed = 0
@@ -301,10 +300,9 @@ def test_an_environment_that_raises_shows_where_and_leaves_what_was_learnt(tmp_p
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] > 2000
 
 
-def test_actors_that_cannot_share_the_environments_are_refused_in_a_line(tmp_path):
-    process = run(ACTORS, "--actors", 3, "--runs-dir", tmp_path)
-    assert process.returncode == 2
-    assert process.stderr == "error: 3 actors cannot share 16 environments; take one of 1, 2, 4, 8, 16\n"
+def test_actors_that_cannot_share_the_environments_are_refused_in_a_line(refused, tmp_path):
+    said = refused(ACTORS, "--actors", 3, "--runs-dir", tmp_path)
+    assert said == "error: 3 actors cannot share 16 environments; take one of 1, 2, 4, 8, 16\n"
 
 
 @pytest.mark.parametrize(
@@ -316,20 +314,8 @@ def test_actors_that_cannot_share_the_environments_are_refused_in_a_line(tmp_pat
         (["--async", "0"], "0 is below 1"),
     ],
 )
-def test_wrong_options(options, message):
-    source = (PROJECT / ACTORS).read_text()
-    lines = source[source.index("    parser = options.parser") :].splitlines()[:-1]
-    names = {
-        "options": command_line,
-        "hyperparameters": hyperparameters,
-        "actors": actors,
-        "__doc__": "",
-        "LAG": "",
-        "PLACE": (),
-    }
-    exec("\n".join(line.strip() for line in lines), names)
-    with pytest.raises(UsageError, match=message):
-        names["parser"].parse_args(options)
+def test_wrong_options(refused, options, message):
+    assert message in refused(ACTORS, *options)
 
 
 CLUSTER = """
@@ -349,7 +335,7 @@ cluster.shutdown()
 
 
 def test_a_node_of_a_cluster_that_dies_changes_nothing(tmp_path):
-    options = (*POLE, "--stop-after", 12800)
+    options = (*POLE, "--stop-after", LAST)
     assert run(ACTORS, *options, "--engine", "inline", "--actors", 4, "--runs-dir", tmp_path / "one").returncode == 0
     (tmp_path / "two").mkdir()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}

@@ -63,7 +63,7 @@ def test_two_hundred_updates_stay_close_to_the_plain_learner():
     buffer = ring()
     losses = []
     for update in range(200):
-        batch = buffer.sample(32)
+        batch = buffer.sample(8)
         losses.append((plain.learn(batch), fast.learn(batch)))
         if update % 50 == 49:
             for learner in (plain, fast):

@@ -25,6 +25,9 @@ from lib.weights import Layout
 log = logging.getLogger(__name__)
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nobody is told that this was run
+# Of a Ray of our own. Ray's 15 leaves actors next to no time beside anything else that this machine does, the learner
+# included; the other engines' actors are not so modest.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 REACHING, KNOCKING = 3, 11  # seconds in which a cluster's port has to answer, and then the cluster
 STORE = 256 * 2**20  # bytes of a local object store at least
