@@ -189,7 +189,8 @@ def test_an_actor_that_hangs_is_killed_and_replaced_after_the_time_that_was_stat
         assert segments[0]["number"] == 0
 
 
-def test_one_that_always_dies_is_given_up(losable):
+def test_one_that_always_dies_is_given_up(losable, monkeypatch):
+    monkeypatch.setattr(actors.Actors, "TRIES", 3)
     with (
         started(losable, 1, make=fakes.Counter.dying) as crew,
         pytest.raises(actors.ActorFailed, match=r"(?s)actor 0 .* 3 before it"),

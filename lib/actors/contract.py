@@ -74,7 +74,7 @@ class Actors(ABC):
     """
 
     STARTING = 120.0  # more seconds for the first segment of an actor
-    TRIES = 3  # replacements of an actor that has not given a segment since
+    TRIES = 10  # replacements of an actor that has not given a segment since; bad luck needs more than a bug
 
     def __init__(
         self,
