@@ -46,7 +46,7 @@ def train(params, args):
 
     engine = Engine(process_batch)
     save = {"net": model, "optimizer": optimizer}
-    common.setup_ignite(engine, params, sampler, NAME, args=args, save=save, policy=agent.best)
+    common.setup_ignite(engine, params, sampler, NAME, args=args, save=save)
     return engine.run(ppo.rollouts(sampler, model))
 
 

@@ -59,8 +59,7 @@ def train(params, args):
 
     engine = Engine(process_batch)
     save = {"net": model, "optimizer": optimizer, "learner": learner}
-    policy = ppo.Agent(model, args.device).best
-    common.setup_ignite(engine, params, segments, NAME, args=args, save=save, policy=policy)
+    common.setup_ignite(engine, params, segments, NAME, args=args, save=save)
     return engine.run(segments)
 
 

@@ -241,18 +241,26 @@ def frame_skip(env: gym.Env) -> int:
     return FRAME_SKIP if isinstance(env.unwrapped, ale_py.AtariEnv) else 1
 
 
-def plain_env(env_id: str) -> gym.Env:
+def plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     """An environment as it is registered, save that an Atari game does not skip frames by itself.
 
     Raises:
-        UsageError: the id is unknown.
+        UsageError: the id is unknown, or the environment cannot be rendered in that mode.
     """
+    options: dict[str, Any] = {}
     try:
         env = gym.make(env_id)
         if isinstance(env.unwrapped, ale_py.AtariEnv) and env.unwrapped._frameskip != 1:
             # AtariPreprocessing skips the frames itself, so that it can take the maximum of the last two.
-            env = gym.make(env_id, frameskip=1)
-        return env
+            options["frameskip"] = 1
+        if render_mode is not None:
+            modes = env.metadata.get("render_modes", [])
+            if render_mode not in modes:
+                raise UsageError(
+                    f"{env_id} cannot be shown: its render_modes are {modes}, and {render_mode!r} is none of them"
+                )
+            options["render_mode"] = render_mode
+        return gym.make(env_id, **options) if options else env
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from lib import checkpoint, console, evaluation, memory, telemetry, timing, vector_env
 from lib.errors import UsageError
+from lib.greedy import Greedy
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.replay import Batch, Ring
 from lib.runs import Run, RunOptions
@@ -175,7 +176,6 @@ def setup_ignite(
     *,
     args: RunOptions | None = None,
     save: Mapping[str, Any] | None = None,
-    policy: evaluation.Policy | None = None,
     figures: Mapping[str, "Callable[[], Figure]"] | None = None,
 ) -> Run:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
@@ -189,9 +189,8 @@ def setup_ignite(
         extra_metrics: more names of engine.state.metrics to write as train/<name>.
         args: what the command line said; None for a new run with the defaults.
         save: by name, the objects with a state_dict that a checkpoint holds, at least "net"; None for no
-            checkpoints. On a resumed run they are brought back here, before this returns.
-        policy: from states (1, ...) of the plain environment to the best actions (1,). With it, a solved run ends with
-            an evaluation in its result.json, and with the picture of its curve.
+            checkpoints. On a resumed run they are brought back here, before this returns. A solved run ends with an
+            evaluation of its net in result.json, and with the picture of its curve.
         figures: by name, what draws a picture for TensorBoard; see telemetry.TensorBoard.attach_figures.
 
     Returns:
@@ -281,18 +280,19 @@ def setup_ignite(
             exp_source.close()
         run.close()
         stopper.release_signals()
-        if policy is not None and stopped == SOLVED:
+        if save is not None and stopped == SOLVED:
             try:
-                conclude(policy, result)
+                conclude(Greedy(save["net"], args.device), result)
             except KeyboardInterrupt:
                 log.info("The evaluation was stopped; the run itself is solved and saved.")
 
-    def conclude(policy: evaluation.Policy, result: dict[str, Any]) -> None:
+    def conclude(policy: Greedy, result: dict[str, Any]) -> None:
         log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
         env = vector_env.single_env(params.env_name, vectors=True)
         found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
         env.close()
         run.write_json("result.json", result | {"evaluation": found})
-        console.log_evaluation(found, evaluation.draw(run.path, params.stop_reward))
+        console.log_evaluation(found)
+        log.info("Picture of the curve: %s", evaluation.draw(run.path, params.stop_reward))
 
     return run

@@ -142,13 +142,12 @@ def log_result(
         log.info("Stopped at step %s: %s.%s", f"{episodes.steps():,}", stopped, _advice(stopped, checkpoints))
 
 
-def log_evaluation(found: Mapping[str, Any], picture: Path) -> None:
-    """The line about an evaluation, and where the picture of the run's curve is."""
+def log_evaluation(found: Mapping[str, Any]) -> None:
+    """The line about an evaluation."""
     log.info(
-        "Evaluation: mean return %.2f, standard deviation %.2f, worst %g, over %d episodes (%d of them distinct).",
-        *(found["mean"], found["std"], min(found["returns"]), found["episodes"], found["distinct"]),
+        "Evaluation: mean return %.2f, standard deviation %.2f, %g to %g, over %d episodes (%d of them distinct).",
+        *(found[name] for name in ("mean", "std", "min", "max", "episodes", "distinct")),
     )
-    log.info("Picture of the curve: %s", picture)
 
 
 def _advice(stopped: str, checkpoints: Path | None) -> str:

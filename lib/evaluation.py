@@ -19,44 +19,67 @@ LONGEST = 27_000  # agent steps of an episode, half an hour of an Atari game; a 
 APART = 2**32  # hashed into the seeds, so that no evaluated episode begins as one of training does
 
 
+class Player:
+    """Plays whole episodes of an environment.
+
+    Args:
+        env: such as atari_wrappers.make_env makes; its returns are those of the game, before rewards are clipped.
+    """
+
+    def __init__(self, env: gym.Env):
+        self._counting = _counting(env) or RecordEpisodeStatistics(env)
+        self.env = env if _counting(env) else self._counting
+
+    def play(
+        self, policy: Policy, seed: int, number: int, watch: Callable[[np.ndarray], Any] | None = None
+    ) -> tuple[float, int]:
+        """An episode.
+
+        Args:
+            policy: from states (1, ...) to actions (1,).
+            seed: what the episodes' own seeds are derived from.
+            number: of the episode among them.
+            watch: called with every state (1, ...) as soon as the environment shows it, the last one included.
+
+        Returns:
+            Its return and length.
+        """
+        state, _ = self.env.reset(seed=hashed_seed(APART, seed, number))
+        for _ in range(LONGEST):
+            states = np.asarray(state)[None]
+            if watch is not None:
+                watch(states)
+            state, _, terminated, truncated, _ = self.env.step(int(policy(states)[0]))
+            if terminated or truncated:
+                break
+        if watch is not None:
+            watch(np.asarray(state)[None])
+        return float(self._counting.episode_returns), int(self._counting.episode_lengths)
+
+
 def evaluate(
     policy: Policy, env: gym.Env, episodes: int = EPISODES, seed: int = 0, progress: bool = False
 ) -> dict[str, Any]:
     """Play whole episodes, each from a seed of its own, as an ignite engine with an episode an iteration.
 
     Args:
-        policy: from states (1, ...) to actions (1,).
-        env: such as atari_wrappers.make_env makes; its returns are those of the game, before rewards are clipped.
+        policy, env, seed: see Player.
         episodes: how many.
-        seed: what their seeds are derived from.
         progress: whether a bar is shown.
 
     Returns:
-        episodes; mean and std of their returns; returns and lengths, a list each; distinct, how many of the episodes
-        differ from all before in return or length.
+        episodes; mean, std, min and max of their returns; returns and lengths, a list each; distinct, how many of the
+        episodes differ from all before in return or length.
     """
-    counting = _counting(env) or RecordEpisodeStatistics(env)
-    env = env if _counting(env) else counting
-    returns: list[float] = []
-    lengths: list[int] = []
-
-    def play(engine: Engine, number: int) -> None:
-        state, _ = env.reset(seed=hashed_seed(APART, seed, number))
-        for _ in range(LONGEST):
-            action = int(policy(np.asarray(state)[None])[0])
-            state, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
-                break
-        returns.append(float(counting.episode_returns))
-        lengths.append(int(counting.episode_lengths))
-
-    engine = Engine(play)
+    player = Player(env)
+    played: list[tuple[float, int]] = []
+    engine = Engine(lambda engine, number: played.append(player.play(policy, seed, number)))
     if progress:
         ProgressBar(desc="Evaluation", persist=False).attach(engine)
     engine.run(range(episodes))
-    distinct = len(set(zip(returns, lengths, strict=True)))
-    spread = {"mean": float(np.mean(returns)), "std": float(np.std(returns))}
-    return {"episodes": episodes, **spread, "returns": returns, "lengths": lengths, "distinct": distinct}
+    returns, lengths = map(list, zip(*played, strict=True))
+    spread = {name: float(getattr(np, name)(returns)) for name in ("mean", "std", "min", "max")}
+    return {"episodes": episodes, **spread, "returns": returns, "lengths": lengths, "distinct": len(set(played))}
 
 
 def _counting(env: gym.Env) -> RecordEpisodeStatistics | None:

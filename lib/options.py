@@ -9,7 +9,7 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,7 +80,27 @@ def parser(
     return made
 
 
-def main(train: Train, parser: Parser, script: str, argv: list[str] | None = None) -> NoReturn:
+def tool(doc: str | None) -> Parser:
+    """The command line of a tool, whose help is its docstring; the tool adds its options to what this returns."""
+    return Parser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
+def of_a_run(doc: str | None) -> Parser:
+    """The command line of a tool that has to do with a run's agent: run, checkpoint, device, seed."""
+    made = tool(doc)
+    made.add_argument("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in runs/")
+    made.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="which of it (default: best)")
+    made.add_argument("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
+    made.add_argument("--seed", default=1, type=seed, metavar="N", help="what is played is derived from (default: 1)")
+    return made
+
+
+def existing_run(name: str) -> Path:
+    """argparse type: the folder of a run, given by path or by its name in runs/."""
+    return runs.find(name, runs.DEFAULT_RUNS_DIR)
+
+
+def main(train: Train, parser: Parser, script: str, argv: list[str] | None = None) -> None:
     """Parse, seed, train, and exit: 0 solved or a limit reached, 2 wrong use, 1 a fault, 128 + n on signal n.
 
     Args:
@@ -89,12 +109,23 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         script: the script's name, "01_baseline".
         argv: the arguments, without the script's name; None for the process's.
     """
-    console.start_console()
-    try:
+    with exits("Stopped at once. What was saved before is kept; --resume with the run's folder goes on from there."):
         params, args = resolve(parser, argv, script)
         prepare(args.seed)
         state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])
+
+
+@contextlib.contextmanager
+def exits(stopped: str = "Stopped.") -> Iterator[None]:
+    """Within it, errors that are nobody's bug here end the process with a line and their exit code.
+
+    Args:
+        stopped: what is said when it was stopped by Ctrl-C.
+    """
+    console.start_console()
+    try:
+        yield
     except (UsageError, Fault) as error:
         _exit(f"error: {error}", error.exit_code)
     except OSError as error:
@@ -103,10 +134,7 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
     except Interrupted as error:
         _exit("Interrupted before learning began; --resume with the run's folder starts it again.", error.exit_code)
     except KeyboardInterrupt:
-        _exit(
-            "Stopped at once. What was saved before is kept; --resume with the run's folder goes on from there.",
-            EXIT_CODES["SIGINT"],
-        )
+        _exit(stopped, EXIT_CODES["SIGINT"])
 
 
 def prepare(seed: int) -> None:
@@ -196,6 +224,14 @@ def seed(text: str) -> int:
     value = int(text)
     if not 0 <= value < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
+    return value
+
+
+def share(text: str) -> float:
+    """argparse type: a number from 0 to 1."""
+    value = float(text)
+    if not 0.0 <= value <= 1.0:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
 
 

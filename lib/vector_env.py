@@ -73,13 +73,14 @@ def make_vector_env(
     return ClipReward(native, -1.0, 1.0) if clip_rewards else native
 
 
-def single_env(env_id: str, vectors: bool = False) -> gym.Env:
+def single_env(env_id: str, vectors: bool = False, render_mode: str | None = None) -> gym.Env:
     """One plain environment, whose states are those of make_vector_env's.
 
     Args:
         env_id, vectors: see make_vector_env.
+        render_mode: gymnasium's.
     """
-    env = plain_env(env_id)
+    env = plain_env(env_id, render_mode)
     space = env.observation_space
     if vectors and isinstance(space, spaces.Box) and len(space.shape) == 1:
         return env

@@ -2,6 +2,7 @@ import os
 import runpy
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -21,17 +22,24 @@ def _signals_as_in_a_terminal():
 
 
 @pytest.fixture
-def refused(monkeypatch, capsys):
-    """(script, *options) -> what it says to a command line that is wrong; in this process, as most of a second one's
-    time would go into its imports."""
+def answer(monkeypatch, capsys):
+    """(script, *options, code) -> what it says; in this process, as most of a second one's time would go into its
+    imports."""
     from lib import options
 
-    def ask(script, *given, code=2):
+    def ask(script, *given, code=None):
         monkeypatch.setattr(options, "prepare", lambda seed: None)  # which is for a whole process
         monkeypatch.setattr(sys, "argv", [script.name, *map(str, given)])
-        with pytest.raises(SystemExit) as ended:
+        with nullcontext() if code is None else pytest.raises(SystemExit) as ended:
             runpy.run_path(str(Path(__file__).parents[1] / script), run_name="__main__")
-        assert ended.value.code == code
-        return capsys.readouterr().err
+        assert code is None or ended.value.code == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
 
     return ask
+
+
+@pytest.fixture
+def refused(answer):
+    """(script, *options) -> what it says to a command line that is wrong."""
+    return lambda script, *given, code=2: answer(script, *given, code=code)

@@ -5,6 +5,7 @@ Registered with gymnasium, so that scripts under test reach them as `--env-id fa
 
 import os
 import time
+from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -182,6 +183,20 @@ class Catch(gym.Env):
         return screen
 
 
+class Shown(Catch):
+    """Catch that can be looked at, in colours that its observations do not have."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
+
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        grey = self._observation().repeat(20, axis=0).repeat(20, axis=1)
+        return np.stack([grey, grey // 2, np.full_like(grey, 40)], axis=-1)
+
+
 class Continuous(Catch):
     """Catch with an action space that DQN cannot choose from."""
 
@@ -334,7 +349,7 @@ def echo(there, back):
         back.put(there.get())
 
 
-for environment in (Chain, Delayed, Catch, Continuous, Heat, Forgetful):
+for environment in (Chain, Delayed, Catch, Shown, Continuous, Heat, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
 for how in ("raise", "hang", "die"):
     gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how})

@@ -384,14 +384,6 @@ def test_torch_acts_in_one_thread_and_learns_in_as_many_as_before():
         torch.set_num_threads(before)
 
 
-def test_the_best_action_is_the_most_likely_one():
-    model = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
-    agent = ppo.Agent(model)
-    states = np.random.default_rng(0).integers(0, 255, (3, 4, 84, 84)).astype(np.uint8)
-    expected = model(torch.from_numpy(states.transpose(0, 2, 3, 1)))[0].argmax(1)
-    assert agent.best(states).tolist() == expected.tolist()
-
-
 def train(make, n, steps, updates, **options):
     torch.manual_seed(0)
     envs = vectorised(make, n)

@@ -72,9 +72,9 @@ class Agent:
         return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
 
     @torch.no_grad()
-    def best(self, states: np.ndarray) -> np.ndarray:
-        """The most likely actions (N,), in states (N, ...) as environments give them."""
-        return self.model(_laid_out(states).to(self.device))[0].argmax(1).cpu().numpy()
+    def probabilities(self, states: np.ndarray) -> np.ndarray:
+        """The actions' (N, n_actions) float32, in states (N, ...) as environments give them."""
+        return self.model(_laid_out(states).to(self.device))[0].softmax(1).cpu().numpy()
 
     @torch.no_grad()
     def values(self, states: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,169 @@
+"""Where the screens of an episode go: a video file, or a window."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+
+from lib.errors import UsageError
+
+CODEC = "VP80"  # in WebM: every browser plays it, and OpenCV brings its encoder along
+SMALLEST = 320  # pixels that a picture is enlarged to at least
+
+
+class Screen(Protocol):
+    """Takes pictures, one after the other."""
+
+    def show(self, picture: np.ndarray) -> None:
+        """(height, width, 3) uint8, RGB."""
+
+    def close(self) -> None: ...
+
+
+class Video:
+    """A WebM file.
+
+    Args:
+        path: of the file, whose folder is made.
+        per_second: pictures of a second.
+
+    Raises:
+        UsageError: there is no encoder for it here.
+    """
+
+    def __init__(self, path: Path, per_second: float):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self.per_second = per_second
+        self._writer: Any = None
+
+    def show(self, picture: np.ndarray) -> None:
+        import cv2
+
+        picture = enlarged(picture)
+        if self._writer is None:
+            size = (picture.shape[1], picture.shape[0])
+            with _no_chatter():
+                self._writer = cv2.VideoWriter(str(self.path), cv2.VideoWriter.fourcc(*CODEC), self.per_second, size)
+            if not self._writer.isOpened():
+                raise UsageError(
+                    f"OpenCV {cv2.__version__} cannot write {self.path}: it has no {CODEC} encoder, or the folder is "
+                    "not to be written; pip install --force-reinstall opencv-python-headless brings the encoder"
+                )
+        self._writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.release()
+
+
+class Window:
+    """A window on this machine's display; closing it ends the program, as Ctrl-C does.
+
+    Args:
+        title: of it.
+        per_second: pictures of a second.
+
+    Raises:
+        UsageError: there is no display, or no pygame.
+    """
+
+    def __init__(self, title: str, per_second: float):
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        if sys.platform == "linux" and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+            raise UsageError(
+                "there is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set); --record writes "
+                "videos without one"
+            )
+        try:
+            import pygame
+        except ImportError as error:
+            raise UsageError("a window needs pygame, which is not installed; pip install pygame") from error
+        self._pygame: Any = pygame
+        self._title = title
+        self._per_second = per_second
+        self._surface: Any = None
+        self._clock = pygame.time.Clock()
+
+    def show(self, picture: np.ndarray) -> None:
+        pygame, picture = self._pygame, enlarged(picture)
+        if self._surface is None:
+            try:
+                pygame.display.init()
+                self._surface = pygame.display.set_mode((picture.shape[1], picture.shape[0]))
+            except pygame.error as error:
+                raise UsageError(f"no window can be opened: {error}; --record writes videos without one") from error
+            pygame.display.set_caption(self._title)
+        if any(event.type == pygame.QUIT for event in pygame.event.get()):
+            raise KeyboardInterrupt
+        pygame.surfarray.blit_array(self._surface, picture.swapaxes(0, 1))
+        pygame.display.flip()
+        self._clock.tick(self._per_second)
+
+    def close(self) -> None:
+        self._pygame.display.quit()
+
+
+@contextmanager
+def _no_chatter() -> Iterator[None]:
+    """OpenCV's library writes to the terminal itself, and past Python, that it knows VP8 in WebM by another name."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
+def enlarged(picture: np.ndarray) -> np.ndarray:
+    """The picture, each of its points doubled until it is large enough to be looked at; even numbers of them."""
+    while min(picture.shape[:2]) < SMALLEST:
+        picture = picture.repeat(2, axis=0).repeat(2, axis=1)
+    height, width = picture.shape[:2]
+    return picture[: height // 2 * 2, : width // 2 * 2]
+
+
+def action_names(env: gym.Env) -> list[str]:
+    """What the actions are called, or their numbers where they have no names."""
+    unwrapped: Any = env.unwrapped
+    if hasattr(unwrapped, "get_action_meanings"):
+        return list(unwrapped.get_action_meanings())
+    return [str(action) for action in range(unwrapped.action_space.n)]
+
+
+def with_scores(picture: np.ndarray, names: list[str], scores: np.ndarray, meaning: str) -> np.ndarray:
+    """The picture, beside it a bar for each action, as long as what the agent thinks of it.
+
+    Args:
+        picture: (height, width, 3) uint8.
+        names: of the actions.
+        scores: (n_actions,).
+        meaning: "Q" or "probability", written above them.
+    """
+    import cv2
+
+    picture = enlarged(picture)
+    height = picture.shape[0]
+    panel = np.full((height, 220, 3), 24, np.uint8)
+    line = min(28, (height - 30) // max(1, len(names)))
+    lowest, highest = float(scores.min()), float(scores.max())
+    if meaning == "probability":
+        lowest, highest = 0.0, 1.0
+    best = int(scores.argmax())
+    font, white, grey = cv2.FONT_HERSHEY_SIMPLEX, (235, 235, 235), (90, 110, 140)
+    cv2.putText(panel, meaning, (8, 18), font, 0.45, white, 1, cv2.LINE_AA)
+    for index, (name, score) in enumerate(zip(names, scores, strict=True)):
+        top = 28 + index * line
+        length = int(204 * (float(score) - lowest) / (highest - lowest)) if highest > lowest else 0
+        colour = (80, 160, 90) if index == best else grey
+        cv2.rectangle(panel, (8, top), (8 + length, top + max(2, line - 4)), colour, -1)
+        cv2.putText(panel, f"{name} {score:.2f}", (12, top + line - 10), font, 0.4, white, 1, cv2.LINE_AA)
+    return np.concatenate([picture, panel], axis=1)

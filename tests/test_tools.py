@@ -1,0 +1,139 @@
+"""The tools, as a person would use them on a finished run."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from lib import runs
+from running import ENVIRONMENT, PROJECT, assignments, folder, run
+
+PLAY, EVALUATE = Path("tools/play.py"), Path("tools/evaluate.py")
+WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+SMALL = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of 01_ppo on a small game that can be looked at."""
+    runs_dir = tmp_path_factory.mktemp("trained")
+    options = ("--env-id", "fakes:Shown-v0", *SMALL, "--stop-after", 1280, "--quiet", "--runs-dir", runs_dir)
+    process = run(Path("distributed/01_ppo.py"), *options)
+    assert process.returncode == 0, process.stderr
+    return folder(runs_dir)
+
+
+def test_evaluate_tells_a_line_and_writes_all_of_it(trained):
+    process = run(EVALUATE, trained, "--episodes", 40, "--seed", 3)
+    assert process.returncode == 0, process.stderr
+    said = re.search(r"Evaluation: mean return (-?\d\.\d\d), .*, -1 to -?1, over 40 episodes", process.stdout)
+    found = json.loads((trained / "evaluation.json").read_text())
+    assert float(said[1]) == pytest.approx(found["mean"], abs=0.005)
+    assert found["mean"] == pytest.approx(sum(found["returns"]) / 40)
+    assert (found["episodes"], len(found["returns"]), set(found["lengths"])) == (40, 40, {6})
+    assert found["step"] in (640, 1280) or found["checkpoint"].startswith("best-")
+    assert not list(trained.glob("videos/*"))
+
+
+def evaluated(answer, trained, tmp_path, *options):
+    answer(EVALUATE, trained, "--episodes", 30, "--quiet", "--output", tmp_path / "found.json", *options)
+    return json.loads((tmp_path / "found.json").read_text())
+
+
+def test_a_seed_decides_what_is_played_and_epsilon_how(answer, trained, tmp_path):
+    one, same, other = (evaluated(answer, trained, tmp_path, "--seed", seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one["returns"] != other["returns"]
+    random = evaluated(answer, trained, tmp_path, "--epsilon", 1.0, "--episodes", 300)
+    assert random["mean"] == pytest.approx(-0.7, abs=0.15)  # Catch without looking
+
+
+def test_without_a_display_play_records_videos_that_say_what_became_of_the_episode(trained):
+    import cv2
+
+    process = run(PLAY, trained, "--record", "--episodes", 2, "--scores", "--checkpoint", "last", env=WITHOUT_DISPLAY)
+    assert process.returncode == 0, process.stderr
+    assert process.stderr == ""
+    said = re.findall(r"Episode (\d): return (-?1), 6 steps\n(.*)", process.stdout)
+    assert [number for number, _, _ in said] == ["1", "2"]
+    for number, total, path in said:
+        assert Path(path) == trained / "videos" / f"play-1280-episode-{number}-return-{total}.webm"
+        video = cv2.VideoCapture(path)
+        assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 7  # six steps, and what was there before the first
+        assert video.get(cv2.CAP_PROP_FPS) == 10
+        _, picture = video.read()
+        blue, green, red = picture[100, 3]
+        assert abs(int(blue) - 40) < 12  # of the raw screen, which the observations do not have
+        assert max(int(green), int(red)) < 12
+        assert picture.shape[1] == 560 + 220
+    assert not list(trained.glob("videos/*.part.webm"))
+
+
+def test_in_a_window_nothing_is_written(answer, monkeypatch, trained):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    before = set(trained.rglob("*"))
+    assert re.match(r"Episode 1: return -?1, 6 steps\n$", answer(PLAY, trained, "--scores"))
+    assert set(trained.rglob("*")) == before
+
+
+def test_without_pygame_there_is_no_window(refused, monkeypatch, trained):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    assert "a window needs pygame, which is not installed; pip install pygame" in refused(PLAY, trained)
+
+
+def test_a_display_that_does_not_answer(refused, monkeypatch, trained):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
+    assert "no window can be opened: " in refused(PLAY, trained)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "there is no display here"),
+        (("--checkpoint", "77"), "has no checkpoint '77'; give best, last, or one of the steps"),
+        (("--epsilon", "2"), "2 is not between 0 and 1"),
+    ],
+)
+def test_wrong_use_of_play(refused, monkeypatch, trained, options, message):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert message in refused(PLAY, trained, *options)
+
+
+def test_a_run_of_another_version_names_its_commit(refused, trained, tmp_path):
+    path = tmp_path / "old"
+    shutil.copytree(trained, path)
+    params = runs.read_params(path)
+    params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose states this network does not take
+    params["sessions"][-1]["commit"] = "abc123+"
+    (path / "params.json").write_text(json.dumps(params))
+    said = refused(EVALUATE, path)
+    assert "was made by another version of this project, commit abc123, " in said
+    assert said.endswith("To use it: git checkout abc123\n")
+
+
+def test_an_environment_that_cannot_be_shown(refused, trained, tmp_path):
+    path = tmp_path / "blind"
+    shutil.copytree(trained, path)
+    params = runs.read_params(path)
+    params["hyperparameters"]["env_name"] = "fakes:Catch-v0"
+    (path / "params.json").write_text(json.dumps(params))
+    assert "fakes:Catch-v0 cannot be shown: its render_modes are []" in refused(PLAY, path, "--record")
+
+
+def test_a_missing_encoder_is_named(refused, monkeypatch, trained):
+    monkeypatch.setattr("lib.pictures.CODEC", "none")
+    assert "it has no none encoder" in refused(PLAY, trained, "--record")
+
+
+@pytest.mark.parametrize("tool", sorted(path.relative_to(PROJECT) for path in PROJECT.glob("tools/*.py")), ids=str)
+def test_every_tool_shows_an_example_in_its_help(answer, tool):
+    assert f"    ./{tool.name} " in answer(tool, "--help", code=0)
+    assert os.access(PROJECT / tool, os.X_OK)

@@ -1,0 +1,55 @@
+#!/usr/bin/env python3
+"""Watch a trained agent, in a window or in videos.
+
+    ./play.py ../runs/2026-11-20T1200-pong-01_ppo
+    ./play.py 2026-11-20T1200-pong-01_ppo --checkpoint last --scores
+    ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
+
+A video lies in the run's folder, as videos/play-<step of the checkpoint>-episode-<number>-return-<return>.webm.
+"""
+
+import numpy as np
+
+from lib import evaluation, options, pictures
+from lib.atari_wrappers import frame_skip
+from lib.greedy import Exploring
+from lib.trained import Trained
+
+
+def main():
+    parser = options.of_a_run(__doc__)
+    parser.add_argument("--episodes", default=1, type=options.positive, metavar="N", help="(default: 1)")
+    parser.add_argument("--epsilon", default=0.0, type=options.share, metavar="E", help="(default: 0, greedy)")
+    parser.add_argument("--record", action="store_true", help="write a video of each episode, and open no window")
+    parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the picture")
+    args = parser.parse_args()
+    trained = Trained(args.run, args.checkpoint, args.device)
+    env = trained.make_env(render_mode="rgb_array")
+    per_second = env.metadata.get("render_fps", 30) / frame_skip(env)
+    player = evaluation.Player(env)
+    policy = Exploring(trained.policy, trained.n_actions, args.epsilon, args.seed)
+    names = pictures.action_names(env)
+    window = None if args.record else pictures.Window(f"{trained.env_id}, {args.run.name}", per_second)
+    for number in range(args.episodes):
+        stem = args.run / "videos" / f"play-{trained.step}-episode-{number + 1}"
+        screen = window or pictures.Video(stem.with_suffix(".part.webm"), per_second)
+
+        def show(states, screen=screen):
+            picture = np.asarray(env.render())
+            if args.scores:
+                picture = pictures.with_scores(picture, names, trained.policy.scores(states)[0], trained.policy.meaning)
+            screen.show(picture)
+
+        total, length = player.play(policy, args.seed, number, show)
+        print(f"Episode {number + 1}: return {total:g}, {length} steps")
+        if screen is not window:
+            screen.close()
+            print(screen.path.rename(f"{stem}-return-{total:g}.webm"))
+    if window is not None:
+        window.close()
+    env.close()
+
+
+if __name__ == "__main__":
+    with options.exits():
+        main()
