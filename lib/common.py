@@ -248,6 +248,12 @@ def setup_ignite(
     board.attach(engine, speed, extra_metrics)
     if figures:
         board.attach_figures(engine, steps, figures)
+    if args.evaluate_every and save is not None:
+        env = vector_env.single_env(params.env_name, vectors=True)
+        evaluating = evaluation.evaluator(Greedy(save["net"], args.device), env, args.seed)
+        board.attach_evaluation(evaluating, evaluation.SPREAD, steps)
+        evaluation.attach(engine, evaluating, args.evaluate_every, steps, speed.apart)
+        engine.add_event_handler(Events.COMPLETED, env.close)
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     console.attach_start(engine, speed, warm_up)

@@ -1,20 +1,24 @@
 """How good a policy is without exploring, in the plain environment, and the picture of how it came about."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RecordEpisodeStatistics
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from ignite.handlers import ProgressBar
 
+from lib.checkpoint import RandomState
 from lib.experience import hashed_seed
 from lib.telemetry import WINDOW
 
 Policy = Callable[[np.ndarray], np.ndarray]
-EPISODES = 20
+Apart = Callable[[], AbstractContextManager]
+EPISODES, EPISODES_BETWEEN = 20, 10  # of a solved run, and of one that goes on
+SPREAD = ("mean", "std", "min", "max")
 LONGEST = 27_000  # agent steps of an episode, half an hour of an Atari game; a policy without chance may go in circles
 APART = 2**32  # hashed into the seeds, so that no evaluated episode begins as one of training does
 
@@ -57,10 +61,37 @@ class Player:
         return float(self._counting.episode_returns), int(self._counting.episode_lengths)
 
 
+def evaluator(policy: Policy, env: gym.Env, seed: int = 0) -> Engine:
+    """An engine that plays a whole episode an iteration, each from a seed of its own: `run(range(episodes))`.
+
+    Args:
+        policy, env, seed: see Player.
+
+    Returns:
+        It. Once completed its metrics are those that `evaluate` returns.
+    """
+    player = Player(env)
+    played: list[tuple[float, int]] = []
+    engine = Engine(lambda engine, number: played.append(player.play(policy, seed, number)))
+
+    @engine.on(Events.STARTED)
+    def started(engine: Engine) -> None:
+        played.clear()
+
+    @engine.on(Events.COMPLETED)
+    def completed(engine: Engine) -> None:
+        returns, lengths = map(list, zip(*played, strict=True))
+        spread = {name: float(getattr(np, name)(returns)) for name in SPREAD}
+        counts = {"episodes": len(played), "distinct": len(set(played))}
+        engine.state.metrics |= spread | counts | {"returns": returns, "lengths": lengths}
+
+    return engine
+
+
 def evaluate(
     policy: Policy, env: gym.Env, episodes: int = EPISODES, seed: int = 0, progress: bool = False
 ) -> dict[str, Any]:
-    """Play whole episodes, each from a seed of its own, as an ignite engine with an episode an iteration.
+    """Play whole episodes.
 
     Args:
         policy, env, seed: see Player.
@@ -71,15 +102,37 @@ def evaluate(
         episodes; mean, std, min and max of their returns; returns and lengths, a list each; distinct, how many of the
         episodes differ from all before in return or length.
     """
-    player = Player(env)
-    played: list[tuple[float, int]] = []
-    engine = Engine(lambda engine, number: played.append(player.play(policy, seed, number)))
+    engine = evaluator(policy, env, seed)
     if progress:
         ProgressBar(desc="Evaluation", persist=False).attach(engine)
-    engine.run(range(episodes))
-    returns, lengths = map(list, zip(*played, strict=True))
-    spread = {name: float(getattr(np, name)(returns)) for name in ("mean", "std", "min", "max")}
-    return {"episodes": episodes, **spread, "returns": returns, "lengths": lengths, "distinct": len(set(played))}
+    return dict(engine.run(range(episodes)).metrics)
+
+
+def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], int], apart: Apart) -> None:
+    """Have an evaluator run every so many agent steps of training, which goes on as if it had not.
+
+    Args:
+        engine: that trains.
+        evaluating: what `evaluator` has made.
+        every: agent steps; EPISODES_BETWEEN episodes are played.
+        steps: tells the agent steps so far.
+        apart: a context for what is no training; see timing.Speed.apart.
+    """
+    last = steps()
+
+    def due(engine: Engine, event: int) -> bool:
+        return steps() // every > last // every
+
+    def evaluate() -> None:
+        nonlocal last
+        last = steps()
+        random = RandomState()
+        before = random.state_dict()
+        with apart():
+            evaluating.run(range(EPISODES_BETWEEN))
+        random.load_state_dict(before)
+
+    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), evaluate)
 
 
 def _counting(env: gym.Env) -> RecordEpisodeStatistics | None:

@@ -46,6 +46,7 @@ class RunOptions:
         resume: the run folder to go on with, or None for a new one.
         runs_dir: where a new run's folder is made.
         quiet: no progress bar and no line an episode.
+        evaluate_every: agent steps between evaluations; None for none.
         game: the name of the hyperparameters in HYPERPARAMS.
         knobs: the script's own options by name; each can be read as an attribute too.
     """
@@ -57,6 +58,7 @@ class RunOptions:
     resume: Path | None = None
     runs_dir: Path = DEFAULT_RUNS_DIR
     quiet: bool = False
+    evaluate_every: int | None = None
     game: str = "pong"
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
 

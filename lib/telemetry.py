@@ -202,6 +202,11 @@ class TensorBoard:
         self.logger.attach(engine, train, speed.every)
         self.logger.attach(engine, time, speed.every)
 
+    def attach_evaluation(self, evaluating: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
+        """Write these of an evaluation's metrics as evaluation/* by agent step whenever it is completed."""
+        scalars = OutputHandler("evaluation", metric_names=list(names), global_step_transform=lambda *_: steps())
+        self.logger.attach(evaluating, scalars, Events.COMPLETED)
+
     def attach_figures(
         self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, "Callable[[], Figure]"]
     ) -> None:

@@ -66,6 +66,7 @@ class Speed:
         self.steps = steps
         self.every = Events.ITERATION_COMPLETED(every=every)
         self.warm_up = (0, 0.0)
+        self._apart = 0.0  # seconds of what was no training
         self._batch, self._learn = Timer(), Timer()
         self._updates = 0
         self._start = (0, 0.0)
@@ -88,13 +89,13 @@ class Speed:
         engine.add_event_handler(self.every, self._log)
 
     def _started(self, engine: Engine) -> None:
-        self._start = (self.steps(), since_process_start())
+        self._start = (self.steps(), self._clock())
 
     def _batch_made(self, engine: Engine) -> None:
         self._samples += _samples(engine.state.batch)
         if self._marks:
             return
-        now = (self.steps(), since_process_start())
+        now = (self.steps(), self._clock())
         self.warm_up = (now[0] - self._start[0], now[1] - self._start[1])
         self._start = now
         self._parts_at_start = self._all_parts()
@@ -106,7 +107,7 @@ class Speed:
 
     def _mark(self, engine: Engine) -> None:
         self._updates += 1
-        self._marks.append((self.steps(), since_process_start()))
+        self._marks.append((self.steps(), self._clock()))
         while len(self._marks) > 2 and self._marks[1][0] <= self._marks[-1][0] - self.WINDOW:
             self._marks.popleft()
 
@@ -121,6 +122,18 @@ class Speed:
         if hasattr(self.exp_source, "metrics"):
             engine.state.metrics |= self.exp_source.metrics()
         self._logged = (engine.state.iteration, self.steps(), self._samples, parts)
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """What is done within it is left out of all speeds and times."""
+        start = since_process_start()
+        try:
+            yield
+        finally:
+            self._apart += since_process_start() - start
+
+    def _clock(self) -> float:
+        return since_process_start() - self._apart
 
     @property
     def now(self) -> float:

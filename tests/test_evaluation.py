@@ -1,8 +1,12 @@
+from contextlib import contextmanager
+
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
+from ignite.engine import Engine, Events
 
 from fakes import Counting
 from lib import evaluation
@@ -73,3 +77,43 @@ def test_the_picture_is_made_of_the_episodes_there_are(tmp_path):
     path = evaluation.draw(tmp_path, 18.0)
     assert path == tmp_path / "curve.png"
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_evaluator_can_be_run_again():
+    evaluating = evaluation.evaluator(always(0), Told(), seed=1)
+    first = dict(evaluating.run(range(5)).metrics)
+    assert dict(evaluating.run(range(5)).metrics) == first
+    assert (first["min"], first["max"]) == (min(first["returns"]), max(first["returns"]))
+
+
+def test_between_the_steps_of_training_it_draws_nothing_and_takes_no_time():
+    steps, evaluated, aside = [0], [], []
+
+    def train(engine, number):
+        steps[0] += 4
+        return torch.rand(()).item()
+
+    def drawing(states):
+        evaluated.append(steps[0])
+        torch.rand(3)
+        return np.zeros(len(states), np.int64)
+
+    @contextmanager
+    def apart():
+        aside.append("begins")
+        yield
+        aside.append("ends")
+
+    def outputs(every):
+        steps[0] = 0
+        torch.manual_seed(1)
+        engine, found = Engine(train), []
+        if every:
+            evaluation.attach(engine, evaluation.evaluator(drawing, Told()), every, lambda: steps[0], apart)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: found.append(engine.state.output))
+        engine.run(range(10))
+        return found
+
+    assert outputs(None) == outputs(10)
+    assert sorted(set(evaluated)) == [12, 20, 32, 40]
+    assert aside == ["begins", "ends"] * 4

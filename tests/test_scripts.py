@@ -27,6 +27,7 @@ from running import (
     episodes_of,
     folder,
     run,
+    scalars_of,
     start,
     wait_for,
 )
@@ -111,6 +112,25 @@ def test_from_the_root_a_solved_run_says_so_and_exits_with_zero(tmp_path):
     assert "Episode" not in process.stdout
     assert process.stderr == ""
     assert folder(tmp_path / "relative").name.endswith("01_baseline")
+
+
+@pytest.mark.parametrize("script", [BASELINE, PARALLEL, Path("distributed/01_ppo.py")], ids=str)
+def test_a_run_that_is_evaluated_is_bit_for_bit_the_one_that_is_not(tmp_path, script):
+    own = assignments("envs=4", "rollout=16", "minibatch=32") if script.stem == "01_ppo" else CATCH[2:]
+    options = ("--env-id", "fakes:Catch-v0", *own, "--seed", 3, "--quiet", "--stop-after", 800)
+    for name, more in (("without", ()), ("with", ("--evaluate-every", 40))):
+        process = run(script, *options, *more, "--runs-dir", tmp_path / name)
+        assert process.returncode == 0, process.stderr
+    without, evaluated = (folder(tmp_path / name) for name in ("without", "with"))
+    assert differences(checkpoint_of(without), checkpoint_of(evaluated)) == []
+    assert episodes_of(without) == episodes_of(evaluated)
+    scalars = scalars_of(evaluated)
+    steps, means = zip(*scalars["evaluation/mean"], strict=True)
+    assert [step // 40 for step in steps] == sorted({step // 40 for step in steps})
+    assert steps[-1] >= 800
+    assert all(-1.0 <= mean <= 1.0 for mean in means)
+    scalars = {tag: values for tag, values in scalars.items() if not tag.startswith("evaluation/")}
+    assert scalars == scalars_of(without)
 
 
 def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):
