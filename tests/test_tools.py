@@ -3,16 +3,19 @@
 import json
 import os
 import re
+import runpy
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from lib import runs
+from lib.errors import UsageError
 from running import ENVIRONMENT, PROJECT, assignments, folder, run
 
-PLAY, EVALUATE = Path("tools/play.py"), Path("tools/evaluate.py")
+PLAY, EVALUATE, DOCTOR = (Path(f"tools/{name}.py") for name in ("play", "evaluate", "doctor"))
 WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
 SMALL = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640")
 
@@ -131,6 +134,56 @@ def test_an_environment_that_cannot_be_shown(refused, trained, tmp_path):
 def test_a_missing_encoder_is_named(refused, monkeypatch, trained):
     monkeypatch.setattr("lib.pictures.CODEC", "none")
     assert "it has no none encoder" in refused(PLAY, trained, "--record")
+
+
+def test_the_doctor_finds_this_machine_fit(answer, tmp_path):
+    said = answer(DOCTOR, "--runs-dir", tmp_path, code=0)
+    assert re.search(r"^ok       PongNoFrameskip-v4 runs, by ale-py ", said, re.M)
+    assert re.search(r"^(ok|note)  +disk: \d+ MB/s", said, re.M)
+    assert re.search(r"^ok       emulator: [\d,]+ agent steps/s", said, re.M)
+    assert re.search(r"^ok       learner: \d+ updates/s", said, re.M)
+    assert said.endswith("This machine is fit for training.\n")
+    assert "problem" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def fail(env_id):
+    raise UsageError("no ROM")
+
+
+def sick(monkeypatch, how):
+    version = metadata.version
+    if how == "missing":
+        monkeypatch.setattr(metadata, "version", lambda name: version("nowhere" if name == "ptan" else name))
+    elif how == "old":
+        monkeypatch.setattr(metadata, "version", lambda name: "0.4.0" if name == "pytorch-ignite" else version(name))
+    elif how == "rom":
+        monkeypatch.setattr("lib.atari_wrappers.make_env", fail)
+    elif how == "memory":
+        monkeypatch.setattr("lib.memory.free", lambda: 10**9)
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("missing", r"problem  ptan is not installed\n         -> make clean"),
+        ("old", r"problem  pytorch-ignite 0\.4\.0\n         -> >=0\.5\.5 is asked for"),
+        ("rom", r"problem  PongNoFrameskip-v4 does not run: no ROM\n         -> ale-py brings"),
+        (
+            "memory",
+            r"problem  memory: 1\.0 GB free, 1\.5 GB for pong's replay\n         -> take --set replay_size=5\d{4}",
+        ),
+    ],
+)
+def test_the_doctor_names_what_keeps_a_run_from_working(monkeypatch, capsys, tmp_path, how, message):
+    sick(monkeypatch, how)
+    monkeypatch.setattr(sys, "argv", ["doctor.py", "--quick", "--runs-dir", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PROJECT / DOCTOR), run_name="__main__")
+    said = capsys.readouterr().out
+    assert ended.value.code == 1
+    assert re.search(f"^{message}", said, re.M), said
+    assert said.endswith("To be changed first: 1\n")
 
 
 @pytest.mark.parametrize("tool", sorted(path.relative_to(PROJECT) for path in PROJECT.glob("tools/*.py")), ids=str)
