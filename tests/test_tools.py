@@ -9,13 +9,14 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from lib import runs
 from lib.errors import UsageError
 from running import ENVIRONMENT, PROJECT, assignments, folder, run
 
-PLAY, EVALUATE, DOCTOR = (Path(f"tools/{name}.py") for name in ("play", "evaluate", "doctor"))
+PLAY, EVALUATE, DOCTOR, COMPARE = (Path(f"tools/{name}.py") for name in ("play", "evaluate", "doctor", "compare"))
 WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
 SMALL = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640")
 
@@ -134,6 +135,25 @@ def test_an_environment_that_cannot_be_shown(refused, trained, tmp_path):
 def test_a_missing_encoder_is_named(refused, monkeypatch, trained):
     monkeypatch.setattr("lib.pictures.CODEC", "none")
     assert "it has no none encoder" in refused(PLAY, trained, "--record")
+
+
+def test_runs_are_compared_by_what_differs_and_how_far_they_came(answer, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "other")
+    params = runs.read_params(trained)
+    params["hyperparameters"]["learning_rate"] = 1.25e-7
+    (tmp_path / "other" / "params.json").write_text(json.dumps(params))
+    (tmp_path / "other" / "result.json").unlink()  # as if it was killed
+    rows = [f"{number},{6 * number},6,{number % 2},{number}.5," for number in range(1, 201)]
+    (tmp_path / "other" / "episodes.csv").write_text("episode,step,length,return,seconds,video\n" + "\n".join(rows))
+    said = answer(COMPARE, trained, tmp_path / "other", "--csv", tmp_path / "table.csv")
+    lines = {line.split()[0]: line.split()[1:] for line in said.splitlines()[1:]}
+    assert lines["learning_rate"][1] == "1.25e-07"
+    assert "gamma" not in lines
+    assert lines["steps"] == ["1280", "1200"]
+    assert lines["episodes"][1] == "200"
+    assert (lines["mean"][1], lines["minutes"][1]) == ("0.50", "3.34")
+    assert lines["ended"] == ["step", "limit", "no", "result"]
+    assert pd.read_csv(tmp_path / "table.csv")["run"].tolist() == [trained.name, "other"]
 
 
 def test_the_doctor_finds_this_machine_fit(answer, tmp_path):
