@@ -1,5 +1,6 @@
 """What the scripts of chapters 8 and 9 share: hyperparameters, batches, the loss, exploration, the ignite wiring."""
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -280,6 +281,8 @@ def setup_ignite(
         run.write_json("result.json", result)
         frame_skip = getattr(exp_source, "frame_skip", 1)
         checkpoints = None if save is None else run.checkpoints
+        described = {"seed": args.seed, "script": run_name} | args.knobs | dataclasses.asdict(params)
+        board.write_final(described, result, steps())
         console.log_result(engine, stopped, episodes, speed, frame_skip, checkpoints)
         board.close()
         if hasattr(exp_source, "close"):

@@ -13,6 +13,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
 from ptan.ignite import EpisodeEvents
+from torch.utils.tensorboard.summary import hparams
 
 from lib.experience import Episode
 from lib.timing import Speed, TrainingEvents, clock_face, since_process_start
@@ -25,6 +26,20 @@ log = logging.getLogger(__name__)
 WINDOW = 100  # episodes that "solved" is judged by
 SMOOTHING = 0.98  # of avg_reward and avg_loss, as in ptan
 FIGURES_EVERY = 5_000  # iterations between two pictures
+FINAL = ("mean_100", "best_mean", "seconds", "steps_per_second")
+LAYOUT = {  # of TensorBoard's page of custom scalars
+    "What is learnt": {
+        "returns": ["Multiline", ["episodes/mean_100", "episodes/avg_reward"]],
+        "greedy returns": ["Margin", ["evaluation/mean", "evaluation/min", "evaluation/max"]],
+        "losses": ["Multiline", ["train/avg_loss", "train/policy_loss", "train/value_loss"]],
+        "policy": ["Multiline", ["train/entropy", "train/kl", "train/clipped", "train/epsilon"]],
+    },
+    "How fast": {
+        "steps a second": ["Multiline", ["train/avg_fps", "train/(player|learner|actor)_fps"]],
+        "milliseconds an iteration": ["Multiline", ["time/.*"]],
+        "lag": ["Multiline", ["train/policy_lag", "train/replay_ratio"]],
+    },
+}
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 
 
@@ -201,6 +216,26 @@ class TensorBoard:
         self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
         self.logger.attach(engine, train, speed.every)
         self.logger.attach(engine, time, speed.every)
+        self.logger.writer.add_custom_scalars(LAYOUT)
+
+    def write_final(self, hyperparameters: Mapping[str, Any], result: Mapping[str, Any], step: int) -> None:
+        """Write final/*, and the run's row of the HParams page.
+
+        Args:
+            hyperparameters: numbers, texts and truth values by name; others are written as text.
+            result: what result.json holds.
+            step: agent steps so far.
+        """
+        told = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
+        metrics = {f"final/{name}": told[name] for name in FINAL if told[name] is not None}
+        for tag, value in metrics.items():
+            self.logger.writer.add_scalar(tag, value, step)
+        plain = {
+            name: value if isinstance(value, bool | int | float | str) else str(value)
+            for name, value in hyperparameters.items()
+        }
+        for summary in hparams(plain, metrics):
+            self.logger.writer.file_writer.add_summary(summary)
 
     def attach_evaluation(self, evaluating: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
         """Write these of an evaluation's metrics as evaluation/* by agent step whenever it is completed."""

@@ -82,7 +82,9 @@ def scalars_of(path):
     """TensorBoard's scalars by tag, those left out that depend on the clock."""
     accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
     accumulator.Reload()
-    tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.startswith("time/") and "fps" not in tag]
+    tags = [
+        tag for tag in accumulator.Tags()["scalars"] if not tag.startswith(("time/", "final/")) and "fps" not in tag
+    ]
     assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 

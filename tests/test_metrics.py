@@ -1,0 +1,82 @@
+"""docs/metrics.md and what the scripts write are the same."""
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import plugin_data_pb2
+
+from lib.telemetry import LAYOUT
+from running import CATCH, PROJECT, assignments, folder, run
+
+CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"), "--stop-after", 310)
+SMALL = ("--env-id", "fakes:Catch-v0", *assignments("envs=4", "rollout=16", "minibatch=32", "kl_final=0.001"))
+SMALL += (*assignments("stop_reward=9"), "--stop-after", 640)
+RUNS = {  # together they write every tag
+    "chapter09/01_baseline": (*CATCH, "--stop-after", 810, "--evaluate-every", 50),
+    "chapter09/03_parallel": (*CATCH, "--replay-ratio", 8, "--stop-after", 1200),
+    "chapter09/05_native_envs": (*CATCH, "--envs", 4, "--stop-after", 1200),
+    "chapter08/08_dqn_rainbow": CHAIN,
+    "distributed/01_ppo": SMALL,
+    "distributed/02_ppo_actors": SMALL,
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """What each script has written: (run folder, EventAccumulator) by script."""
+
+    def of(script):
+        runs_dir = tmp_path_factory.mktemp("metrics")
+        process = run(Path(f"{script}.py"), *RUNS[script], "--quiet", "--runs-dir", runs_dir)
+        assert process.returncode == 0, process.stderr
+        accumulator = EventAccumulator(str(folder(runs_dir)))
+        accumulator.Reload()
+        return folder(runs_dir), accumulator
+
+    tmp_path_factory.getbasetemp()  # which two threads at once would both make
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(RUNS, pool.map(of, RUNS), strict=True))
+
+
+def documented():
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", (PROJECT / "docs" / "metrics.md").read_text(), re.M)
+    return {tag: scripts for tags, scripts in rows for tag in re.findall("`(.*?)`", tags)}
+
+
+def test_what_is_written_is_documented_and_what_is_documented_written(written):
+    tags = {tag for _, accumulator in written.values() for tag in accumulator.Tags()["scalars"]}
+    assert tags == set(documented())
+
+
+def test_what_all_scripts_write_all_scripts_write(written):
+    everywhere = {tag for tag, scripts in documented().items() if scripts == "all"}
+    assert len(everywhere) > 10
+    for script, (_, accumulator) in written.items():
+        assert everywhere <= set(accumulator.Tags()["scalars"]), script
+
+
+def test_what_belongs_together_is_shown_together(written):
+    tags = {tag for _, accumulator in written.values() for tag in accumulator.Tags()["scalars"]}
+    shown = [tag for charts in LAYOUT.values() for _, patterns in charts.values() for tag in patterns]
+    assert all(any(re.fullmatch(pattern, tag) for tag in tags) for pattern in shown)
+    _, accumulator = written["distributed/01_ppo"]
+    [event] = accumulator.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    assert {category.title for category in layout.category} == set(LAYOUT)
+
+
+def test_the_page_of_hyperparameters_has_them_and_what_came_out(written):
+    path, accumulator = written["distributed/02_ppo_actors"]
+    content = accumulator.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    found = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
+    assert found["rollout"].number_value == 16
+    assert found["engine"].string_value == "process"
+    assert found["script"].string_value == "02_ppo_actors"
+    result = json.loads((path / "result.json").read_text())
+    [event] = accumulator.Scalars("final/mean_100")
+    assert (event.step, event.value) == (result["steps"], pytest.approx(result["mean_100"]))
