@@ -214,6 +214,8 @@ def setup_ignite(
     files = telemetry.GrowingFiles(run.path)
     stopper = Stopper(steps, args.stop_after or params.max_steps, args.time_limit)
     speed = timing.Speed(exp_source, steps, params.log_every)
+    if hasattr(exp_source, "stop_asked"):
+        exp_source.stop_asked = stopper.asked
     state = {"source": exp_source, "episodes": episodes, **(save or {})}
     if not getattr(params, "checkpoint_replay", True):
         state.pop("replay", None)

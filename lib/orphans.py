@@ -3,10 +3,14 @@
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from multiprocessing import parent_process
 from typing import Any
+
+import psutil
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
@@ -32,6 +36,33 @@ def end_with_learner() -> None:
 
     threading.Thread(target=watch, daemon=True).start()
     end_with_parent()
+
+
+class Reaper:
+    """Kills processes as soon as this one is gone, however that ends.
+
+    Args:
+        processes: that others start for us, and that do not look after that themselves.
+    """
+
+    CODE = """
+import os, signal, sys
+sys.stdin.read()
+for pid in sys.argv[1:]:
+    try:
+        os.kill(int(pid), signal.SIGKILL)
+    except OSError:
+        pass
+"""
+
+    def __init__(self, processes: Iterable[psutil.Process]):
+        command = [sys.executable, "-I", "-S", "-c", self.CODE, *(str(process.pid) for process in processes)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+
+    def close(self) -> None:
+        """Let them live."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def hear(link: Any) -> Any:

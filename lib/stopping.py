@@ -61,6 +61,12 @@ class Stopper:
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
         engine.add_event_handler(Events.STARTED, self._catch_signals)
 
+    def asked(self) -> bool:
+        """Whether the run has been told to end, or is beyond its time: for what waits in the middle of an iteration."""
+        if self.time_limit is not None and since_process_start() > self.time_limit:
+            self.reason = self.reason or TIME
+        return self.reason is not None
+
     def release_signals(self) -> None:
         """Give the signals back to whoever had them; called once the end of the run is saved."""
         for number, handler in self._previous.items():
@@ -94,10 +100,10 @@ class Stopper:
 
     def _catch_signals(self, engine: Engine) -> None:
         def on_signal(number: int, frame: Any) -> None:
+            self.reason = self.reason or signal.Signals(number).name
             if not self._learning:
                 self.release_signals()
                 raise Interrupted(number)
-            self.reason = self.reason or signal.Signals(number).name
             for known, handler in self._previous.items():
                 # A closing terminal says so more than once.
                 hangs_up = signal.Signals(known).name == "SIGHUP"

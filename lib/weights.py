@@ -61,6 +61,7 @@ class SharedWeights:
         self._layout = Layout(tensors)
         self._memory = processes.RawArray("b", max(1, size * self._layout.size))
         self._versions = processes.RawArray("q", [-1] * size)
+        self._published = 0
 
     @property
     def versions(self) -> list[int]:
@@ -68,17 +69,19 @@ class SharedWeights:
         return sorted(version for version in self._versions if version >= 0)
 
     def publish(self, version: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy the weights in, in place of the version that is `size` older.
+        """Copy the weights in, in place of the oldest of `size` versions.
 
         Raises:
-            ValueError: the version is not the one after the newest.
+            ValueError: the version is not newer than all before.
         """
-        if self.versions and version != self.versions[-1] + 1:
-            raise ValueError(f"version {version} does not follow {self.versions[-1]}, the newest")
-        self._versions[version % self.size] = -1
-        for shared, tensor in zip(self._views(version), tensors, strict=True):
+        if self.versions and version <= self.versions[-1]:
+            raise ValueError(f"version {version} is not newer than {self.versions[-1]}")
+        slot = self._published % self.size
+        self._versions[slot] = -1
+        for shared, tensor in zip(self._views(slot), tensors, strict=True):
             shared.copy_(tensor)
-        self._versions[version % self.size] = version
+        self._versions[slot] = version
+        self._published += 1
 
     def read(self, version: int) -> list[torch.Tensor]:
         """A version's weights as views of the shared memory, valid until `size` newer ones are published.
@@ -86,9 +89,10 @@ class SharedWeights:
         Raises:
             LookupError: that version is not there.
         """
-        if version not in self.versions:
+        there = list(self._versions)
+        if version not in there:
             raise LookupError(f"version {version} of the weights is not there; there are {self.versions}")
-        return self._views(version)
+        return self._views(there.index(version))
 
-    def _views(self, version: int) -> list[torch.Tensor]:
-        return self._layout.views(self._memory, version % self.size * self._layout.size)
+    def _views(self, slot: int) -> list[torch.Tensor]:
+        return self._layout.views(self._memory, slot * self._layout.size)

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -189,6 +190,28 @@ def test_an_actor_that_hangs_is_killed_and_replaced_after_the_time_that_was_stat
         assert segments[0]["number"] == 0
 
 
+def test_versions_may_be_left_out_but_not_go_back(engine):
+    with started(engine, 2) as crew:
+        for version in (1, 2, 6, 11, 12, 20):
+            crew.broadcast(model_of(version))
+            if version != 11:
+                assert [each["version"] for each in crew.gather()] == [version] * 2
+        with pytest.raises(ValueError, match="version 19 of the weights is older than 20"):
+            crew.broadcast(model_of(19))
+
+
+def test_a_learner_that_is_to_stop_does_not_wait_for_one_that_hangs(losable, tmp_path, monkeypatch):
+    monkeypatch.setattr(actors.Actors, "STOPPING", 1.0)
+    asked = []
+    with started(losable, 2, make=fakes.Counter.hanging(tmp_path / "hung"), stop_asked=lambda: bool(asked)) as crew:
+        crew.gather()
+        asked.append(True)
+        start = time.monotonic()
+        with pytest.raises(actors.Stopped):
+            crew.gather()
+        assert time.monotonic() - start < 10
+
+
 def test_one_that_always_dies_is_given_up(losable, monkeypatch):
     monkeypatch.setattr(actors.Actors, "TRIES", 3)
     with (
@@ -258,6 +281,36 @@ def test_ray_that_is_not_installed_is_named_with_the_command_that_brings_it(monk
 def test_too_few_cpus_are_told_of_with_the_fraction_that_fits():
     with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; take --actors 4 at most, or --actor-cpus 0\.5"):
         started("ray", 8, cpus=1.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number", "asked", "share"),
+    [
+        ([4.0], 8, None, 0.5),
+        ([4.0], 2, None, 1.0),
+        ([2.0], 3, None, 0.6666),
+        ([1.0, 2.0, 2.0], 8, None, 0.5),  # with 0.625, five CPUs by eight, the nodes have room for seven
+        ([1.0, 2.0, 2.0], 8, 0.5, 0.5),
+        ([0.0, 3.0], 3, 1.0, 1.0),
+        ([4.0], 3, 0.333333, 0.3333),
+    ],
+)
+def test_the_part_of_a_cpu_that_each_actor_has(nodes, number, asked, share):
+    assert cluster.RayActors._share(SimpleNamespace(number=number), nodes, asked) == share
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number", "asked", "advice"),
+    [
+        ([1.0, 2.0, 2.0], 8, 0.625, r"Ray has 1 \+ 2 \+ 2; take --actors 7 at most, or --actor-cpus 0\.5$"),
+        ([2.0], 2, 5.0, r"Ray has 2; take --actor-cpus 1$"),
+        ([2.0], 2, 0.00001, r"Ray has 2; take --actor-cpus 1$"),
+        ([0.0], 2, None, r"Ray has no CPUs for 2 actors"),
+    ],
+)
+def test_actors_that_the_nodes_have_no_room_for(nodes, number, asked, advice):
+    with pytest.raises(UsageError, match=advice):
+        cluster.RayActors._share(SimpleNamespace(number=number), nodes, asked)
 
 
 @pytest.mark.usefixtures("_no_ray")

@@ -265,6 +265,38 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
     assert episodes_of(uninterrupted) == episodes_of(path)
 
 
+@pytest.mark.parametrize(
+    ("number", "learning", "code"),
+    [(signal.SIGINT, False, 130), (signal.SIGINT, True, 130), (signal.SIGTERM, True, 143), (signal.SIGKILL, True, -9)],
+)
+def test_a_run_on_ray_ends_with_all_that_it_has_started(tmp_path, number, learning, code):
+    process = start(ACTORS, *POLE, "--engine", "ray", "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256" if learning else "*/params.json")), process)
+    if not learning:
+        wait_for(lambda: any("raylet" in each.name() for each in psutil.Process(process.pid).children()), process)
+        time.sleep(3)  # in the start of the actors, or of Ray
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code, stderr
+    assert "Traceback" not in stderr
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def test_a_run_whose_actors_hang_ends_when_it_is_asked_to(tmp_path):
+    options = ("--env-id", "fakes:Failing-hang-v0", *SMALL, "--set", "epochs=1", "--quiet", "--patience", 1000)
+    process = start(ACTORS, *options, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256")), process)
+    time.sleep(8)  # by now they hang
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+    assert time.monotonic() - began < 20
+    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] > 2000
+
+
 def actors_of(process):
     """The processes that play, of a run of two."""
     found = psutil.Process(process.pid).children(recursive=True)

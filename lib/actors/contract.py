@@ -58,6 +58,10 @@ class ActorFailed(Fault):
     """An actor raised an error, or one actor after the other was lost; the message names it and shows its traceback."""
 
 
+class Stopped(Exception):
+    """The learner is to stop, and there is no segment to learn from before that."""
+
+
 class Actors(ABC):
     """So many actors, numbered from 0.
 
@@ -68,11 +72,13 @@ class Actors(ABC):
         state_of: number -> the state that an actor begins with; asked whenever one is started.
         patience: seconds for a segment, after which the actor hangs, and is killed and replaced.
         delay_of: number -> seconds that an actor needs besides to come to its state.
+        stop_asked: whether the learner is to stop. Once it is, what is owed is waited for STOPPING seconds more.
 
     Attributes:
         replaced: how many actors were, so far.
     """
 
+    STOPPING = 10.0
     STARTING = 120.0  # more seconds for the first segment of an actor
     TRIES = 10  # replacements of an actor that has not given a segment since; bad luck needs more than a bug
 
@@ -84,6 +90,7 @@ class Actors(ABC):
         state_of: Callable[[int], Any] = lambda number: None,
         patience: float = 60.0,
         delay_of: Callable[[int], float] = lambda number: 0.0,
+        stop_asked: Callable[[], bool] = lambda: False,
     ):
         self.make = make
         self.number = number
@@ -91,6 +98,7 @@ class Actors(ABC):
         self.state_of = state_of
         self.patience = patience
         self.delay_of = delay_of
+        self.stop_asked = stop_asked
         self.replaced = 0
         self._deadlines: dict[int, float] = {}  # by actor that owes a segment
         self._ordered: dict[int, float] = {}  # when it was asked
@@ -104,7 +112,13 @@ class Actors(ABC):
         self.close()
 
     def broadcast(self, model: Weights) -> None:
-        """Have segments that are ordered from now on made with these weights."""
+        """Have segments that are ordered from now on made with these weights.
+
+        Raises:
+            ValueError: they are older than the last ones.
+        """
+        if model.version < self.model.version:
+            raise ValueError(f"version {model.version} of the weights is older than {self.model.version}, the last one")
         self.model = model
         self._broadcast()
 
@@ -126,14 +140,20 @@ class Actors(ABC):
             actor has given the next but one.
 
         Raises:
+            Stopped: the learner is to stop, and none came for STOPPING seconds.
             RuntimeError: none is owed.
             ActorFailed: an actor raised an error, or was lost and replaced TRIES times without giving a segment.
         """
         taken: list[tuple[int, Any]] = []
+        asked: float | None = None  # when it was first seen that the learner is to stop
         while not taken:
             if not self._deadlines:
                 raise RuntimeError("no segment was ordered")
-            for index, said in self._hear(max(0.0, min(self._deadlines.values()) - time.monotonic())):
+            if self.stop_asked():
+                asked = asked or time.monotonic()
+                if time.monotonic() - asked > self.STOPPING:
+                    raise Stopped
+            for index, said in self._hear(min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))):
                 if isinstance(said, Failed):
                     raise ActorFailed(f"an actor raised an error. {said.text}")
                 if isinstance(said, Lost):

@@ -1,10 +1,13 @@
 """Which engine it is to be."""
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
 from lib.actors.contract import ENGINES, Actors, Make, Weights
 from lib.errors import UsageError
+
+log = logging.getLogger(__name__)
 
 
 def start(
@@ -16,6 +19,7 @@ def start(
     *,
     patience: float = 60.0,
     delay_of: Callable[[int], float] = lambda number: 0.0,
+    stop_asked: Callable[[], bool] = lambda: False,
     room: int = 2**20,
     address: str | None = None,
     cpus: float | None = None,
@@ -24,7 +28,7 @@ def start(
 
     Args:
         engine: one of ENGINES.
-        make, number, model, state_of, patience, delay_of: see Actors.
+        make, number, model, state_of, patience, delay_of, stop_asked: see Actors.
         room: see ProcessActors.
         address, cpus: see cluster.RayActors.
 
@@ -33,17 +37,20 @@ def start(
     """
     if number < 1:
         raise UsageError(f"{number} actors were asked for; it has to be at least 1")
+    if engine != "ray" and (address is not None or cpus is not None):
+        log.warning("--address and --actor-cpus are Ray's; the engine is %s, and does without them.", engine)
+    common = (make, number, model, state_of, patience, delay_of, stop_asked)
     # Each is imported where it is wanted: Ray is an extra, and its workers import this too.
     if engine == "inline":
         from lib.actors.inline import InlineActors
 
-        return InlineActors(make, number, model, state_of, patience, delay_of)
+        return InlineActors(*common)
     if engine == "process":
         from lib.actors.processes import ProcessActors
 
-        return ProcessActors(make, number, model, state_of, patience, delay_of, room=room)
+        return ProcessActors(*common, room=room)
     if engine == "ray":
         from lib.actors.cluster import RayActors
 
-        return RayActors(make, number, model, state_of, patience, delay_of, address=address, cpus=cpus, room=room)
+        return RayActors(*common, address=address, cpus=cpus, room=room)
     raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

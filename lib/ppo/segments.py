@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -44,6 +45,7 @@ class Segments:
         frame_skip: see Stream.
         on_step: called with the agent steps of the segments that came; None for nothing.
         dropped: how many segments were.
+        stop_asked: tells whether the learner is to stop, see actors.Actors; the segments end then.
         actors: the actors; None until the first segment is asked for.
     """
 
@@ -59,6 +61,7 @@ class Segments:
         self.clock = Stopwatch()
         self.on_step: Callable[[int], Any] | None = None
         self.dropped = 0
+        self.stop_asked: Callable[[], bool] = lambda: False
         self.actors: actors.Actors | None = None
         self._places: list[_Place] = [_Place() for _ in range(acting.actors)]
         self._episodes: list[Episode] = []
@@ -81,18 +84,20 @@ class Segments:
             self.learner.get_model(),
             lambda number: self._places[number].state(),
             patience=self.acting.patience,
+            stop_asked=self.stop_asked,
             delay_of=lambda number: 2 * self._places[number].seconds,  # which were played beside others
             room=self._room,
             address=self.acting.address,
             cpus=self.acting.cpus,
         )
-        if not self.steps_done:
-            self.learner.look_at(self._gathered(self.actors))
-        if self.max_lag is None:
-            while True:
-                self.actors.broadcast(self.learner.get_model())
-                yield self._gathered(self.actors)
-        yield from self._as_they_come(self.actors, self.max_lag)
+        with suppress(actors.Stopped):
+            if not self.steps_done:
+                self.learner.look_at(self._gathered(self.actors))
+            if self.max_lag is None:
+                while True:
+                    self.actors.broadcast(self.learner.get_model())
+                    yield self._gathered(self.actors)
+            yield from self._as_they_come(self.actors, self.max_lag)
 
     def _gathered(self, crew: actors.Actors) -> list[Segment]:
         with self.clock("wait"):
