@@ -267,7 +267,7 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
 
 @pytest.mark.parametrize(
     ("number", "learning", "code"),
-    [(signal.SIGINT, False, 130), (signal.SIGINT, True, 130), (signal.SIGTERM, True, 143), (signal.SIGKILL, True, -9)],
+    [(signal.SIGINT, False, 130), (signal.SIGTERM, True, 143), (signal.SIGKILL, True, -9)],
 )
 def test_a_run_on_ray_ends_with_all_that_it_has_started(tmp_path, number, learning, code):
     process = start(ACTORS, *POLE, "--engine", "ray", "--runs-dir", tmp_path)
