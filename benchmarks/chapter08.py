@@ -3,7 +3,9 @@
 
     ./chapter08.py                        # step, draws, toy: about half an hour
     ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
-    ./chapter08.py pong --seeds 3 --variants basic n_steps "double, n_steps" rainbow    # 200,000 steps each: hours
+    ./chapter08.py pong --seeds 2 --go-on --variants basic n_steps "double, n_steps" rainbow
+                                          # 400,000 steps each: hours a seed. Each seed has a file of its own, and is
+                                          # measured when and where there is time
     ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
 
 Learning is compared on the fast path, that of 08_dqn_rainbow.py with several games, from which parts are left out: with
@@ -64,22 +66,43 @@ TOY = {
 PONG = {"replay_initial": 5000, "batch_size": 8, "epsilon_frames": 40_000, "checkpoint_replay": "false"}
 PLACES = {
     "toy": (["--env-id", "fakes:Delayed-v0"], TOY, 6000, 250, 0.9),
-    "pong": (["--envs", "16"], PONG, 200_000, 10_000, 0.0),
+    "pong": (["--envs", "16"], PONG, 400_000, 20_000, 0.0),
 }
 TIMED = 500  # agent steps of a script
 
 
 def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -> None:
-    """Mean return by steps of every variant, seed by seed, so many runs at a time."""
+    """Mean return by steps of every variant, seed by seed, so many runs at a time.
+
+    Learning by steps is the same on any machine, but for rounding: seeds that another one has measured are left alone.
+    """
     columns = ("variant", "seed", "step", "mean_return", "reached")
-    results = lab.Results(f"chapter08-{place}", columns, lab.stamp(threads=1, place=list(PLACES[place])), go_on)
-    turns = [(seed, variant) for seed in range(1, seeds + 1) for variant in variants]
-    missing = [turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]
+    stamp = lab.stamp(threads=1, place=list(PLACES[place]))
+    files = {}
+    for seed in range(1, seeds + 1):
+        name = f"chapter08-{place}-seed{seed}"
+        if go_on and whole(name, variants):
+            continue
+        files[seed] = lab.Results(name, columns, stamp, go_on)
+    turns = [(seed, variant) for seed in files for variant in variants]
+    missing = [(seed, variant) for seed, variant in turns if not files[seed].has(variant=variant)]
     with ThreadPoolExecutor(jobs) as pool:
         runs = pool.map(lambda turn: curve(place, *turn), missing)
         for (seed, variant), (means, reached) in zip(missing, tqdm(runs, total=len(missing)), strict=True):
             for at, value in means.items():
-                results.add(variant=variant, seed=seed, step=at, mean_return=f"{value:.4f}", reached=reached)
+                files[seed].add(variant=variant, seed=seed, step=at, mean_return=f"{value:.4f}", reached=reached)
+
+
+def whole(name: str, variants: list[str]) -> bool:
+    """Whether a file of results has all these variants."""
+    return (lab.RESULTS / f"{name}.csv").exists() and set(variants) <= set(lab.read(name)[0]["variant"])
+
+
+def kept(name: str) -> tuple[pd.DataFrame, list[str]]:
+    """All results of a kind, and where they were measured; what is learnt has a file a seed."""
+    names = sorted(path.stem for path in lab.RESULTS.glob(f"chapter08-{name}-seed*.csv")) or [f"chapter08-{name}"]
+    frames, stamps = zip(*map(lab.read, names), strict=True)
+    return pd.concat(frames, ignore_index=True), list(dict.fromkeys(map(lab.where, stamps)))
 
 
 def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]:
@@ -238,17 +261,17 @@ TABLES = {
 
 
 def stamped_table(name: str) -> str:
-    frame, stamped = lab.read(f"chapter08-{name}")
-    return f"{TABLES[name](frame)}\n\n{lab.where(stamped)}"
+    frame, where = kept(name)
+    return "\n\n".join([TABLES[name](frame), *where])
 
 
 def tables() -> None:
     """The page's tables and pictures from the CSV files that there are."""
     for name in TABLES:
-        if (lab.RESULTS / f"chapter08-{name}.csv").exists():
+        if list(lab.RESULTS.glob(f"chapter08-{name}*.csv")):
             lab.put(PAGE, name, stamped_table(name))
             if name in PLACES:
-                draw(name, lab.read(f"chapter08-{name}")[0])
+                draw(name, kept(name)[0])
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -189,7 +190,7 @@ def test_a_rung_is_started_from_chapter_9_or_the_folder_it_names(rung, path):
 
 def test_the_page_about_chapter_8_is_made_of_the_files():
     text = (lab.PROJECT / chapter08.PAGE).read_text()
-    measured = [name for name in chapter08.TABLES if (lab.RESULTS / f"chapter08-{name}.csv").exists()]
+    measured = [name for name in chapter08.TABLES if list(lab.RESULTS.glob(f"chapter08-{name}*.csv"))]
     for name in measured:
         assert f"<!-- {name} -->\n{chapter08.stamped_table(name)}\n<!-- /{name} -->" in text
 
@@ -235,3 +236,24 @@ def test_every_extension_is_rainbow_without_the_others():
     assert {part for parts in chapter08.LEARNT.values() for part in parts} == set(chapter08.PARTS)
     assert chapter08.BARE.count("--without") == 6
     assert [(lab.PROJECT / f"{script}.py").exists() for script in chapter08.SCRIPTS] == [True] * 8
+
+
+def test_seeds_are_measured_where_there_is_time_and_kept(monkeypatch, tmp_path):
+    monkeypatch.setattr(lab, "RESULTS", tmp_path)
+    asked = []
+
+    def curve(place, seed, variant):
+        asked.append((seed, variant))
+        return {250: seed / 4, 500: seed / 2}, float("nan")
+
+    monkeypatch.setattr(chapter08, "curve", curve)
+    monkeypatch.setattr(lab, "commit", lambda: "one")
+    chapter08.learn("toy", ["basic", "rainbow"], seeds=1, jobs=1, go_on=False)
+    monkeypatch.setattr(lab, "commit", lambda: "another")  # which a single file would refuse
+    chapter08.learn("toy", ["basic", "rainbow"], seeds=2, jobs=1, go_on=True)
+    assert asked == [(1, "basic"), (1, "rainbow"), (2, "basic"), (2, "rainbow")]
+    frame, where = chapter08.kept("toy")
+    assert frame.groupby("seed")["mean_return"].max().to_dict() == {1: 0.5, 2: 1.0}
+    assert [re.search("at commit (one|another)", each)[1] for each in where] == ["one", "another"]
+    chapter08.learn("toy", ["basic"], seeds=1, jobs=1, go_on=False)
+    assert asked[4:] == [(1, "basic")]
