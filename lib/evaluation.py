@@ -123,7 +123,7 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
     def due(engine: Engine, event: int) -> bool:
         return steps() // every > last // every
 
-    def evaluate() -> None:
+    def run() -> None:
         nonlocal last
         last = steps()
         random = RandomState()
@@ -132,7 +132,7 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
             evaluating.run(range(EPISODES_BETWEEN))
         random.load_state_dict(before)
 
-    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), evaluate)
+    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), run)
 
 
 def _counting(env: gym.Env) -> RecordEpisodeStatistics | None:
