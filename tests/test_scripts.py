@@ -130,7 +130,7 @@ def test_a_run_that_is_evaluated_is_bit_for_bit_the_one_that_is_not(tmp_path, sc
     assert steps[-1] >= 800
     assert all(-1.0 <= mean <= 1.0 for mean in means)
     scalars = {tag: values for tag, values in scalars.items() if not tag.startswith("evaluation/")}
-    assert scalars == scalars_of(without)
+    assert repr(scalars) == repr(scalars_of(without))  # there is a NaN among them
 
 
 def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):
