@@ -151,13 +151,14 @@ class RayActors(Actors):
     def _order(self, index: int) -> None:
         self._segments[index] = self._actors[index].segment.remote(self.model.version, self._weights)
 
-    def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
+    def _hear(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
         owing = {reference: index for index, reference in self._segments.items()}
         with interruptible():
             # A segment on another node begins to come only when it is waited for.
-            if not self._ray.wait(list(owing), num_returns=1, timeout=max(1.0, patience))[0]:
-                return
-            ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)  # and all else that is there
+            least = min(least, len(owing))
+            ready, _ = self._ray.wait(list(owing), num_returns=least, timeout=max(1.0, patience))
+            if ready and least < len(owing):
+                ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)  # and all else that is there
         for reference in ready:
             index = owing[reference]
             del self._segments[index]
@@ -169,10 +170,9 @@ class RayActors(Actors):
                 yield index, Failed(str(error))
             except self._ray.exceptions.RayError as error:  # it died, or its node did, with the segment
                 self._ray.kill(self._actors[index])
+                # The first line names it, the last has the cause.
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-                ends = " ... ".join(
-                    dict.fromkeys(lines[:1] + lines[-1:])
-                )  # the first line names it, the last the cause
+                ends = " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))
                 yield index, Lost(f"was lost ({type(error).__name__}: {ends})")
 
 

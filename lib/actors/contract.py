@@ -132,8 +132,8 @@ class Actors(ABC):
             raise RuntimeError(f"actor {index} owes a segment already")
         self._begin(index)
 
-    def take(self) -> list[tuple[int, Any]]:
-        """Wait until at least one segment is there.
+    def take(self, least: int = 1) -> list[tuple[int, Any]]:
+        """Wait until at least so many segments are there, or, where some are lost or late, fewer.
 
         Returns:
             The actors' numbers and their segments, in the order in which they came. A segment is valid until its
@@ -153,7 +153,8 @@ class Actors(ABC):
                 asked = asked or time.monotonic()
                 if time.monotonic() - asked > self.STOPPING:
                     raise Stopped
-            for index, said in self._hear(min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))):
+            patience = min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))
+            for index, said in self._hear(patience, least):
                 if isinstance(said, Failed):
                     raise ActorFailed(f"an actor raised an error. {said.text}")
                 if isinstance(said, Lost):
@@ -175,7 +176,7 @@ class Actors(ABC):
             self.order(index)
         segments: dict[int, Any] = {}
         while len(segments) < self.number:
-            segments |= dict(self.take())
+            segments |= dict(self.take(self.number - len(segments)))
         return [segments[index] for index in range(self.number)]
 
     def close(self) -> None:
@@ -215,8 +216,12 @@ class Actors(ABC):
         """Ask for a segment; that the actor is gone may be said later."""
 
     @abstractmethod
-    def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
-        """What actors have said, or that they are lost; waits so many seconds at most for something."""
+    def _hear(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
+        """What actors have said, or that they are lost; waits so many seconds at most for something.
+
+        Args:
+            least: how many are waited for where that is cheaper than to hear each by itself.
+        """
 
 
 def made(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:

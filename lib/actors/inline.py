@@ -34,7 +34,7 @@ class InlineActors(Actors):
     def _order(self, index: int) -> None:
         self._owing.append(index)
 
-    def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
+    def _hear(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
         index = self._owing.popleft()
         actor = self._actors[index]
         if not isinstance(actor, Failed):

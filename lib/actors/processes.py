@@ -68,7 +68,7 @@ class ProcessActors(Actors):
         with suppress(OSError):  # it is gone, which is heard
             self._children[index].link.send(self.model.version)
 
-    def _hear(self, patience: float) -> Iterable[tuple[int, Any]]:
+    def _hear(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
         ends = {
             end: index
             for index in self._deadlines
