@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import cloudpickle
@@ -99,17 +99,8 @@ class RayActors(Actors):
         self._reaper = Reaper(_children() - others)  # some of Ray's own live on for a minute
 
     def _init(self, **options: Any) -> None:
-        before, others = signal.getsignal(signal.SIGTERM), _children()
-        try:
-            with interruptible():
-                self._ray.init(logging_level=logging.ERROR, **options)
-        except BaseException:
-            for process in _children() - others:  # of a Ray that knows nothing of them yet
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            raise
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)  # Ray's own would end the process before anything is saved
+        with _heard_later(signal.SIGINT, signal.SIGTERM):
+            self._ray.init(logging_level=logging.ERROR, **options)
 
     def _share(self, nodes: list[float], asked: float | None) -> float:
         """The CPUs of each actor: those asked for, or else one, or the largest part of one that fits.
@@ -225,6 +216,26 @@ def _room(nodes: Iterable[float], share: float) -> int:
 
 def _children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
+
+
+@contextmanager
+def _heard_later(*numbers: signal.Signals) -> Iterator[None]:
+    """Signals that come meanwhile are heard afterwards, by who hears them now.
+
+    Ray crashes where its start is interrupted, and takes SIGTERM, which would end the process before anything is saved.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda which, frame: came.append(which)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for which in came[:1]:
+            signal.raise_signal(which)
 
 
 @contextmanager
