@@ -87,11 +87,12 @@ def tool(doc: str | None) -> Parser:
 
 
 def of_a_run(doc: str | None) -> Parser:
-    """The command line of a tool that has to do with a run's agent: run, checkpoint, device, seed."""
+    """The command line of a tool that has to do with a run's agent: run, checkpoint, device, epsilon, seed."""
     made = tool(doc)
     made.add_argument("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in runs/")
     made.add_argument("--checkpoint", default="best", metavar="best|last|STEP", help="which of it (default: best)")
     made.add_argument("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
+    made.add_argument("--epsilon", default=0.0, type=share, metavar="E", help="(default: 0, greedy)")
     made.add_argument("--seed", default=1, type=seed, metavar="N", help="what is played is derived from (default: 1)")
     return made
 

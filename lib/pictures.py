@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -14,15 +14,6 @@ from lib.errors import UsageError
 
 CODEC = "VP80"  # in WebM: every browser plays it, and OpenCV brings its encoder along
 SMALLEST = 320  # pixels that a picture is enlarged to at least
-
-
-class Screen(Protocol):
-    """Takes pictures, one after the other."""
-
-    def show(self, picture: np.ndarray) -> None:
-        """(height, width, 3) uint8, RGB."""
-
-    def close(self) -> None: ...
 
 
 class Video:
@@ -43,6 +34,7 @@ class Video:
         self._writer: Any = None
 
     def show(self, picture: np.ndarray) -> None:
+        """Write a picture, (height, width, 3) uint8, RGB."""
         import cv2
 
         picture = enlarged(picture)
@@ -91,6 +83,7 @@ class Window:
         self._clock = pygame.time.Clock()
 
     def show(self, picture: np.ndarray) -> None:
+        """Show a picture, (height, width, 3) uint8, RGB, for as long as its time is."""
         pygame, picture = self._pygame, enlarged(picture)
         if self._surface is None:
             try:

@@ -60,9 +60,7 @@ def packages() -> Iterator[Finding]:
         try:
             version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            yield Finding(
-                PROBLEM, f"{requirement.name} is not installed", "make clean, then make test; docs/install.md"
-            )
+            yield Finding(PROBLEM, f"{requirement.name} is not installed", REINSTALL)
             continue
         if not requirement.specifier.contains(version, prereleases=True):
             advice = f"{requirement.specifier} is asked for: {REINSTALL}"

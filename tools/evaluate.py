@@ -20,7 +20,6 @@ from lib.trained import Trained
 def main():
     parser = options.of_a_run(__doc__)
     parser.add_argument("--episodes", default=100, type=options.positive, metavar="N", help="(default: 100)")
-    parser.add_argument("--epsilon", default=0.0, type=options.share, metavar="E", help="(default: 0, greedy)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="in place of evaluation.json")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     args = parser.parse_args()

@@ -19,7 +19,6 @@ from lib.trained import Trained
 def main():
     parser = options.of_a_run(__doc__)
     parser.add_argument("--episodes", default=1, type=options.positive, metavar="N", help="(default: 1)")
-    parser.add_argument("--epsilon", default=0.0, type=options.share, metavar="E", help="(default: 0, greedy)")
     parser.add_argument("--record", action="store_true", help="write a video of each episode, and open no window")
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the picture")
     args = parser.parse_args()
