@@ -17,7 +17,7 @@ import torch
 from ignite.engine import Engine
 from torch.nn import functional as F
 
-from lib import common, dqn_model, losses, options, replay, stream, vector_env
+from lib import common, dqn_model, losses, masks, options, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
@@ -30,11 +30,11 @@ def calc_loss(batch, net, tgt_net):
 
 
 def train(params, args):
-    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
-    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
-    net = dqn_model.DQN(shape, n_actions).to(args.device)
+    envs = vector_env.make_vector_env(params.env_name, 1)
+    space, n_actions = envs.single_observation_space, envs.single_action_space.n
+    net = dqn_model.DQN(space, n_actions).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

@@ -21,9 +21,9 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
-    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
-    net = dqn_extra.ExtendedDQN(shape, n_actions, noise=args.noise).to(args.device)
+    envs = vector_env.make_vector_env(params.env_name, 1)
+    space, n_actions = envs.single_observation_space, envs.single_action_space.n
+    net = dqn_extra.ExtendedDQN(space, n_actions, noise=args.noise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

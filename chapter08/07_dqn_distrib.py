@@ -16,7 +16,7 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, distributions, dqn_extra, losses, options, replay, stream, vector_env
+from lib import common, distributions, dqn_extra, losses, masks, options, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
@@ -29,12 +29,12 @@ def calc_loss(batch, net, tgt_net):
 
 
 def train(params, args):
-    envs = vector_env.make_vector_env(params.env_name, 1, vectors=True)
-    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    envs = vector_env.make_vector_env(params.env_name, 1)
+    space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(args.v_min, args.v_max, args.atoms)
-    net = dqn_extra.ExtendedDQN(shape, n_actions, support=support).to(args.device)
+    net = dqn_extra.ExtendedDQN(space, n_actions, support=support).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

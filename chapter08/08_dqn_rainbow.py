@@ -17,7 +17,7 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_extra, losses, options, precision, replay, stream, vector_env
+from lib import common, dqn_extra, losses, masks, options, precision, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
@@ -40,13 +40,13 @@ def calc_losses(batch, net, tgt_net, double):
 def train(params, args):
     double, dueling, noisy, prioritised, n_step, distributional = (part not in args.without for part in PARTS)
     params = dataclasses.replace(params, epsilon_start=0.0, epsilon_final=0.0) if noisy else params
-    envs = vector_env.make_vector_env(params.env_name, args.envs, vectors=True)
-    shape, n_actions = envs.single_observation_space.shape, envs.single_action_space.n
+    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(-10.0, 10.0, 51) if distributional else None
     more = {"noise": "factorised" if noisy else None, "dtype": precision.fast_dtype(args.device)}
-    net = dqn_extra.ExtendedDQN(shape, n_actions, dueling=dueling, support=support, **more).to(args.device)
+    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, support=support, **more).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

@@ -15,16 +15,16 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import atari_wrappers, common, dqn_model, experience, options
+from lib import atari_wrappers, common, dqn_model, experience, masks, options
 
 NAME = Path(__file__).stem
 
 
 def train(params, args):
     env = atari_wrappers.make_env(params.env_name)
-    net = dqn_model.DQN(env.observation_space.shape, env.action_space.n).to(args.device)
+    net = dqn_model.DQN(env.observation_space, env.action_space.n).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = experience.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)

@@ -17,7 +17,7 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import atari_wrappers, common, dqn_model, experience, options, parallel
+from lib import atari_wrappers, common, dqn_model, experience, masks, options, parallel
 
 NAME = Path(__file__).stem
 BATCHES = 4  # learnt from as one
@@ -28,9 +28,9 @@ def train(params, args):
     steps = options.quotient("--replay-ratio", batch_size, args.replay_ratio)
     envs = [atari_wrappers.make_env(params.env_name) for _ in range(args.players)]
     env = envs[0]
-    net = dqn_model.DQN(env.observation_space.shape, env.action_space.n).to(args.device)
+    net = dqn_model.DQN(env.observation_space, env.action_space.n).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)

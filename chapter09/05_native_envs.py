@@ -16,16 +16,16 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, options, replay, stream, vector_env
+from lib import common, dqn_model, masks, options, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
 
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
-    net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n).to(args.device)
+    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

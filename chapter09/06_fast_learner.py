@@ -16,7 +16,7 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, options, precision, replay, stream, vector_env
+from lib import common, dqn_model, masks, options, precision, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
@@ -24,12 +24,12 @@ NAME = Path(__file__).stem
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     dtype = precision.fast_dtype(args.device)
-    net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n, dtype).to(args.device)
+    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     net = net.to(memory_format=torch.channels_last)
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
         precision.compile_networks(net, tgt_net.target_model)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

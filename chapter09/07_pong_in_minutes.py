@@ -17,7 +17,7 @@ import torch
 from ignite.engine import Engine
 from torch.nn import functional as F
 
-from lib import common, dqn_model, hyperparameters, losses, options, precision, replay, stream, vector_env
+from lib import common, dqn_model, hyperparameters, losses, masks, options, precision, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
@@ -34,12 +34,12 @@ def calc_loss(batch, net, tgt_net, device):
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     dtype = precision.fast_dtype(args.device)
-    net = dqn_model.DQN(envs.single_observation_space.shape, envs.single_action_space.n, dtype).to(args.device)
+    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     net = net.to(memory_format=torch.channels_last)
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
         precision.compile_networks(net, tgt_net.target_model)
-    selector = ptan.actions.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)

@@ -20,7 +20,7 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    envs = vector_env.make_vector_env(params.env_name, params.envs, vectors=True)
+    envs = vector_env.make_vector_env(params.env_name, params.envs)
     dtype = precision.fast_dtype(args.device)
     model = ppo.Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     agent = ppo.Agent(model, args.device)

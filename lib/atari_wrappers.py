@@ -7,6 +7,10 @@ does: up to 30 no-ops at the start, each action held for 4 frames, the maximum o
 The tweaked stack makes the same states, rewards and ends with less work; docs/chapter09.md has what each wrapper costs.
 """
 
+import importlib
+import os
+import sys
+import traceback
 from collections import deque
 from typing import Any, SupportsFloat
 
@@ -18,13 +22,14 @@ from gymnasium import spaces
 from gymnasium.wrappers import (
     AtariPreprocessing,
     ClipReward,
-    GrayscaleObservation,
     OrderEnforcing,
     PassiveEnvChecker,
     RecordEpisodeStatistics,
     ResizeObservation,
+    TransformAction,
 )
 
+from lib import masks, observations
 from lib.errors import UsageError
 
 FRAME_SKIP = 4
@@ -76,9 +81,9 @@ class FrameStack(gym.Wrapper):
         frame = env.observation_space
         assert isinstance(frame, spaces.Box)
         self.frames: deque[np.ndarray] = deque(maxlen=size)
-        self.observation_space = spaces.Box(
-            np.stack([frame.low] * size), np.stack([frame.high] * size), dtype=frame.dtype.type
-        )
+        plain = frame.plain if isinstance(frame, masks.MaskedBox) else frame
+        space = spaces.Box(np.stack([plain.low] * size), np.stack([plain.high] * size), dtype=plain.dtype.type)
+        self.observation_space = masks.MaskedBox(space, frame.actions) if isinstance(frame, masks.MaskedBox) else space
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -207,32 +212,38 @@ def make_env(env_id: str, tweaked: bool = False) -> gym.Env:
         tweaked: whether by the faster stack, which gives the same states, rewards and ends.
 
     Returns:
-        An environment whose states are (4, 84, 84) uint8 LazyFrames and whose actions are 0 .. n-1. At an
-        episode's end info["episode"]["r"] is its return as the game counts it, before the clipping.
+        An environment whose actions are 0 .. n-1. Images become states of (4, 84, 84) uint8 LazyFrames; boards
+        (channels, height, width) and vectors (n,) are float32, see observations.prepared. Where the environment reports
+        which actions are allowed, states end with that, see masks.MaskedBox. At an episode's end
+        info["episode"]["r"] is its return as the game counts it, before the clipping.
 
     Raises:
-        UsageError: the id is unknown, its actions are not discrete or its observations are not images.
+        UsageError: the id is unknown, its actions are not discrete, or no network here can see its observations.
     """
     return wrapped(plain_env(env_id), env_id, tweaked)
 
 
 def wrapped(env: gym.Env, env_id: str, tweaked: bool = False) -> gym.Env:
     """The same around an environment that plain_env has made."""
-    if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
+    if not isinstance(env.action_space, spaces.Discrete):
         raise UsageError(
-            f"{env_id} has the action space {env.action_space}; DQN chooses among finitely many actions, "
-            "so it needs Discrete(n) counted from 0"
-        )
-    space = env.observation_space
-    if not isinstance(space, spaces.Box) or space.dtype != np.uint8 or len(space.shape) not in (2, 3):
-        raise UsageError(
-            f"{env_id} has the observation space {space}; the convolutional network of this script needs "
-            "images: a uint8 Box of shape (height, width) or (height, width, 1 or 3)"
+            f"{env_id} has the action space {env.action_space}, and no script here fits it: DQN and PPO choose among "
+            "finitely many actions, so it has to be Discrete(n). gymnasium's TransformAction makes one of it: "
+            "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
         )
     if isinstance(env.unwrapped, ale_py.AtariEnv):
-        env = DirectAtari(env) if tweaked and _only_checked(env) else _preprocessed(env)
-    else:
-        env = _grey_and_resized(RecordEpisodeStatistics(env), env_id)
+        stack = DirectAtari(env) if tweaked and _only_checked(env) else _preprocessed(env)
+        return AdjacentFrameStack(stack) if tweaked else FrameStack(stack)
+    env = RecordEpisodeStatistics(_from_zero(env))
+    masked = masks.reports(env)
+    env = observations.prepared(env, env_id)
+    image = env.observation_space.dtype == np.uint8
+    if image:
+        env = ResizeObservation(env, (SCREEN, SCREEN))
+    if masked:
+        env = masks.ReportedMask(env)
+    if not image:
+        return env
     return AdjacentFrameStack(env) if tweaked else FrameStack(env)
 
 
@@ -245,8 +256,10 @@ def plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     """An environment as it is registered, save that an Atari game does not skip frames by itself.
 
     Raises:
-        UsageError: the id is unknown, or the environment cannot be rendered in that mode.
+        UsageError: the id is unknown, its module cannot be imported, it cannot be made, or not be rendered in that
+            mode.
     """
+    _import_module_of(env_id)
     options: dict[str, Any] = {}
     try:
         env = gym.make(env_id)
@@ -264,7 +277,26 @@ def plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     except (gym.error.Error, ImportError, TypeError, ValueError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
-            "'package.module:Id' imports package.module first"
+            "--env-module your_package imports your_package first"
+        ) from error
+
+
+def _import_module_of(env_id: str) -> None:
+    """Import the module that an id names before its colon, as gym.make does, but tell what went wrong in it.
+
+    It may lie in the current folder, too.
+    """
+    module = env_id.rpartition(":")[0]
+    if module and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # players and actors get it from here
+    try:
+        importlib.import_module(module or "gymnasium")
+    except Exception as error:  # it is another's code, and may fail in any way
+        last = traceback.format_exception_only(error)[-1].strip()
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise UsageError(
+            f"the module {module!r} of {env_id!r} fails to import: {last} (line {place.lineno} of {place.filename}). "
+            "It has to be installed, or lie in the current folder"
         ) from error
 
 
@@ -280,14 +312,9 @@ def _preprocessed(env: gym.Env) -> gym.Env:
     return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)
 
 
-def _grey_and_resized(env: gym.Env, env_id: str) -> gym.Env:
-    shape = env.observation_space.shape
-    assert shape is not None
-    if len(shape) == 3 and shape[2] == 3:
-        env = GrayscaleObservation(env)
-    elif len(shape) == 3 and shape[2] == 1:
-        frame = spaces.Box(0, 255, shape[:2], np.uint8)
-        env = gym.wrappers.TransformObservation(env, lambda image: image[:, :, 0], frame)
-    elif len(shape) == 3:
-        raise UsageError(f"{env_id} has images of shape {shape}; the last axis has to be 1 (grey) or 3 (RGB)")
-    return ResizeObservation(env, (SCREEN, SCREEN))
+def _from_zero(env: gym.Env) -> gym.Env:
+    """The same with actions that are counted from 0, if they are not."""
+    space = env.action_space
+    assert isinstance(space, spaces.Discrete)
+    start = int(space.start)
+    return TransformAction(env, lambda action: action + start, spaces.Discrete(space.n)) if start else env

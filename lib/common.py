@@ -252,7 +252,7 @@ def setup_ignite(
     if figures:
         board.attach_figures(engine, steps, figures)
     if args.evaluate_every and save is not None:
-        env = vector_env.single_env(params.env_name, vectors=True)
+        env = vector_env.single_env(params.env_name)
         evaluating = evaluation.evaluator(Greedy(save["net"], args.device), env, args.seed)
         board.attach_evaluation(evaluating, evaluation.SPREAD, steps)
         evaluation.attach(engine, evaluating, args.evaluate_every, steps, speed.apart)
@@ -299,7 +299,7 @@ def setup_ignite(
 
     def conclude(policy: Greedy, result: dict[str, Any]) -> None:
         log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
-        env = vector_env.single_env(params.env_name, vectors=True)
+        env = vector_env.single_env(params.env_name)
         found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
         env.close()
         run.write_json("result.json", result | {"evaluation": found})

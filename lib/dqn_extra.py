@@ -5,10 +5,11 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
+from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
-from lib import losses
+from lib import losses, masks
 from lib.dqn_model import HIDDEN, Trunk
 from lib.errors import UsageError
 
@@ -83,19 +84,20 @@ class ExtendedDQN(nn.Module):
     """The network of Mnih et al. (2015), any of the extensions on top of it.
 
     Args:
-        input_shape, dtype: see dqn_model.Trunk.
+        space: of a state, or its shape; see dqn_model.Trunk, and masks.MaskedBox.
         n_actions: how many actions there are.
         dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
         noise: of the linear layers, see NoisyLinear; None for none. While training, every forward pass draws it anew.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
+        dtype: see dqn_model.Trunk.
     """
 
     support: torch.Tensor | None
 
     def __init__(
         self,
-        input_shape: tuple[int, ...],
+        space: spaces.Box | tuple[int, ...],
         n_actions: int,
         *,
         dueling: bool = False,
@@ -107,7 +109,8 @@ class ExtendedDQN(nn.Module):
         self.n_actions = n_actions
         self.atoms = 1 if support is None else len(support)
         self.register_buffer("support", support)
-        self.conv = Trunk(input_shape, dtype)
+        self.split = masks.Split(space)
+        self.conv = Trunk(self.split.shape, dtype)
         linear = nn.Linear if noise is None else partial(NoisyLinear, noise=noise)
 
         def stream(outputs: int) -> nn.Sequential:
@@ -121,21 +124,29 @@ class ExtendedDQN(nn.Module):
         """Action values.
 
         Args:
-            states: (batch, *input_shape), see dqn_model.Trunk.
+            states: (batch, *shape of the space).
 
         Returns:
-            (batch, n_actions) float32.
+            (batch, n_actions) float32; masks.INVALID where the state says that an action is not allowed.
         """
         return self.values(self.predict(states))
 
     def predict(self, states: torch.Tensor) -> torch.Tensor:
-        """What is learnt: (batch, n_actions) values, or (batch, n_actions, atoms) log-probabilities."""
+        """What is learnt: (batch, n_actions) values, or (batch, n_actions, atoms) log-probabilities.
+
+        Where an action is not allowed all of them are masks.INVALID.
+        """
+        states, allowed = self.split(states)
         outputs = self._outputs(states)
-        return outputs.squeeze(-1) if self.support is None else F.log_softmax(outputs, dim=-1)
+        predicted = outputs.squeeze(-1) if self.support is None else F.log_softmax(outputs, dim=-1)
+        return masks.only_allowed(predicted, allowed)
 
     def values(self, predicted: torch.Tensor) -> torch.Tensor:
         """The values of what `predict` gave: themselves, or the means of the distributions."""
-        return predicted if self.support is None else (predicted.exp() * self.support).sum(dim=-1)
+        if self.support is None:
+            return predicted
+        means = (predicted.exp() * self.support).sum(dim=-1)
+        return masks.only_allowed(means, predicted[..., 0] != masks.INVALID)
 
     def best_probs(self, states: torch.Tensor) -> torch.Tensor:
         """Each state's distribution of returns under its best action: (batch, atoms)."""

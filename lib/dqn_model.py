@@ -4,16 +4,21 @@ import math
 from contextlib import AbstractContextManager
 
 import torch
+from gymnasium import spaces
 from torch import nn
+
+from lib import masks
+from lib.observations import SMALLEST
 
 HIDDEN = 512  # units between what is seen and the values
 
 
 class Trunk(nn.Sequential):
-    """The layers that see: the paper's three convolutions for images, one layer of 128 units for all else.
+    """The layers that see: the paper's three convolutions for images, two of 3 x 3 for boards, 128 units for vectors.
 
     Args:
-        input_shape: of a state: (channels, height, width), height and width of at least 36; or of numbers, (n,).
+        input_shape: of a state: (channels, height, width), an image where both are at least 36, or else a board; or of
+            a vector, (n,).
         dtype: what is calculated in where states are images; the weights are float32.
 
     Attributes:
@@ -24,10 +29,18 @@ class Trunk(nn.Sequential):
     """
 
     def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
+        self.dtype, self.scale = torch.float32, 1.0
         if len(input_shape) == 1:
             super().__init__(nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU())
-            self.dtype, self.scale, self.features = torch.float32, 1.0, 128
-        elif len(input_shape) == 3 and min(input_shape[1:]) >= 36:
+            self.features = 128
+        elif len(input_shape) == 3 and min(input_shape[1:]) < SMALLEST:
+            super().__init__(
+                *(nn.Conv2d(input_shape[0], 32, kernel_size=3, padding=1), nn.ReLU()),
+                *(nn.Conv2d(32, 64, kernel_size=3, padding=1), nn.ReLU()),
+                nn.Flatten(),
+            )
+            self.features = 64 * math.prod(input_shape[1:])
+        elif len(input_shape) == 3:
             super().__init__(
                 *(nn.Conv2d(input_shape[0], 32, kernel_size=8, stride=4), nn.ReLU()),
                 *(nn.Conv2d(32, 64, kernel_size=4, stride=2), nn.ReLU()),
@@ -38,13 +51,13 @@ class Trunk(nn.Sequential):
             with torch.no_grad():
                 self.features = super().forward(torch.zeros(1, *input_shape)).shape[1]
         else:
-            raise ValueError(f"input_shape is {input_shape}; it has to be (channels, >= 36, >= 36), or (numbers,)")
+            raise ValueError(f"input_shape is {input_shape}; it has to be (channels, height, width), or (numbers,)")
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Features.
 
         Args:
-            states: (batch, *input_shape); of images uint8 0 .. 255, or any float type of the same range.
+            states: (batch, *input_shape); of images uint8 0 .. 255, or any float type of the same range; else float32.
 
         Returns:
             (batch, features).
@@ -60,23 +73,27 @@ class DQN(nn.Module):
     """Three convolutions and two fully connected layers, from stacked frames to one value an action.
 
     Args:
-        input_shape, dtype: see Trunk.
+        space: of a state, or its shape; see Trunk, and masks.MaskedBox.
         n_actions: how many actions there are.
+        dtype: see Trunk.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], n_actions: int, dtype: torch.dtype = torch.float32):
+    def __init__(self, space: spaces.Box | tuple[int, ...], n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__()
-        self.conv = Trunk(input_shape, dtype)
+        self.split = masks.Split(space)
+        self.conv = Trunk(self.split.shape, dtype)
         self.fc = nn.Sequential(nn.Linear(self.conv.features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_actions))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Action values.
 
         Args:
-            states: (batch, *input_shape), see Trunk.
+            states: (batch, *shape of the space).
 
         Returns:
-            (batch, n_actions) float32.
+            (batch, n_actions) float32; masks.INVALID where the state says that an action is not allowed.
         """
+        states, allowed = self.split(states)
         with self.conv.autocast(states.device):
-            return self.fc(self.conv(states)).float()
+            values = self.fc(self.conv(states)).float()
+        return masks.only_allowed(values, allowed)

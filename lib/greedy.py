@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib import ppo
+from lib import masks, ppo
 
 
 class Greedy:
@@ -41,6 +41,10 @@ class Greedy:
         self.net.train(training)
         return values
 
+    def allowed(self, states: np.ndarray) -> np.ndarray:
+        """(batch, n_actions) bool, which actions can be taken in these states."""
+        return self.scores(states) > (0.0 if isinstance(self.net, ppo.Model) else masks.INVALID)
+
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """The best actions (batch,) int64."""
         return self.scores(states).argmax(1)
@@ -51,7 +55,7 @@ class Exploring:
 
     Args:
         policy: from states (batch, ...) to actions (batch,).
-        n_actions: how many there are.
+        n_actions: how many there are; of those that are not allowed in a state none is taken.
         epsilon: how often.
         seed: of the chance in it.
     """
@@ -65,4 +69,9 @@ class Exploring:
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """Actions (batch,) int64."""
         drawn = self._rng.integers(self.n_actions, size=len(states))
-        return np.where(self._rng.random(len(states)) < self.epsilon, drawn, self.policy(states))
+        exploring = self._rng.random(len(states)) < self.epsilon
+        if exploring.any():
+            for row, allowed in enumerate(self.policy.allowed(states)):
+                if not allowed[drawn[row]]:
+                    drawn[row] = self._rng.choice(np.flatnonzero(allowed))
+        return np.where(exploring, drawn, self.policy(states))

@@ -66,6 +66,7 @@ def parser(
         group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
         group.add_argument("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: pong)"),
         group.add_argument("--env-id", metavar="ID", help="another gymnasium id, with --game's hyperparameters"),
+        group.add_argument("--env-module", metavar="M", help="that registers the id when it is imported"),
         group.add_argument("--seed", metavar="N", type=seed, help="seed of everything random (default: 1)"),
         group.add_argument("--set", metavar="FIELD=VALUE", action="append", help="a hyperparameter; may be repeated"),
         group.add_argument("--stop-after", metavar="STEPS", type=positive, help="agent steps (default: max_steps)"),
@@ -162,7 +163,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Any, r
             raise UsageError(f"--runs-dir {given['runs_dir']} is no folder")
     given["device"] = usable_device(given.get("device", "cpu"))
     overrides = given.pop("set", [])
-    env_id = given.pop("env_id", None)
+    env_id = _full_id(given.pop("env_id", None), given.pop("env_module", None))
     if "resume" in given:
         given["resume"] = runs.find(given["resume"], given.get("runs_dir", runs.DEFAULT_RUNS_DIR))
         # Parsed again on top of None for each knob, to learn which were asked for and which are defaults.
@@ -312,6 +313,18 @@ def _new(
         except ValueError as error:
             raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
     return override(params, overrides)
+
+
+def _full_id(env_id: str | None, module: str | None) -> str | None:
+    """The id with its module before a colon, as gymnasium writes it."""
+    if module is None:
+        return env_id
+    if env_id is None or ":" in env_id:
+        raise UsageError(
+            f"--env-module {module} registers an environment, and --env-id says which; "
+            + ("give it as well" if env_id is None else f"{env_id} names a module already")
+        )
+    return f"{module}:{env_id}"
 
 
 def _resumed(

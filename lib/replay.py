@@ -46,7 +46,8 @@ class Batch:
         return len(self.actions)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device, with states of shape (batch, stack, *frame_shape), as networks want them.
+        """The same on a device, with states as networks want them: stacks of images (batch, stack, height, width), all
+        else (batch, *frame_shape).
 
         On the way to a GPU the copies lie in page-locked memory, so that the CPU goes on while they travel.
         """
@@ -57,6 +58,8 @@ class Batch:
             if isinstance(tensor := getattr(self, field.name), torch.Tensor)
         }
         states, next_states = (moved[name].movedim(-1, 1) for name in ("states", "next_states"))
+        if states.shape[1] == 1 and states.ndim != 4:  # vectors and boards, of which a state has one
+            states, next_states = states.squeeze(1), next_states.squeeze(1)
         return dataclasses.replace(self, **moved | {"states": states, "next_states": next_states})
 
 

@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 
 from lib.atari_wrappers import FRAME_SKIP
 from lib.experience import Episode, episode_seed, pack_episodes, unpack_episodes
+from lib.observations import is_stack
 from lib.timing import Stopwatch, since_process_start
 from lib.vector_env import derived_seeds
 
@@ -93,12 +94,12 @@ class Stream:
         """One step of each environment.
 
         Args:
-            actions: (num_envs,) whole numbers below 256.
+            actions: (num_envs,) whole numbers.
         """
         assert self.began is not None
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
-        self._taken.append(actions.astype(np.uint8))
+        self._taken.append(actions.astype(np.int32))
         self.steps_done += self.envs.num_envs
         if self.on_step is not None:
             self.on_step(self.envs.num_envs)
@@ -136,7 +137,7 @@ class Stream:
         return {
             "steps_done": self.steps_done,
             "began": self.began,
-            "actions": torch.from_numpy(np.array(self._taken, np.uint8)),
+            "actions": torch.from_numpy(np.array(self._taken, np.int32)),
             "states": torch.from_numpy(self.states.copy()),
             "episodes": pack_episodes(self._episodes),
         }
@@ -150,7 +151,7 @@ class Stream:
         self._begin(state["began"])
         for actions in state["actions"].numpy():
             self.states, *_ = self.envs.step(actions.astype(np.int64))
-            self._taken.append(actions)
+            self._taken.append(actions.astype(np.int32))
         if not np.array_equal(self.states, state["states"].numpy()):
             log.warning(
                 "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
@@ -181,7 +182,7 @@ class ExperienceStream(Stream):
     def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
         super().__init__(envs, seed)
         self.agent = agent
-        self.stacked = len(envs.single_observation_space.shape or ()) == 3
+        self.stacked = is_stack(envs.single_observation_space)  # type: ignore[arg-type]
 
     def _newest(self, states: np.ndarray) -> np.ndarray:
         return states[:, -1] if self.stacked else states

@@ -60,7 +60,7 @@ class Trained:
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """The environment with the plain wrapper stack, for one player."""
-        return vector_env.single_env(self.env_id, vectors=True, render_mode=render_mode)
+        return vector_env.single_env(self.env_id, render_mode=render_mode)
 
 
 def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions: int) -> nn.Module:
@@ -81,9 +81,9 @@ def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions:
     elif any(name.startswith("advantage.") for name in weights):
         noise = FACTORISED if any(name.endswith("_sigma") for name in weights) else None
         dueling = any(name.startswith("value.") for name in weights)
-        net = ExtendedDQN(space.shape, n_actions, dueling=dueling, noise=noise, support=weights.get("support"))
+        net = ExtendedDQN(space, n_actions, dueling=dueling, noise=noise, support=weights.get("support"))
     else:
-        net = DQN(space.shape, n_actions)
+        net = DQN(space, n_actions)
     net.load_state_dict(weights)
     return net
 

@@ -34,7 +34,6 @@ def make_vector_env(
     threads: int = 0,
     noop_max: int = NOOP_MAX,
     clip_rewards: bool = True,
-    vectors: bool = False,
 ) -> VectorEnv:
     """So many environments of one kind.
 
@@ -48,19 +47,13 @@ def make_vector_env(
         noop_max: no-ops at the start of an Atari game at most.
         clip_rewards: whether an Atari game's rewards are clipped to [-1, 1]. infos["episode"]["r"] is the return as the
             game counts it, in any case.
-        vectors: whether observations that are vectors are let through, as they are.
 
     Raises:
-        UsageError: the id is unknown, its actions are not discrete, its observations are not images (or, with vectors,
-            vectors), or so many environments need more memory than is free.
+        UsageError: as make_env does, or so many environments need more memory than is free.
     """
     env = plain_env(env_id)
-    if not isinstance(env.action_space, spaces.Discrete) or env.action_space.start != 0:
-        raise UsageError(f"{env_id} has the action space {env.action_space}; it has to be Discrete(n) counted from 0")
-    if not isinstance(env.observation_space, spaces.Box):
-        raise UsageError(f"{env_id} has the observation space {env.observation_space}; it has to be a Box")
     if not isinstance(env.unwrapped, ale_py.AtariEnv):
-        envs = SyncVectorEnv([lambda: single_env(env_id, vectors)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        envs = SyncVectorEnv([lambda: single_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return RecordEpisodeStatistics(FinalStates(envs))
     needed, free = num_envs * EMULATOR, memory.free()
     if needed > free:
@@ -73,18 +66,14 @@ def make_vector_env(
     return ClipReward(native, -1.0, 1.0) if clip_rewards else native
 
 
-def single_env(env_id: str, vectors: bool = False, render_mode: str | None = None) -> gym.Env:
+def single_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     """One plain environment, whose states are those of make_vector_env's.
 
     Args:
-        env_id, vectors: see make_vector_env.
+        env_id: see make_vector_env.
         render_mode: gymnasium's.
     """
-    env = plain_env(env_id, render_mode)
-    space = env.observation_space
-    if vectors and isinstance(space, spaces.Box) and len(space.shape) == 1:
-        return env
-    return wrapped(env, env_id)
+    return wrapped(plain_env(env_id, render_mode), env_id)
 
 
 class NativeAtari(VectorWrapper):

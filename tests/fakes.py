@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from torch import nn
 
+ZOOM = 12  # that makes an image of Catch's grid
+
 
 class Counting(gym.Env):
     """Its observation is its own step number, its reward the same; it ends after `length` steps.
@@ -156,12 +158,18 @@ class Bandit(gym.Env):
 
 
 class Catch(gym.Env):
-    """A ball falls through a grid of pixels; a paddle at the bottom catches it (+1) or does not (-1)."""
+    """A ball falls through a grid of pixels; a paddle at the bottom catches it (+1) or does not (-1).
 
-    def __init__(self, size=7):
-        self.observation_space = spaces.Box(0, 255, (size, size), np.uint8)
+    Args:
+        size: of the grid.
+        zoom: how large its pixels are drawn.
+    """
+
+    def __init__(self, size=7, zoom=1):
+        self.observation_space = spaces.Box(0, 255, (size * zoom, size * zoom), np.uint8)
         self.action_space = spaces.Discrete(3)
         self.size = size
+        self.zoom = zoom
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -180,7 +188,7 @@ class Catch(gym.Env):
         screen = np.zeros((self.size, self.size), np.uint8)
         screen[tuple(self.ball)] = 255
         screen[-1, self.paddle] = 255
-        return screen
+        return screen.repeat(self.zoom, axis=0).repeat(self.zoom, axis=1)
 
 
 class Shown(Catch):
@@ -189,11 +197,11 @@ class Shown(Catch):
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, render_mode=None):
-        super().__init__()
+        super().__init__(zoom=ZOOM)
         self.render_mode = render_mode
 
     def render(self):
-        grey = self._observation().repeat(20, axis=0).repeat(20, axis=1)
+        grey = self._observation().repeat(2, axis=0).repeat(2, axis=1)
         return np.stack([grey, grey // 2, np.full_like(grey, 40)], axis=-1)
 
 
@@ -206,15 +214,56 @@ class Continuous(Catch):
 
 
 class Heat(Catch):
-    """Catch that shows a grid of temperatures: neither an image nor a vector."""
+    """Catch that shows something that is neither an image nor a board nor a vector."""
 
     def __init__(self):
         super().__init__()
-        self.observation_space = spaces.Box(0.0, 1.0, (self.size, self.size), np.float32)
+        self.observation_space = spaces.Box(0.0, 1.0, (1, 1, self.size, self.size), np.float32)
+
+
+class Shape(gym.Env):
+    """One of many things that an environment can show; an episode is `length` steps, and action 1 earns 1.
+
+    Args:
+        space: of the observations, which are drawn from it.
+        mask: None; "info" or "method", by which it tells which of its five actions are allowed: all but one, another
+            one in each step. What is not allowed ends the run.
+        start: the number of the first action.
+    """
+
+    def __init__(self, space, mask=None, start=0, length=5):
+        self.observation_space = space
+        self.action_space = spaces.Discrete(5, start=start)
+        self.length = length
+        self.mask = mask
+        if mask == "method":
+            self.action_masks = lambda: self._mask() == 1
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        self.t = 0
+        return self._show()
+
+    def step(self, action):
+        assert action in self.action_space
+        assert self.mask is None or self._mask()[action], f"{action} is not allowed in step {self.t}"
+        self.t += 1
+        observation, info = self._show()
+        return observation, float(action == self.action_space.start + 1), self.t == self.length, False, info
+
+    def _show(self):
+        return self.observation_space.sample(), {"action_mask": self._mask()} if self.mask == "info" else {}
+
+    def _mask(self):
+        return (np.arange(5) != self.t % 5).astype(np.int8)
 
 
 class Forgetful(Catch):
     """Catch that draws from the global generator: its seed does not bring it back."""
+
+    def __init__(self):
+        super().__init__(zoom=ZOOM)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -230,8 +279,8 @@ class Failing(Catch):
         at: the step, counted over all episodes.
     """
 
-    def __init__(self, how, at=702):
-        super().__init__()
+    def __init__(self, how, at=702, zoom=1):
+        super().__init__(zoom=zoom)
         self.how = how
         self.left = at
 
@@ -349,7 +398,21 @@ def echo(there, back):
         back.put(there.get())
 
 
-for environment in (Chain, Delayed, Catch, Shown, Continuous, Heat, Forgetful):
+for environment in (Chain, Delayed, Shown, Continuous, Heat, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
+gym.register("Catch-v0", Catch, kwargs={"zoom": ZOOM})
 for how in ("raise", "hang", "die"):
-    gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how})
+    gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how, "zoom": ZOOM})
+SHAPES = {
+    "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),
+    "Codes": spaces.Box(0, 12, (6,), np.int64),
+    "Number": spaces.Discrete(7),
+    "Parts": spaces.Dict({"place": spaces.MultiDiscrete([3, 4]), "speed": spaces.Box(-1.0, 1.0, (2,), np.float32)}),
+    "Board": spaces.Box(-2, 2, (9, 8), np.int8),
+    "Planes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+    "Image": spaces.Box(0, 255, (50, 40, 3), np.uint8),
+}
+for name, space in SHAPES.items():
+    gym.register(f"{name}-v0", Shape, kwargs={"space": space})
+    gym.register(f"{name}-info-v0", Shape, kwargs={"space": space, "mask": "info"})
+    gym.register(f"{name}-method-v0", Shape, kwargs={"space": space, "mask": "method"})

@@ -152,7 +152,7 @@ class Colours(Catch):
     """Catch as an RGB, or grey but three-dimensional, or five-channel image."""
 
     def __init__(self, channels):
-        super().__init__()
+        super().__init__(zoom=8)
         self.channels = channels
         shape = (*self.observation_space.shape, channels)
         self.observation_space = type(self.observation_space)(0, 255, shape, np.uint8)
@@ -175,8 +175,7 @@ def test_images_with_a_channel_axis_become_grey(channels, monkeypatch):
         ("no_such_module:Game-v0", "No module named 'no_such_module'"),
         ("Pendulum-v1", "finitely many actions"),
         ("fakes:Continuous-v0", "finitely many actions"),
-        ("CartPole-v1", "needs images"),
-        ("fakes:Chain-v0", "needs images"),
+        ("fakes:Heat-v0", "of 4 dimensions"),
     ],
 )
 def test_environments_that_do_not_fit_are_refused(env_id, message):
@@ -186,5 +185,5 @@ def test_environments_that_do_not_fit_are_refused(env_id, message):
 
 def test_images_of_five_channels_are_refused(monkeypatch):
     monkeypatch.setattr(atari_wrappers, "plain_env", lambda env_id: Colours(5))
-    with pytest.raises(UsageError, match="last axis"):
+    with pytest.raises(UsageError, match="images of 5 channels"):
         atari_wrappers.make_env("Colours")

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch import nn
 
-from lib import losses, ppo, trained
+from lib import losses, masks, ppo, trained
 from lib.dqn_extra import ExtendedDQN
 from lib.dqn_model import DQN
 from lib.errors import UsageError
@@ -75,11 +76,28 @@ def test_probabilities_are_those_of_the_model():
     assert policy(states).tolist() == model(torch.from_numpy(states))[0].argmax(1).tolist()
 
 
+class Values(nn.Module):
+    """The same values in every state."""
+
+    def __init__(self, *values):
+        super().__init__()
+        self.values = torch.tensor(values)
+
+    def forward(self, states):
+        return self.values.expand(len(states), len(self.values))
+
+
 def test_exploring_takes_any_action_as_often_as_it_says():
-    policy = Exploring(lambda states: np.full(len(states), 5), 6, 0.3, seed=2)
-    actions = policy(np.zeros((10_000, 1)))
+    best = Greedy(Values(0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+    actions = Exploring(best, 6, 0.3, seed=2)(np.zeros((10_000, 1)))
     assert (actions != 5).mean() == pytest.approx(0.3 * 5 / 6, abs=0.02)
-    assert (Exploring(lambda states: np.full(len(states), 5), 6, 0.0, seed=2)(np.zeros((100, 1))) == 5).all()
+    assert (Exploring(best, 6, 0.0, seed=2)(np.zeros((100, 1))) == 5).all()
+
+
+def test_exploring_takes_no_action_that_is_not_allowed():
+    policy = Exploring(Greedy(Values(masks.INVALID, 1.0, 2.0, masks.INVALID, 0.0)), 5, 0.6, seed=2)
+    counts = np.bincount(policy(np.zeros((30_000, 1))), minlength=5) / 30_000
+    assert counts == pytest.approx([0.0, 0.2, 0.6, 0.0, 0.2], abs=0.02)
 
 
 @pytest.fixture

@@ -88,7 +88,7 @@ class Acting:
         threads = self.threads
         if threads is None:
             threads = 0 if self.engine == "inline" else max(1, (os.cpu_count() or 1) // self.actors)
-        return vector_env.make_vector_env(self.env_name, num_envs, threads, vectors=True)
+        return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 
 @dataclasses.dataclass

@@ -49,7 +49,7 @@ class PPOLearner:
 
     def look_at(self, segments: Sequence[Segment]) -> None:
         """Have the model normalise states by those of these segments."""
-        self.trainer.model.body.look_at(joined(segments).states.flatten(0, 1))
+        self.trainer.model.look_at(joined(segments).states.flatten(0, 1))
         self.version += 1
 
     def get_model(self) -> Weights:

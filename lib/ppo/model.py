@@ -7,6 +7,9 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
+from lib.masks import Split, only_allowed
+from lib.observations import SMALLEST
+
 
 class Images(nn.Module):
     """The convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units, these normalised.
@@ -57,8 +60,43 @@ class Images(nn.Module):
         return F.relu(self.norm(third.float()))
 
 
+class Boards(nn.Module):
+    """Two convolutions of 3 x 3, which keep the size, and 256 units, these normalised.
+
+    Args:
+        shape: of a state, (channels, height, width); states come as (batch, height, width, channels) float32.
+
+    Attributes:
+        mean, scale: see Numbers.
+        features: how many numbers come out.
+    """
+
+    features = 256
+    mean: torch.Tensor
+    scale: torch.Tensor
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        channels, height, width = shape
+        self.first = nn.Conv2d(channels, 32, kernel_size=3, padding=1)
+        self.second = nn.Conv2d(32, 64, kernel_size=3, padding=1)
+        self.third = nn.Linear(64 * height * width, self.features)
+        self.norm = nn.LayerNorm(self.features)
+        self.register_buffer("mean", torch.zeros((height, width, channels)))
+        self.register_buffer("scale", torch.ones(()))
+
+    def look_at(self, states: torch.Tensor) -> None:
+        """Normalise from now on by the mean of each number of these states, and one scale for all."""
+        _normalise_by(self, states)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        normal = ((states.float() - self.mean) * self.scale).permute(0, 3, 1, 2)
+        second = F.relu(self.second(F.relu(self.first(normal))))
+        return F.relu(self.norm(self.third(second.permute(0, 2, 3, 1).flatten(1))))
+
+
 class Numbers(nn.Module):
-    """Two layers of 64 units, for states that are no images.
+    """Two layers of 64 units, for vectors.
 
     Args:
         shape: of a state.
@@ -81,20 +119,24 @@ class Numbers(nn.Module):
 
     def look_at(self, states: torch.Tensor) -> None:
         """Normalise from now on by the mean of each number of these states, and one scale for all."""
-        mean = states.float().mean(0)
-        self.mean.copy_(mean)
-        self.scale.copy_(1.0 / (states.float() - mean).std().clamp(min=1e-3))
+        _normalise_by(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         first = torch.tanh(self.first(((states.float() - self.mean) * self.scale).flatten(1)))
         return torch.tanh(self.second(first))
 
 
+def _normalise_by(body: Boards | Numbers, states: torch.Tensor) -> None:
+    mean = states.float().mean(0)
+    body.mean.copy_(mean)
+    body.scale.copy_(1.0 / (states.float() - mean).std().clamp(min=1e-3))
+
+
 class Model(nn.Module):
-    """Action logits and values; an image is seen by Images, all else by Numbers.
+    """Action logits and values; an image is seen by Images, a board by Boards, a vector by Numbers.
 
     Args:
-        space: of a state; images are (channels, height, width) uint8, but come with the channels last.
+        space: of a state, see observations.prepared and masks.MaskedBox; images and boards come with the channels last.
         n_actions: how many actions there are.
         dtype: what Images calculates in.
 
@@ -108,7 +150,13 @@ class Model(nn.Module):
 
     def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__()
-        self.body = Images(space.shape, dtype) if len(space.shape) == 3 else Numbers(space.shape)
+        self.split = Split(space, channels_last=True)
+        shape = self.split.shape
+        self.body: Images | Boards | Numbers
+        if len(shape) == 1:
+            self.body = Numbers(shape)
+        else:
+            self.body = Images(shape, dtype) if min(shape[1:]) >= SMALLEST else Boards(shape)
         self.policy = nn.Linear(self.body.features, n_actions)
         self.value = nn.Linear(self.body.features, 1)
         self.register_buffer("return_mean", torch.zeros(()))
@@ -121,6 +169,10 @@ class Model(nn.Module):
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
         _orthogonal(self.policy, 0.01)
         _orthogonal(self.value, 0.01)  # the first returns are small; values far from them would be all that is learnt
+
+    def look_at(self, states: torch.Tensor) -> None:
+        """Normalise states from now on by these."""
+        self.body.look_at(self.split(states)[0])
 
     @torch.no_grad()
     def expect(self, returns: torch.Tensor) -> None:
@@ -148,14 +200,15 @@ class Model(nn.Module):
         """Logits and values.
 
         Args:
-            states: (batch, ...), images (batch, height, width, channels).
+            states: (batch, ...), images and boards (batch, height, width, channels).
 
         Returns:
-            (batch, n_actions) and (batch,), float32.
+            (batch, n_actions) and (batch,), float32; the logit of an action that is not allowed is masks.INVALID.
         """
+        states, allowed = self.split(states)
         features = self.body(states)
         values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return self.policy(features), values
+        return only_allowed(self.policy(features), allowed), values
 
 
 def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float) -> None:

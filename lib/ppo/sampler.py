@@ -227,7 +227,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _laid_out(states: np.ndarray) -> torch.Tensor:
-    """States as the model wants them: images with their channels last."""
+    """States as the model wants them: images and boards with their channels last."""
     tensor = torch.from_numpy(states)
     return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
 
@@ -236,5 +236,5 @@ def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
     """All rollouts of a run but the first, which the model looks at to normalise the states, and forgets."""
     every = iter(sampler)
     if not sampler.steps_done:
-        model.body.look_at(next(every).states.flatten(0, 1))
+        model.look_at(next(every).states.flatten(0, 1))
     yield from every

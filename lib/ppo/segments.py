@@ -202,7 +202,7 @@ class _Place:
 
     def goes_on(self, segment: Segment) -> None:
         """Go on by a segment."""
-        actions = segment.arrays["actions"].astype(np.uint8)
+        actions = segment.arrays["actions"].astype(np.int32)
         begun = (segment.began - (segment.steps_done - actions.size)) // actions.shape[1]
         if begun > 0 or self._state is None:  # all environments began anew within it
             self._taken, self.seconds = [], 0.0

@@ -1,0 +1,138 @@
+"""Actions that are not allowed in every state: the mask of those that are travels as a part of the state.
+
+So it goes wherever states go, through replays, to other processes, into checkpoints, and nobody on the way has to know
+of it. A network takes it off again and gives INVALID for what is not allowed; whoever chooses by its values, in acting
+or in targets, or draws from its logits, never chooses that.
+"""
+
+from typing import Any, SupportsFloat
+
+import gymnasium as gym
+import numpy as np
+import ptan
+import torch
+from gymnasium import spaces
+
+from lib.errors import Fault, UsageError
+
+INVALID = -1e9  # the value, or the logit, of an action that is not allowed; finite, as 0 times it has to be 0
+KEY, METHOD = "action_mask", "action_masks"
+
+
+class MaskedBox(spaces.Box):
+    """States that end with the mask: (numbers + actions,), or (..., height + rows, width), the same in every channel.
+
+    Attributes:
+        plain: the states without it.
+        actions: how many there are.
+    """
+
+    def __init__(self, plain: spaces.Box, actions: int):
+        self.plain = plain
+        self.actions = actions
+        low, high = with_mask(plain.low, np.zeros(actions)), with_mask(plain.high, np.ones(actions))
+        super().__init__(low, high, dtype=low.dtype.type)
+
+    def __eq__(self, other: object) -> bool:
+        return super().__eq__(other) and isinstance(other, MaskedBox) and self.actions == other.actions
+
+
+def with_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """A state that ends with a mask (actions,); see MaskedBox."""
+    if state.ndim == 1:
+        return np.concatenate([state, mask.astype(state.dtype)])
+    width = state.shape[-1]
+    rows = np.zeros((-(-len(mask) // width), width), state.dtype)
+    rows.flat[: len(mask)] = mask
+    return np.concatenate([state, np.broadcast_to(rows, (*state.shape[:-2], *rows.shape))], axis=-2)
+
+
+def reports(env: gym.Env) -> bool:
+    """Whether an environment tells which actions are allowed: by info["action_mask"], or by a method action_masks()."""
+    return env.has_wrapper_attr(METHOD) or KEY in env.reset(seed=0)[1]
+
+
+class ReportedMask(gym.Wrapper):
+    """Puts the mask that an environment reports behind its observations.
+
+    A state in which nothing is allowed is the last of its episode; its mask allows everything, as no action follows.
+
+    Args:
+        env: of Discrete actions and observations that are a Box of one to three dimensions.
+    """
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        assert isinstance(env.observation_space, spaces.Box)
+        assert isinstance(env.action_space, spaces.Discrete)
+        self._actions = int(env.action_space.n)
+        self._asked = env.has_wrapper_attr(METHOD)
+        self.observation_space = MaskedBox(env.observation_space, self._actions)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return with_mask(observation, self._mask(info)), info
+
+    def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return with_mask(observation, self._mask(info)), reward, terminated, truncated, info
+
+    def _mask(self, info: dict[str, Any]) -> np.ndarray:
+        if not self._asked and KEY not in info:
+            raise Fault(f"{self.env} gave info[{KEY!r}] at a reset, but not now; it has to be there always")
+        mask = np.asarray(self.env.get_wrapper_attr(METHOD)() if self._asked else info[KEY])
+        if mask.shape != (self._actions,):
+            raise UsageError(
+                f"{self.env} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
+                "one number an action, 0 where it is not allowed"
+            )
+        allowed = mask != 0
+        return allowed if allowed.any() else ~allowed
+
+
+class Split:
+    """Takes states apart into what they show and the mask.
+
+    Args:
+        space: of a state, or its shape where there is no mask.
+        channels_last: whether the channels of images and boards come last.
+
+    Attributes:
+        shape: of a state without the mask, channels first.
+    """
+
+    def __init__(self, space: spaces.Box | tuple[int, ...], channels_last: bool = False):
+        self.actions = space.actions if isinstance(space, MaskedBox) else 0
+        plain = space.plain if isinstance(space, MaskedBox) else space
+        self.shape: tuple[int, ...] = plain.shape if isinstance(plain, spaces.Box) else plain
+        self._channel = -1 if channels_last else 1
+        self._height = 1 if channels_last or len(self.shape) == 1 else 2
+
+    def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """What (batch, ...) states show, and (batch, actions) bool, what is allowed; None where everything is."""
+        if not self.actions:
+            return states, None
+        size = self.shape[-2] if len(self.shape) > 1 else self.shape[0]
+        shown, mask = states.split([size, states.shape[self._height] - size], dim=self._height)
+        rows = mask if mask.ndim == 2 else mask.select(self._channel, -1).flatten(1)
+        return shown, rows[:, : self.actions] > 0
+
+
+def only_allowed(scores: torch.Tensor, allowed: torch.Tensor | None) -> torch.Tensor:
+    """Values or logits (batch, actions, ...), INVALID where `allowed` says so; None allows everything."""
+    if allowed is None:
+        return scores
+    return scores.masked_fill(~allowed.reshape(*allowed.shape, *[1] * (scores.ndim - 2)), INVALID)
+
+
+class EpsilonGreedyActionSelector(ptan.actions.EpsilonGreedyActionSelector):
+    """ptan's, which now and then takes any action; here, any that is allowed."""
+
+    def __call__(self, scores: np.ndarray) -> np.ndarray:
+        """Actions (batch,) by their values (batch, actions)."""
+        actions = super().__call__(scores)
+        for row in np.flatnonzero(scores[np.arange(len(scores)), actions] == INVALID):
+            actions[row] = np.random.choice(np.flatnonzero(scores[row] != INVALID))
+        return actions

@@ -1,0 +1,308 @@
+"""Any environment: what it shows comes into a form that a network sees, and what it forbids is never done."""
+
+import logging
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import fakes
+from lib import atari_wrappers, dqn_extra, dqn_model, losses, masks, observations, ppo, replay, stream, vector_env
+from lib.errors import Fault, UsageError
+from running import PROJECT, assignments, folder
+
+SCRIPTS = sorted(
+    path.relative_to(PROJECT) for name in ("chapter0*", "distributed") for path in PROJECT.glob(f"{name}/[0-9]*.py")
+)
+KINDS = {  # what is shown of each, and how it is divided
+    "Vector": ((6,), 1.0),
+    "Codes": ((6,), 12.0),
+    "Number": ((7,), 1.0),
+    "Parts": ((9,), 1.0),
+    "Board": ((1, 9, 8), 2.0),
+    "Planes": ((3, 7, 7), 255.0),
+}
+
+
+def first_of(env_id):
+    """What an environment shows first, and the plain environment shows first by itself."""
+    env, plain = atari_wrappers.make_env(env_id), gym.make(env_id)
+    return env.observation_space, np.asarray(env.reset(seed=3)[0]), plain.reset(seed=3)[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_shown_becomes_a_float32_vector_or_board(kind):
+    shape, divisor = KINDS[kind]
+    space, shown, plain = first_of(f"fakes:{kind}-v0")
+    assert space.shape == shown.shape == shape
+    assert space.dtype == shown.dtype == np.float32
+    assert space.contains(shown)
+    if kind == "Number":
+        expected = np.eye(7)[plain]
+    elif kind == "Parts":
+        expected = np.concatenate([np.eye(3)[plain["place"][0]], np.eye(4)[plain["place"][1]], plain["speed"]])
+    else:
+        expected = np.moveaxis(plain, 2, 0) if kind == "Planes" else plain
+    assert np.allclose(shown.squeeze(), expected / divisor)
+
+
+def test_channels_are_the_first_or_the_last_axis_whichever_are_fewer(monkeypatch):
+    for shape, expected in (((3, 9, 8), (3, 9, 8)), ((9, 8, 3), (3, 9, 8)), ((5, 6), (1, 5, 6)), ((), (1,))):
+        env = fakes.Shape(spaces.Box(0.0, 1.0, shape, np.float32))
+        made = observations.prepared(env, "Shape")
+        state, _ = made.reset(seed=1)
+        assert state.shape == made.observation_space.shape == expected
+
+
+@pytest.mark.parametrize(
+    ("space", "grey"),
+    [
+        (spaces.Box(0, 255, (40, 50, 3), np.uint8), None),
+        (spaces.Box(0, 255, (3, 40, 50), np.uint8), None),
+        (spaces.Box(0, 255, (40, 50), np.uint8), lambda image: image),
+        (spaces.Box(-1.0, 1.0, (40, 50, 1), np.float32), lambda image: np.round((image[:, :, 0] + 1) * 127.5)),
+    ],
+)
+def test_what_is_large_is_an_image_in_bytes(space, grey):
+    made = observations.prepared(fakes.Shape(space), "Shape")
+    image, plain = made.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0]
+    assert image.shape == made.observation_space.shape == (40, 50)
+    assert image.dtype == made.observation_space.dtype == np.uint8
+    assert grey is None or np.array_equal(image, grey(plain))
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Box(0.0, 1.0, (2, 3, 4, 5)), "of 4 dimensions"),
+        (spaces.Box(-np.inf, np.inf, (50, 50), np.float32), "without bounds"),
+        (spaces.Box(0, 255, (50, 50, 4), np.uint8), "images of 4 channels"),
+        (spaces.Sequence(spaces.Discrete(3)), "whose size is not fixed"),
+    ],
+)
+def test_what_no_network_can_see_is_wrong_use(space, message):
+    with pytest.raises(UsageError, match=message):
+        observations.prepared(fakes.Shape(space), "Shape")
+
+
+def test_whole_numbers_are_warned_of_once(caplog):
+    observations._warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            atari_wrappers.make_env("fakes:Codes-v0")
+        atari_wrappers.make_env("fakes:Vector-v0")
+    [said] = caplog.messages
+    assert "observations are int64; they are made float32 once, divided by 12" in said
+
+
+def test_bounds_that_are_the_types_own_divide_nothing(caplog):
+    space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
+    made = observations.prepared(fakes.Shape(space), "Shape")
+    assert np.array_equal(made.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0].astype(np.float32))
+
+
+def test_parts_that_nobody_can_read_are_left_out_and_one_part_alone_stays_what_it_is(caplog):
+    class Mission(spaces.Space):
+        def sample(self, *_, **__):
+            return "go to the door"
+
+    board = spaces.Box(0, 10, (7, 7, 3), np.uint8)
+    observations._warn_once.cache_clear()
+    made = observations.prepared(fakes.Shape(spaces.Dict({"image": board, "mission": Mission()})), "Grid")
+    assert made.reset(seed=1)[0].shape == (3, 7, 7)
+    assert "mission of the observations is left out" in caplog.text
+    more = spaces.Dict({"image": board, "direction": spaces.Discrete(4), "mission": Mission()})
+    assert observations.prepared(fakes.Shape(more), "Grid").reset(seed=1)[0].shape == (7 * 7 * 3 + 4,)
+
+
+def test_actions_that_are_not_counted_from_0_are_brought_there():
+    env = atari_wrappers.wrapped(fakes.Shape(spaces.Box(-1.0, 1.0, (2,)), start=7), "Shape")
+    env.reset(seed=1)
+    assert env.action_space == spaces.Discrete(5)
+    assert [env.step(action)[1] for action in (0, 1, 4)] == [0.0, 1.0, 0.0]
+
+
+# Masks ---------------------------------------------------------------------------------------------------------------
+
+MASKED = [f"fakes:{kind}-{how}-v0" for kind in fakes.SHAPES for how in ("info", "method")]
+
+
+@pytest.mark.parametrize("env_id", MASKED)
+def test_the_mask_travels_with_the_state_and_comes_off_again(env_id):
+    plain = atari_wrappers.make_env(env_id.replace("-info", "").replace("-method", ""))
+    env = atari_wrappers.make_env(env_id)
+    for channels_last in (False, True):
+        split = masks.Split(env.observation_space, channels_last)
+        state, expected = (np.asarray(each.reset(seed=5)[0]) for each in (env, plain))
+        for step in range(5):
+            states = torch.from_numpy(state)[None]
+            if channels_last and states.ndim == 4:
+                states = states.permute(0, 2, 3, 1)
+            shown, allowed = split(states)
+            shown = shown.permute(0, 3, 1, 2) if channels_last and shown.ndim == 4 else shown
+            assert shown.shape[1:] == split.shape == plain.observation_space.shape
+            assert np.array_equal(shown[0].numpy(), expected)
+            assert allowed.tolist() == [[action != step for action in range(5)]]
+            action = (step + 1) % 5
+            state, expected = (np.asarray(each.step(action)[0]) for each in (env, plain))
+
+
+def test_a_mask_of_more_actions_than_a_row_has_cells_takes_more_rows():
+    state, mask = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4), np.arange(11) % 3 == 0
+    space = masks.MaskedBox(spaces.Box(0.0, 24.0, (2, 3, 4)), 11)
+    masked = masks.with_mask(state, mask)
+    assert masked.shape == space.shape == (2, 3 + 3, 4)
+    assert space.contains(masked)
+    shown, allowed = masks.Split(space)(torch.from_numpy(masked)[None])
+    assert np.array_equal(shown[0].numpy(), state)
+    assert np.array_equal(allowed[0].numpy(), mask)
+
+
+def test_where_nothing_is_allowed_everything_is_as_no_action_follows():
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info")
+    env._mask = lambda: np.zeros(5, np.int8)
+    assert masks.ReportedMask(env).reset()[0][2:].tolist() == [1.0] * 5
+
+
+def test_a_mask_of_another_shape_or_one_that_is_gone_is_told_of():
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info")
+    made = masks.ReportedMask(env)
+    env._mask = lambda: np.ones(4)
+    with pytest.raises(UsageError, match=r"an action mask of shape \(4,\); it has to be \(5,\)"):
+        made.reset()
+    env.mask = None
+    with pytest.raises(Fault, match=r"gave info\['action_mask'\] at a reset, but not now"):
+        made.step(1)
+
+
+def states_of(env_id, envs=4):
+    made = vector_env.make_vector_env(env_id, envs)
+    return made.single_observation_space, made.reset(seed=1)[0]
+
+
+@pytest.mark.parametrize("env_id", MASKED)
+def test_no_network_gives_a_value_to_what_is_not_allowed(env_id):
+    space, states = states_of(env_id)
+    support = losses.support(-1.0, 1.0, 11)
+    nets = [dqn_model.DQN(space, 5), dqn_extra.ExtendedDQN(space, 5, dueling=True)]
+    nets += [dqn_extra.ExtendedDQN(space, 5, noise=dqn_extra.FACTORISED, support=support)]
+    for net in nets:
+        values = net(torch.from_numpy(states))
+        assert (values[:, 0] == masks.INVALID).all()
+        assert (values[:, 1:].abs() < 100).all()
+        assert values[:, 1:].std() > 0
+    assert (nets[2].best_probs(torch.from_numpy(states)).sum(1) - 1.0).abs().max() < 1e-5
+    probabilities = ppo.Agent(ppo.Model(space, 5)).probabilities(states)
+    assert (probabilities[:, 0] == 0.0).all()
+    assert np.allclose(probabilities.sum(1), 1.0)
+
+
+def test_what_is_not_allowed_is_in_no_target():
+    """The next state's best value would be that of an action which is not allowed, were it not masked."""
+    space, states = states_of("fakes:Vector-info-v0", envs=1)
+    net = dqn_model.DQN(space, 5)
+    with torch.no_grad():
+        net.fc[-1].weight.zero_()
+        net.fc[-1].bias.copy_(torch.tensor([100.0, 3.0, 1.0, 2.0, 2.5]))
+        following = net(torch.from_numpy(states))
+    targets = losses.q_targets(torch.tensor([1.0]), torch.tensor([0.5]), following)
+    assert targets.tolist() == [1.0 + 0.5 * 3.0]
+    assert losses.double_q_targets(torch.tensor([1.0]), torch.tensor([0.5]), following, following + 1.0).tolist() == [
+        3.0
+    ]
+
+
+def test_random_actions_are_drawn_evenly_from_those_that_are_allowed():
+    np.random.seed(1)
+    scores = np.tile(np.array([masks.INVALID, 1.0, 5.0, masks.INVALID], np.float32), (20_000, 1))
+    taken = masks.EpsilonGreedyActionSelector(epsilon=0.5)(scores)
+    assert np.bincount(taken, minlength=4) / 20_000 == pytest.approx([0.0, 0.25, 0.75, 0.0], abs=0.02)
+
+
+def test_without_a_mask_the_same_actions_are_drawn_as_by_ptan():
+    scores = np.random.default_rng(1).normal(size=(300, 4))
+    drawn = []
+    for selector in (masks.EpsilonGreedyActionSelector, masks.EpsilonGreedyActionSelector.__base__):
+        np.random.seed(2)
+        drawn.append(selector(epsilon=0.5)(scores))
+    assert np.array_equal(*drawn)
+
+
+def test_the_entropy_of_a_policy_counts_only_what_is_allowed():
+    space, states = states_of("fakes:Vector-info-v0")
+    model = ppo.Model(space, 5)
+    torch.nn.init.zeros_(model.policy.weight)
+    trainer = ppo.Trainer(
+        model, torch.optim.Adam(model.parameters()), minibatch=4, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.1
+    )
+    columns = [
+        torch.from_numpy(states),
+        torch.ones(4, dtype=torch.int64),
+        torch.full((4,), -np.log(4.0)),
+        torch.rand(4),
+    ]
+    told = trainer.learn([*columns, torch.rand(4)], 0.0)
+    assert told["entropy"] == pytest.approx(np.log(4.0))
+    assert told["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Vector-info-v0", "fakes:Image-info-v0"])
+def test_a_replay_gives_states_back_with_their_masks(env_id):
+    envs = vector_env.make_vector_env(env_id, 3)
+
+    def agent(states, agent_states):
+        played.append(states.copy())
+        return np.full(3, (len(played) + 1) % 5), agent_states
+
+    played = []
+    agent.initial_state = lambda: None
+    source = stream.ExperienceStream(envs, agent, seed=1)
+    ring = replay.Ring.of(source, 60)
+    ring.populate(48)
+    batch = ring.sample(40)
+    states = batch.to("cpu").states.numpy()
+    for index, state in zip(batch.indices.tolist(), states, strict=True):
+        step, env = divmod(index, 3)
+        assert np.array_equal(state, played[step][env])
+
+
+# Scripts -------------------------------------------------------------------------------------------------------------
+
+SHORT = ("--seed", 1, "--quiet", "--stop-after")
+DQN = assignments("replay_initial=60", "replay_size=400", "batch_size=4")
+PPO = assignments("envs=4", "rollout=8", "minibatch=16")
+
+
+def options_of(script, env_id):
+    small = (*PPO, *SHORT, 96) if script.parent.name == "distributed" else (*DQN, *SHORT, 108)
+    own = {"03_parallel": ("--replay-ratio", 4), "07_pong_in_minutes": ("--envs", 6)}.get(script.stem, ())
+    return "--env-id", env_id, *small, *own
+
+
+@pytest.mark.parametrize(
+    ("script", "env_id"),
+    [(script, "Board-method-v0") for script in SCRIPTS] + [(script, "Codes-info-v0") for script in SCRIPTS[-4::2]],
+)
+def test_every_script_plays_what_it_is_given_and_never_what_is_not_allowed(script, env_id, answer, tmp_path):
+    """fakes.Shape ends a run at an action that is not allowed."""
+    answer(script, *options_of(script, env_id), "--env-module", "fakes", "--runs-dir", tmp_path, code=0)
+    episodes = (folder(tmp_path) / "episodes.csv").read_text().splitlines()
+    assert len(episodes) > 10
+    answer(PROJECT / "tools/evaluate.py", folder(tmp_path), "--episodes", 2, "--epsilon", 0.5, "--quiet")
+
+
+def test_a_module_that_does_not_fit_is_wrong_use(refused, tmp_path, monkeypatch):
+    script = SCRIPTS[0]
+    (tmp_path / "broken_module.py").write_text("import gymnasium\n\nundefined_name\n")
+    monkeypatch.chdir(tmp_path)
+    for module, said in (
+        ("broken_module", "NameError: name 'undefined_name' is not defined (line 3 of"),
+        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+    ):
+        message = refused(script, "--env-id", "Chain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
+        assert f"the module '{module}' of '{module}:Chain-v0' fails to import: {said}" in message
+    assert "--env-id says which; give it as well" in refused(script, "--env-module", "fakes")
+    assert "names a module already" in refused(script, "--env-module", "fakes", "--env-id", "fakes:Chain-v0")
