@@ -7,10 +7,10 @@ Importing this module registers two environments, which differ in one number:
 
 It does hurry: into the wall. Who starts does not know how to find food, and each step is paid for. To go straight on
 is to die in the 5th step, with a return of -1 - 5 * 0.1 = -1.5. To wander by random legal moves is, as measured, to
-live for 20 steps and find 0.18 foods, 0.18 - 1 - 20 * 0.1 = -2.8. To stay alive without food is to starve after 100
+live for 20 steps and find 0.17 foods, 0.17 - 1 - 20 * 0.1 = -2.8. To stay alive without food is to starve after 100
 steps, -100 * 0.1 = -10; discounted by 0.99 a step this is -6.3, and the wall -1.45. A step is worth taking only for who
-finds food in every tenth, and a wanderer does in every 110th: what it learns first from its own steps is to have fewer
-of them. In Snake-v0 the same three get -1, -0.82 and 0: there to live is what is learnt first, and to eat comes after.
+finds food in every tenth, and a wanderer does in every 120th: what it learns first from its own steps is to have fewer
+of them. In Snake-v0 the same three get -1, -0.83 and 0: there to live is what is learnt first, and to eat comes after.
 
 Returns of different rewards do not compare. What does is info["length"] at the end of an episode; or the return in
 Snake-v0, which has the same observations and the same moves, so that it can judge agents that learnt in either: it is
