@@ -15,18 +15,17 @@ from pathlib import Path
 import ptan
 import torch
 from ignite.engine import Engine
-from torch.nn import functional as F
 
 from lib import common, dqn_model, losses, masks, options, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
 
-def calc_loss(batch, net, tgt_net):
+def calc_loss(batch, net, tgt_net, huber=False):
     with torch.no_grad():
         next_values = net(batch.next_states), tgt_net(batch.next_states)
     targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
-    return F.mse_loss(losses.of_actions(net(batch.states), batch.actions), targets)
+    return losses.penalties(losses.of_actions(net(batch.states), batch.actions) - targets, huber).mean()
 
 
 def train(params, args):
@@ -43,7 +42,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss = calc_loss(batch.to(args.device), net, tgt_net.target_model)
+        loss = calc_loss(batch.to(args.device), net, tgt_net.target_model, params.huber)
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration)

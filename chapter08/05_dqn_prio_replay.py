@@ -44,7 +44,7 @@ def train(params, args):
         optimizer.zero_grad()
         batch = batch.to(args.device)
         errors = calc_errors(batch, net, tgt_net.target_model)
-        loss = (batch.weights * errors.square()).mean()
+        loss = (batch.weights * losses.penalties(errors, params.huber)).mean()
         loss.backward()
         optimizer.step()
         buffer.update(batch.indices, errors.abs().nan_to_num() + 1e-5)  # no number as a loss ends the run, not here

@@ -23,7 +23,7 @@ NAME = Path(__file__).stem
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
 
 
-def calc_losses(batch, net, tgt_net, double):
+def calc_losses(batch, net, tgt_net, double, huber=False):
     with torch.no_grad():
         following = tgt_net.predict(batch.next_states)
         choosing = net(batch.next_states) if double else tgt_net.values(following)
@@ -31,7 +31,7 @@ def calc_losses(batch, net, tgt_net, double):
     predicted = losses.of_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
         errors = predicted - (batch.returns + batch.discounts * following)
-        return errors.square(), errors.abs()
+        return losses.penalties(errors, huber), errors.abs()
     targets = losses.project(following.exp(), batch.returns, batch.discounts, net.support)
     divergences = losses.kl_divergence(targets, predicted)
     return divergences, divergences.detach()
@@ -56,7 +56,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         batch = batch.to(args.device)
-        each, priorities = calc_losses(batch, net, tgt_net.target_model, double)
+        each, priorities = calc_losses(batch, net, tgt_net.target_model, double, params.huber)
         loss = (batch.weights * each).mean()
         optimizer.zero_grad()
         loss.backward()

@@ -15,20 +15,19 @@ from pathlib import Path
 import ptan
 import torch
 from ignite.engine import Engine
-from torch.nn import functional as F
 
 from lib import common, dqn_model, hyperparameters, losses, masks, options, precision, replay, stream, vector_env
 
 NAME = Path(__file__).stem
 
 
-def calc_loss(batch, net, tgt_net, device):
+def calc_loss(batch, net, tgt_net, device, huber=True):
     batch = batch.to(device)
     values = net(batch.states).gather(1, batch.actions[:, None]).squeeze(1)
     with torch.no_grad():
         next_values = net(batch.next_states), tgt_net(batch.next_states)
     targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
-    return F.smooth_l1_loss(values, targets)
+    return losses.penalties(values - targets, huber).mean()
 
 
 def train(params, args):
@@ -48,7 +47,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss = calc_loss(batch, net, tgt_net.target_model, args.device)
+        loss = calc_loss(batch, net, tgt_net.target_model, args.device, params.huber)
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration * args.envs)

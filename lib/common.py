@@ -13,9 +13,8 @@ from ptan.actions import EpsilonGreedyActionSelector
 from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from ptan.ignite import EpisodeEvents
 from torch import nn
-from torch.nn import functional as F
 
-from lib import checkpoint, console, evaluation, memory, telemetry, timing, vector_env
+from lib import checkpoint, console, evaluation, losses, memory, telemetry, timing, vector_env
 from lib.errors import UsageError
 from lib.greedy import Greedy
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
@@ -78,6 +77,7 @@ def calc_loss_dqn(
     gamma: float,
     device: torch.device | str = "cpu",
     no_grad: bool = True,
+    huber: bool = False,
 ) -> torch.Tensor:
     """Mean squared temporal-difference error, Mnih et al. (2015), equation 2 and algorithm 1.
 
@@ -88,6 +88,7 @@ def calc_loss_dqn(
         device: where both networks are.
         no_grad: whether the targets are computed without recording a graph. The gradient is the same either
             way, as no gradient goes through the targets; recording it only costs time and memory.
+        huber: whether errors cost as Huber has it, see losses.penalties.
 
     Returns:
         A scalar, to be minimised in net's parameters.
@@ -105,7 +106,7 @@ def calc_loss_dqn(
         _check("next_q_values", next_q_values, tuple(q_values.shape))
         next_values = next_q_values.max(dim=1).values.masked_fill(discounts == 0.0, 0.0)
         targets = rewards + discounts * next_values
-    return F.mse_loss(values, targets.detach())
+    return losses.penalties(values - targets.detach(), huber).mean()
 
 
 def _tensors(

@@ -63,6 +63,8 @@ class Hyperparameters(RunParameters):
         epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
         batch_size: transitions learnt from for each agent step, and in an iteration of one step.
         checkpoint_replay: whether a checkpoint holds the replay; without it a resumed run refills it first.
+        huber: whether errors of values cost as Huber has it, and not as the book has it their square; see
+            losses.penalties. Distributions of values know neither.
     """
 
     replay_size: int
@@ -73,6 +75,7 @@ class Hyperparameters(RunParameters):
     epsilon_final: float
     batch_size: int
     checkpoint_replay: bool = True
+    huber: bool = False
 
     @property
     def warm_up(self) -> int:
@@ -209,6 +212,7 @@ FAST_HYPERPARAMS = {
         epsilon_final=0.01,
         learning_rate=0.00025,
         batch_size=8,
+        huber=True,
     )
 }
 

@@ -6,6 +6,7 @@ Shapes: a batch is (batch, ...), action values are (batch, n_actions), distribut
 import math
 
 import torch
+from torch.nn import functional as F
 
 from lib.errors import UsageError
 
@@ -46,6 +47,13 @@ def double_q_targets(
 def of_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     """What belongs to the action of each row: (batch, n_actions, ...) and (batch,) int64 to (batch, ...)."""
     return outputs[torch.arange(len(actions), device=actions.device), actions]
+
+
+def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
+    """What errors cost, each by itself: their squares, or Huber's loss, half the square up to 1 and beyond that linear,
+    Huber (1964); its gradient is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training algorithm.
+    """
+    return F.huber_loss(errors, torch.zeros_like(errors), reduction="none") if huber else errors.square()
 
 
 def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:

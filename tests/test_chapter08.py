@@ -237,7 +237,7 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
     rainbow = load("08_dqn_rainbow")
     seen = {}
 
-    def spy(batch, net, tgt_net, double):
+    def spy(batch, net, tgt_net, double, huber):
         seen["double"] = double
         raise KeyError("seen")
 

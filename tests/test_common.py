@@ -116,6 +116,7 @@ def test_calc_loss_dqn_by_hand():
     target = Table([[90.0, 90.0], [90.0, 90.0], [3.0, 4.0]])
     # First: 1 + 0.5 * max(3, 4) = 3 against 2. Second: terminal, so -1 against 0.5.
     assert common.calc_loss_dqn(BATCH, net, target, gamma=0.5).item() == pytest.approx((1.0 + 2.25) / 2)
+    assert common.calc_loss_dqn(BATCH, net, target, gamma=0.5, huber=True).item() == pytest.approx((0.5 + 1.0) / 2)
 
 
 @pytest.mark.parametrize("no_grad", [True, False])

@@ -61,7 +61,7 @@ class Images(nn.Module):
 
 
 class Boards(nn.Module):
-    """Two convolutions of 3 x 3, which keep the size, and 256 units, these normalised.
+    """Two convolutions of 3 x 3, which keep the size, of 16 and 32 filters, and 256 units, these normalised.
 
     Args:
         shape: of a state, (channels, height, width); states come as (batch, height, width, channels) float32.
@@ -78,9 +78,9 @@ class Boards(nn.Module):
     def __init__(self, shape: tuple[int, ...]):
         super().__init__()
         channels, height, width = shape
-        self.first = nn.Conv2d(channels, 32, kernel_size=3, padding=1)
-        self.second = nn.Conv2d(32, 64, kernel_size=3, padding=1)
-        self.third = nn.Linear(64 * height * width, self.features)
+        self.first = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
+        self.second = nn.Conv2d(16, 32, kernel_size=3, padding=1)
+        self.third = nn.Linear(32 * height * width, self.features)
         self.norm = nn.LayerNorm(self.features)
         self.register_buffer("mean", torch.zeros((height, width, channels)))
         self.register_buffer("scale", torch.ones(()))
