@@ -230,6 +230,14 @@ def test_without_a_mask_the_same_actions_are_drawn_as_by_ptan():
     assert np.array_equal(*drawn)
 
 
+def test_no_noise_leads_to_an_action_that_is_not_allowed():
+    space, states = states_of("fakes:Vector-info-v0")
+    agent = ppo.Agent(ppo.Model(space, 5))
+    noise = torch.ones(4, 5)
+    noise[:, 0] = 0.0
+    assert (agent(torch.from_numpy(states), noise)[0] > 0).all()
+
+
 def test_the_entropy_of_a_policy_counts_only_what_is_allowed():
     space, states = states_of("fakes:Vector-info-v0")
     model = ppo.Model(space, 5)

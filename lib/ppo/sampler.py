@@ -67,8 +67,9 @@ class Agent:
         """
         logits, values = self.model(states.to(self.device))
         log_probs = F.log_softmax(logits, dim=1)
-        # The largest of the logits, each with Gumbel noise, is a draw from their softmax.
-        actions = (log_probs - noise.to(self.device).log()).argmax(1)
+        # The largest of the logits, each with Gumbel noise, is a draw from their softmax. One number in 16 million is
+        # drawn as 0, whose logarithm would choose even an action that is not allowed.
+        actions = (log_probs - noise.to(self.device).clamp(min=1e-30).log()).argmax(1)
         return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
 
     @torch.no_grad()
