@@ -10,10 +10,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from lib import masks
 from lib.errors import UsageError
 
 CODEC = "VP80"  # in WebM: every browser plays it, and OpenCV brings its encoder along
 SMALLEST = 320  # pixels that a picture is enlarged to at least
+LINE, MOST = 16, 20  # pixels that a score needs to be read; how many are shown at most
 
 
 class Video:
@@ -135,6 +137,8 @@ def action_names(env: gym.Env) -> list[str]:
 def with_scores(picture: np.ndarray, names: list[str], scores: np.ndarray, meaning: str) -> np.ndarray:
     """The picture, beside it a bar for each action, as long as what the agent thinks of it.
 
+    Actions that are not allowed are left out; of more than there is room for, the best are shown, the best one first.
+
     Args:
         picture: (height, width, 3) uint8.
         names: of the actions.
@@ -146,17 +150,22 @@ def with_scores(picture: np.ndarray, names: list[str], scores: np.ndarray, meani
     picture = enlarged(picture)
     height = picture.shape[0]
     panel = np.full((height, 220, 3), 24, np.uint8)
-    line = min(28, (height - 30) // max(1, len(names)))
-    lowest, highest = float(scores.min()), float(scores.max())
+    shown = np.flatnonzero(scores > masks.INVALID)
+    room = min(MOST, (height - 30) // LINE)
+    if len(shown) > room:
+        shown = shown[np.argsort(-scores[shown], kind="stable")[:room]]
+    line = min(28, (height - 30) // max(1, len(shown)))
+    lowest, highest = float(scores[shown].min()), float(scores[shown].max())
     if meaning == "probability":
         lowest, highest = 0.0, 1.0
     best = int(scores.argmax())
     font, white, grey = cv2.FONT_HERSHEY_SIMPLEX, (235, 235, 235), (90, 110, 140)
     cv2.putText(panel, meaning, (8, 18), font, 0.45, white, 1, cv2.LINE_AA)
-    for index, (name, score) in enumerate(zip(names, scores, strict=True)):
-        top = 28 + index * line
+    for row, index in enumerate(shown):
+        name, score = names[index], scores[index]
+        top = 28 + row * line
         length = int(204 * (float(score) - lowest) / (highest - lowest)) if highest > lowest else 0
         colour = (80, 160, 90) if index == best else grey
         cv2.rectangle(panel, (8, top), (8 + length, top + max(2, line - 4)), colour, -1)
-        cv2.putText(panel, f"{name} {score:.2f}", (12, top + line - 10), font, 0.4, white, 1, cv2.LINE_AA)
+        cv2.putText(panel, f"{name} {score:.2f}", (12, top + line // 2 + 2), font, 0.4, white, 1, cv2.LINE_AA)
     return np.concatenate([picture, panel], axis=1)
