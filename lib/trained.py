@@ -76,7 +76,7 @@ def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions:
     """
     assert isinstance(space, spaces.Box)
     net: nn.Module
-    if "policy.weight" in weights:
+    if any(name.startswith("policy.") for name in weights):
         net = Model(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
         noise = FACTORISED if any(name.endswith("_sigma") for name in weights) else None

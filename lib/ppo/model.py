@@ -63,15 +63,18 @@ class Images(nn.Module):
 class Boards(nn.Module):
     """Two convolutions of 3 x 3, which keep the size, of 16 and 32 filters, and 256 units, these normalised.
 
+    The second one has the means of each cell's row and column as well, as a convolution sees no whole line; for the
+    same reason Wu (2019), https://arxiv.org/abs/1902.10565, section 3.3, has means of the whole board there.
+
     Args:
         shape: of a state, (channels, height, width); states come as (batch, height, width, channels) float32.
 
     Attributes:
         mean, scale: see Numbers.
-        features: how many numbers come out.
+        features, filters: how many numbers come out, for the board and for each cell.
     """
 
-    features = 256
+    features, filters = 256, 32
     mean: torch.Tensor
     scale: torch.Tensor
 
@@ -79,8 +82,10 @@ class Boards(nn.Module):
         super().__init__()
         channels, height, width = shape
         self.first = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
-        self.second = nn.Conv2d(16, 32, kernel_size=3, padding=1)
-        self.third = nn.Linear(32 * height * width, self.features)
+        self.second = nn.Conv2d(16, self.filters, kernel_size=3, padding=1)
+        self.of_rows = nn.Conv2d(16, self.filters, kernel_size=1)
+        self.of_columns = nn.Conv2d(16, self.filters, kernel_size=1)
+        self.third = nn.Linear(self.filters * height * width, self.features)
         self.norm = nn.LayerNorm(self.features)
         self.register_buffer("mean", torch.zeros((height, width, channels)))
         self.register_buffer("scale", torch.ones(()))
@@ -90,9 +95,37 @@ class Boards(nn.Module):
         _normalise_by(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
+        return self.see(states)[0]
+
+    def see(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """What there is on the boards, (batch, features), and on each cell, (batch, filters, height, width)."""
         normal = ((states.float() - self.mean) * self.scale).permute(0, 3, 1, 2)
-        second = F.relu(self.second(F.relu(self.first(normal))))
-        return F.relu(self.norm(self.third(second.permute(0, 2, 3, 1).flatten(1))))
+        first = F.relu(self.first(normal))
+        lines = self.of_rows(first.mean(3, keepdim=True)) + self.of_columns(first.mean(2, keepdim=True))
+        second = F.relu(self.second(first) + lines)
+        return F.relu(self.norm(self.third(second.permute(0, 2, 3, 1).flatten(1)))), second
+
+
+class Places(nn.Module):
+    """Logits of actions that are cells of a board, one or several for each: what is good on one is so on others.
+
+    Args:
+        features, filters: see Boards.
+        planes: actions of a cell; action plane * height * width + row * width + column is one of them.
+    """
+
+    def __init__(self, features: int, filters: int, planes: int):
+        super().__init__()
+        self.board = nn.Linear(features, 64)
+        self.cell = nn.Conv2d(filters, 64, kernel_size=1)
+        self.last = nn.Conv2d(64, planes, kernel_size=1)
+        _orthogonal(self.board, math.sqrt(2))
+        _orthogonal(self.cell, math.sqrt(2))
+        _orthogonal(self.last, 0.01)
+
+    def forward(self, board: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+        """(batch, planes * height * width) of what Boards.see gives."""
+        return self.last(F.relu(self.cell(cells) + self.board(board)[:, :, None, None])).flatten(1)
 
 
 class Numbers(nn.Module):
@@ -135,6 +168,8 @@ def _normalise_by(body: Boards | Numbers, states: torch.Tensor) -> None:
 class Model(nn.Module):
     """Action logits and values; an image is seen by Images, a board by Boards, a vector by Numbers.
 
+    Where there are as many actions as a board has cells, or a multiple of that, they are taken for cells; see Places.
+
     Args:
         space: of a state, see observations.prepared and masks.MaskedBox; images and boards come with the channels last.
         n_actions: how many actions there are.
@@ -157,7 +192,13 @@ class Model(nn.Module):
             self.body = Numbers(shape)
         else:
             self.body = Images(shape, dtype) if min(shape[1:]) >= SMALLEST else Boards(shape)
-        self.policy = nn.Linear(self.body.features, n_actions)
+        planes, rest = divmod(n_actions, math.prod(shape[1:])) if isinstance(self.body, Boards) else (0, 1)
+        self.policy: nn.Linear | Places
+        if planes and not rest:
+            self.policy = Places(self.body.features, Boards.filters, planes)
+        else:
+            self.policy = nn.Linear(self.body.features, n_actions)
+            _orthogonal(self.policy, 0.01)
         self.value = nn.Linear(self.body.features, 1)
         self.register_buffer("return_mean", torch.zeros(()))
         self.register_buffer("return_std", torch.ones(()))
@@ -167,7 +208,6 @@ class Model(nn.Module):
                 _orthogonal(layer, math.sqrt(2))
             if isinstance(layer, nn.Conv2d):  # as the states are laid out
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-        _orthogonal(self.policy, 0.01)
         _orthogonal(self.value, 0.01)  # the first returns are small; values far from them would be all that is learnt
 
     def look_at(self, states: torch.Tensor) -> None:
@@ -206,9 +246,14 @@ class Model(nn.Module):
             (batch, n_actions) and (batch,), float32; the logit of an action that is not allowed is masks.INVALID.
         """
         states, allowed = self.split(states)
-        features = self.body(states)
+        if isinstance(self.body, Boards) and isinstance(self.policy, Places):
+            features, cells = self.body.see(states)
+            logits = self.policy(features, cells)
+        else:
+            features = self.body(states)
+            logits = self.policy(features)
         values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return only_allowed(self.policy(features), allowed), values
+        return only_allowed(logits, allowed), values
 
 
 def _orthogonal(layer: nn.Conv2d | nn.Linear, gain: float) -> None:
