@@ -17,6 +17,7 @@ from lib.errors import UsageError
 
 CODEC = "VP80"  # in WebM: every browser plays it, and OpenCV brings its encoder along
 ANIMATED = 100  # pictures that an animation has at most
+PAUSE = (20, 100)  # milliseconds between two of them: what browsers can do, and what still looks like moving
 SIDE = 210  # pixels of its longer side at most; an Atari screen's
 LARGEST = 2**20  # bytes
 SMALLEST = 320  # pixels that a picture is enlarged to at least
@@ -61,7 +62,7 @@ class Video:
 
 
 class Animation:
-    """A GIF of an episode in passing: some of its pictures, small, at the speed of the game.
+    """A GIF of an episode: some of its pictures, small, at the speed of the game, or faster if it is long.
 
     Args:
         per_second: pictures of a second.
@@ -97,7 +98,8 @@ class Animation:
         while True:
             file = io.BytesIO()
             first, *others = images
-            first.save(file, "GIF", save_all=True, append_images=others, duration=max(20, milliseconds), loop=0)
+            pause = min(max(PAUSE[0], milliseconds), PAUSE[1])
+            first.save(file, "GIF", save_all=True, append_images=others, duration=pause, loop=0)
             if file.tell() <= LARGEST or not others:
                 return file.getvalue()
             fewer = math.ceil(file.tell() / LARGEST)
