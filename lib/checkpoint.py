@@ -13,7 +13,8 @@ import random
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -118,6 +119,17 @@ class RandomState:
         torch.set_rng_state(state["torch"])
         if state["cuda"] and torch.cuda.is_available():
             torch.cuda.set_rng_state_all(state["cuda"])
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """What is drawn within it from the global generators is not missed by the run."""
+    random_state = RandomState()
+    before = random_state.state_dict()
+    try:
+        yield
+    finally:
+        random_state.load_state_dict(before)
 
 
 def seed_everything(seed: int) -> None:

@@ -14,7 +14,7 @@ from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from ptan.ignite import EpisodeEvents
 from torch import nn
 
-from lib import checkpoint, console, evaluation, losses, memory, telemetry, timing, vector_env
+from lib import checkpoint, console, evaluation, losses, memory, recording, telemetry, timing, vector_env
 from lib.errors import UsageError
 from lib.greedy import Greedy
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
@@ -199,11 +199,12 @@ def setup_ignite(
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
 
     Raises:
-        UsageError: the run to resume is in use.
+        UsageError: the run to resume is in use, or its episodes cannot be recorded.
         Fault: no checkpoint of the run to resume can be read.
     """
     args = args or RunOptions()
     console.start_console()
+    replayer = recording.Replayer(params.env_name) if args.record_every else None
     telemetry.register_events(engine)
     run = Run(run_name, params, args)
     log.info("Run folder: %s", run.path)
@@ -259,6 +260,15 @@ def setup_ignite(
         evaluation.attach(engine, evaluating, args.evaluate_every, steps, speed.apart)
         engine.add_event_handler(Events.COMPLETED, env.close)
     episode_file = telemetry.EpisodeFile(run.path / "episodes.csv", episodes)
+    if replayer is not None and args.record_every:
+        native = getattr(exp_source, "native", False)
+        recorder = recording.Recorder(
+            replayer, run.path, args.record_every, episodes, native, speed.apart, stopper.interrupted
+        )
+        recorder.on_video = lambda animation, episode: board.write_video(animation, episode.step)
+        episode_file.video = lambda: recorder.video
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
+        engine.add_event_handler(Events.COMPLETED, replayer.env.close)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     console.attach_start(engine, speed, warm_up)
     if not args.quiet:

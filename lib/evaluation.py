@@ -11,7 +11,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from ignite.engine import Engine, Events
 from ignite.handlers import ProgressBar
 
-from lib.checkpoint import RandomState
+from lib.checkpoint import undisturbed
 from lib.experience import hashed_seed
 from lib.telemetry import WINDOW
 
@@ -126,11 +126,8 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
     def run() -> None:
         nonlocal last
         last = steps()
-        random = RandomState()
-        before = random.state_dict()
-        with apart():
+        with apart(), undisturbed():
             evaluating.run(range(EPISODES_BETWEEN))
-        random.load_state_dict(before)
 
     engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), run)
 

@@ -15,6 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -31,6 +32,24 @@ from lib.timing import Stopwatch, since_process_start
 log = logging.getLogger(__name__)
 
 
+class Again(NamedTuple):
+    """What a finished episode is played again from, in another environment of its kind.
+
+    Attributes:
+        seed: of the environment's last reset that had one.
+        actions: since that reset.
+        last_state: in which the last of them was taken; it tells whether the same was played.
+        begins: how many of the actions are of episodes before this one.
+        no_ops: how many an Atari game began with that draws them by itself; None where the seed decides that.
+    """
+
+    seed: int
+    actions: Sequence[int]
+    last_state: Any
+    begins: int = 0
+    no_ops: int | None = None
+
+
 class Episode(NamedTuple):
     """One finished episode.
 
@@ -39,12 +58,14 @@ class Episode(NamedTuple):
         length: agent steps in the episode.
         step: the source's agent steps, over all environments, when it ended.
         clock: seconds since this process started, when it ended.
+        again: tells how it is played again; None where nobody knows any more.
     """
 
     total: float
     length: int
     step: int
     clock: float
+    again: Callable[[], Again] | None = None
 
 
 def hashed_seed(*numbers: int) -> int:
@@ -141,8 +162,8 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
     def _step(self, index: int, slot: _Slot, action: int) -> None:
         with self.clock("environment"):
             next_state, reward, terminated, truncated, info = slot.env.step(action)
-        last_state = None if terminated else next_state
-        self._ready.append(ExperienceFirstLast(slot.state, action, float(reward), last_state))
+        state, last_state = slot.state, None if terminated else next_state
+        self._ready.append(ExperienceFirstLast(state, action, float(reward), last_state))
         self.steps_done += 1
         if self.on_step is not None:
             self.on_step()
@@ -152,7 +173,9 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         if terminated or truncated:
             # Below the reward clipping, RecordEpisodeStatistics has kept the return as the game counts it.
             total = float(info["episode"]["r"]) if "episode" in info else slot.total
-            self._episodes.append(Episode(total, len(slot.actions), self.steps_done, since_process_start()))
+            own_seed = episode_seed(self.seed, self.first_env + index, slot.episode)
+            again = partial(Again, own_seed, slot.actions, state)
+            self._episodes.append(Episode(total, len(slot.actions), self.steps_done, since_process_start(), again))
             slot.episode += 1
             slot.state, slot.actions = None, []  # should the reset fail, this is where it stands
             self._reset(index, slot)

@@ -74,6 +74,7 @@ def parser(
         group.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or the folder's name"),
         group.add_argument("--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)"),
         group.add_argument("--evaluate-every", metavar="STEPS", type=positive, help="play ten greedy episodes"),
+        group.add_argument("--record-every", metavar="N", type=positive, help="a video of each N-th training episode"),
         group.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode"),
     )
     made.hyperparams = hyperparams

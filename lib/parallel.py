@@ -120,18 +120,19 @@ class Players:
 
     def _transitions(self) -> Iterator[ExperienceFirstLast]:
         """The cycle's transitions, less those that a resumed run has taken before."""
-        turns = [
-            (transition, report.ends.get(index))
-            for transitions, report in self._blocks
-            for index, transition in enumerate(transitions)
-        ]
-        for transition, end in turns[self._place :]:
+        turns = []
+        for player, (transitions, report) in zip(self.players, self._blocks, strict=True):
+            agains = player.agains(transitions, report)
+            turns += [
+                (transition, report.ends.get(index), agains.get(index)) for index, transition in enumerate(transitions)
+            ]
+        for transition, end, again in turns[self._place :]:
             if time.monotonic() > self._looked + 1.0:
                 self._look(0.0)  # it may raise, so nothing has been counted before it
             self._place += 1
             self.steps_done += 1
             if end is not None:
-                self._episodes.append(Episode(*end, self.steps_done, since_process_start()))
+                self._episodes.append(Episode(*end, self.steps_done, since_process_start(), again))
             if self.on_step is not None:
                 self.on_step()
             yield transition

@@ -1,5 +1,7 @@
 """Where the screens of an episode go: a video file, or a window."""
 
+import io
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -11,9 +13,14 @@ import gymnasium as gym
 import numpy as np
 
 from lib import masks
+from lib.atari_wrappers import frame_skip
 from lib.errors import UsageError
 
 CODEC = "VP80"  # in WebM: every browser plays it, and OpenCV brings its encoder along
+ANIMATED = 100  # pictures that an animation has at most
+PAUSE = (20, 100)  # milliseconds between two of them: what browsers can do, and what still looks like moving
+SIDE = 210  # pixels of its longer side at most; an Atari screen's
+LARGEST = 2**20  # bytes
 SMALLEST = 320  # pixels that a picture is enlarged to at least
 LINE, MOST = 16, 20  # pixels that a score needs to be read; how many are shown at most
 
@@ -54,6 +61,51 @@ class Video:
     def close(self) -> None:
         if self._writer is not None:
             self._writer.release()
+
+
+class Animation:
+    """A GIF of an episode: some of its pictures, small, at the speed of the game, or faster if it is long.
+
+    Args:
+        per_second: pictures of a second.
+        length: how many pictures will be shown.
+    """
+
+    def __init__(self, per_second: float, length: int):
+        self._every = math.ceil(length / ANIMATED)
+        self._shown = 0
+        self._milliseconds = 1000 / per_second
+        self._pictures: list[np.ndarray] = []
+
+    def show(self, picture: np.ndarray) -> None:
+        """Take a picture, (height, width, 3) uint8, RGB, or let it pass."""
+        if self._shown % self._every == 0:
+            self._pictures.append(_reduced(picture))
+        self._shown += 1
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width."""
+        height, width = self._pictures[0].shape[:2]
+        return height, width
+
+    def encoded(self) -> bytes:
+        """The file's content, LARGEST bytes at most where that can be had by leaving pictures out."""
+        from PIL import Image  # takes a while, and few runs draw
+
+        # An octree keeps a game's few colours as they are, and is by far the fastest.
+        octree, plain = Image.Quantize.FASTOCTREE, Image.Dither.NONE
+        images = [Image.fromarray(picture).quantize(method=octree, dither=plain) for picture in self._pictures]
+        milliseconds = self._every * self._milliseconds
+        while True:
+            file = io.BytesIO()
+            first, *others = images
+            pause = min(max(PAUSE[0], milliseconds), PAUSE[1])
+            first.save(file, "GIF", save_all=True, append_images=others, duration=pause, loop=0)
+            if file.tell() <= LARGEST or not others:
+                return file.getvalue()
+            fewer = math.ceil(file.tell() / LARGEST)
+            images, milliseconds = images[::fewer], fewer * milliseconds
 
 
 class Window:
@@ -124,6 +176,23 @@ def enlarged(picture: np.ndarray) -> np.ndarray:
         picture = picture.repeat(2, axis=0).repeat(2, axis=1)
     height, width = picture.shape[:2]
     return picture[: height // 2 * 2, : width // 2 * 2]
+
+
+def _reduced(picture: np.ndarray) -> np.ndarray:
+    """A copy of the picture, smaller if it is larger than SIDE."""
+    import cv2
+
+    height, width = picture.shape[:2]
+    scale = SIDE / max(height, width)
+    if scale >= 1.0:
+        return picture.copy()
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+
+
+def per_second(env: gym.Env) -> float:
+    """How many pictures, one an agent step, are a second of the game."""
+    return env.metadata.get("render_fps", 30) / frame_skip(env)
 
 
 def action_names(env: gym.Env) -> list[str]:

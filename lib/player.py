@@ -2,6 +2,8 @@
 
 import pickle
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ptan.experience import ExperienceFirstLast
@@ -9,7 +11,7 @@ from ptan.experience import ExperienceFirstLast
 from lib import packing
 from lib.atari_wrappers import FrameStack
 from lib.child import IMPORTING, Child, ChildLost, moved
-from lib.experience import ExperienceSourceFirstLast, pack_place
+from lib.experience import Again, ExperienceSourceFirstLast, episode_seed, pack_place
 from lib.player_process import Order, Report, play
 from lib.shared import BlockChannel
 from lib.weights import SharedWeights, processes
@@ -123,6 +125,21 @@ class Player(Child):
     def take(self) -> tuple[list[ExperienceFirstLast], Report]:
         """The oldest block that was reported."""
         return self._channel.get(), self.reports.popleft()
+
+    def agains(self, transitions: list[ExperienceFirstLast], report: Report) -> dict[int, Callable[[], Again]]:
+        """How the episodes that ended in a block are played again, by the place of their last transition in it.
+
+        To be asked before `played`.
+        """
+        found: dict[int, Callable[[], Again]] = {}
+        for index, slot in enumerate(self.slots):
+            actions, begins = slot["actions"], index
+            for number, end in enumerate(sorted(end for end in report.ends if end % len(self.slots) == index)):
+                own = [transition.action for transition in transitions[begins : end + 1 : len(self.slots)]]
+                seed = episode_seed(self._source.seed, self._source.first_env + index, slot["episode"] + number)
+                found[end] = partial(Again, seed, actions + own, transitions[end].state)
+                actions, begins = [], end + len(self.slots)
+        return found
 
     def played(self, transitions: list[ExperienceFirstLast], report: Report) -> None:
         """Bring `slots` forward over a block."""

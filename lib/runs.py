@@ -4,6 +4,7 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[-k]/
     params.json       every hyperparameter, the command line, seed, commit, versions, machine
     episodes.csv      a row an episode
     events.out.*      TensorBoard
+    videos/           of episodes, where they are recorded
     checkpoints/      newest, the one before, best
     result.json       how it ended
     lock, pid         held while a process works in the folder
@@ -47,6 +48,7 @@ class RunOptions:
         runs_dir: where a new run's folder is made.
         quiet: no progress bar and no line an episode.
         evaluate_every: agent steps between evaluations; None for none.
+        record_every: of so many episodes one is recorded; None for none.
         game: the name of the hyperparameters in HYPERPARAMS.
         knobs: the script's own options by name; each can be read as an attribute too.
     """
@@ -59,6 +61,7 @@ class RunOptions:
     runs_dir: Path = DEFAULT_RUNS_DIR
     quiet: bool = False
     evaluate_every: int | None = None
+    record_every: int | None = None
     game: str = "pong"
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -67,6 +67,10 @@ class Stopper:
             self.reason = self.reason or TIME
         return self.reason is not None
 
+    def interrupted(self) -> bool:
+        """Whether a signal has told the run to end: what can be left out is left out then."""
+        return self.reason in {number.name for number in SIGNALS}
+
     def release_signals(self) -> None:
         """Give the signals back to whoever had them; called once the end of the run is saved."""
         for number, handler in self._previous.items():

@@ -1,7 +1,8 @@
 """Steps of environments that step together, with what a run needs besides: episodes, and a way to stop and go on."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import VectorEnv
 
 from lib.atari_wrappers import FRAME_SKIP
-from lib.experience import Episode, episode_seed, pack_episodes, unpack_episodes
+from lib.experience import Again, Episode, episode_seed, pack_episodes, unpack_episodes
 from lib.observations import is_stack
 from lib.timing import Stopwatch, since_process_start
 from lib.vector_env import derived_seeds
@@ -50,6 +51,40 @@ class Part(NamedTuple):
         return range(self.first, self.first + self.num_envs)
 
 
+@dataclass
+class Trace:
+    """Where that is found which a finished episode is played again from; called, it is brought together.
+
+    Attributes:
+        seed: of the run.
+        began: agent steps of all the run's environments when these began anew.
+        number: of the environment in the run.
+        taken: actions since then, each array of one step (num_envs,) or of several (steps, num_envs).
+        column: of the environment in them.
+        end: how many steps had been made when the episode ended.
+        length: of the episode.
+        last_state, no_ops: see Again.
+    """
+
+    seed: int
+    began: int
+    number: int
+    taken: Sequence[np.ndarray]
+    column: int
+    end: int
+    length: int
+    last_state: np.ndarray
+    no_ops: int | None
+
+    def __call__(self) -> Again:
+        seed = int(_seeds(self.seed, self.began, self.number + 1)[-1])
+        actions: list[int] = np.vstack(self.taken)[: self.end, self.column].tolist()
+        begins = self.end - self.length
+        if self.no_ops is not None:  # an emulator is the same after every reset, whatever was played before
+            actions, begins = actions[begins:], 0
+        return Again(seed, actions, self.last_state, begins, self.no_ops)
+
+
 class Stream:
     """Steps of environments, which can be stopped and gone on with bit for bit.
 
@@ -67,6 +102,7 @@ class Stream:
         began: how many they were when all environments began anew; None before the first.
         clock: seconds spent in "environment".
         frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
+        native: whether they are Atari games that ale_py steps.
         on_step: called with the agent steps of a step of all environments; None for nothing.
     """
 
@@ -80,9 +116,11 @@ class Stream:
         self.steps_done = 0
         self.clock = Stopwatch()
         self.frame_skip = frame_skip(envs)
+        self.native = isinstance(envs.unwrapped, AtariVectorEnv)
         self.on_step: Callable[[int], Any] | None = None
         self.began: int | None = None
         self._taken: list[np.ndarray] = []  # the actions since then
+        self._no_ops: np.ndarray | None = None  # that each native game's episode began with
         self._episodes: list[Episode] = []
 
     def begin(self) -> None:
@@ -97,6 +135,7 @@ class Stream:
             actions: (num_envs,) whole numbers.
         """
         assert self.began is not None
+        acted_in = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._taken.append(actions.astype(np.int32))
@@ -106,7 +145,9 @@ class Stream:
         final_states = infos.get("final_obs", self.states)
         for index in np.flatnonzero(terminated | truncated):
             total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
-            self._episodes.append(Episode(total, length, self.steps_done, since_process_start()))
+            again = self._trace(int(index), length, acted_in[index].copy())
+            self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), again))
+        self._count_no_ops(infos, terminated | truncated)
         truncated = truncated & ~terminated
         if self._of_all(self.steps_done - self.began) >= self.RESTART:
             goes_on = ~(terminated | truncated)
@@ -118,10 +159,31 @@ class Stream:
 
     def _begin(self, step: int) -> None:
         with self.clock("environment"):
-            seeds = derived_seeds(episode_seed(self.seed, 0, self._of_all(step)), self.part.of)
+            seeds = _seeds(self.seed, self._of_all(step), self.part.of)
             own = [int(seeds[number]) for number in self.part.numbers]
-            self.states, _ = self.envs.reset(seed=own)  # type: ignore[arg-type] # gymnasium's own take a list too
-        self.began, self._taken = step, []
+            self.states, infos = self.envs.reset(seed=own)  # type: ignore[arg-type] # gymnasium's own take a list too
+        self.began, self._taken, self._no_ops = step, [], None
+        self._count_no_ops(infos, np.ones(self.envs.num_envs, bool))
+
+    def _count_no_ops(self, infos: Mapping[str, Any], begun: np.ndarray) -> None:
+        """Note the emulators' frames in the episodes that have begun: all that were played before they were shown."""
+        if self.native:
+            frames = infos["episode_frame_number"]
+            self._no_ops = frames.copy() if self._no_ops is None else np.where(begun, frames, self._no_ops)
+
+    def _trace(self, index: int, length: int, last_state: np.ndarray) -> Trace:
+        assert self.began is not None
+        return Trace(
+            seed=self.seed,
+            began=self._of_all(self.began),
+            number=self.part.first + index,
+            taken=self._taken,
+            column=index,
+            end=len(self._taken),
+            length=length,
+            last_state=last_state,
+            no_ops=None if self._no_ops is None else int(self._no_ops[index]),
+        )
 
     def _of_all(self, steps: int) -> int:
         """Agent steps of all the run's environments when those here have made so many."""
@@ -150,13 +212,19 @@ class Stream:
             return
         self._begin(state["began"])
         for actions in state["actions"].numpy():
-            self.states, *_ = self.envs.step(actions.astype(np.int64))
+            self.states, _, terminated, truncated, infos = self.envs.step(actions.astype(np.int64))
+            self._count_no_ops(infos, terminated | truncated)
             self._taken.append(actions.astype(np.int32))
         if not np.array_equal(self.states, state["states"].numpy()):
             log.warning(
                 "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
                 "continuation, but not bit for bit the uninterrupted one."
             )
+
+
+def _seeds(seed: int, step: int, num_envs: int) -> np.ndarray:
+    """The seeds of a run's first environments when all begin anew, after so many agent steps of all."""
+    return derived_seeds(episode_seed(seed, 0, step), num_envs)
 
 
 def frame_skip(envs: VectorEnv) -> int:

@@ -13,9 +13,11 @@ from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
 from ptan.ignite import EpisodeEvents
+from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard.summary import hparams
 
 from lib.experience import Episode
+from lib.pictures import Animation
 from lib.timing import Speed, TrainingEvents, clock_face, since_process_start
 
 if TYPE_CHECKING:
@@ -162,11 +164,18 @@ class Episodes:
 
 
 class EpisodeFile:
-    """episodes.csv, a row an episode, appended and flushed as they end."""
+    """episodes.csv, a row an episode, appended and flushed as they end.
 
-    def __init__(self, path: Path, episodes: Episodes):
+    Args:
+        path: of the file.
+        episodes: counts them.
+        video: tells the path of the newest one's video in the run folder; "" for none.
+    """
+
+    def __init__(self, path: Path, episodes: Episodes, video: Callable[[], str] = lambda: ""):
         self.path = path
         self.episodes = episodes
+        self.video = video
         if not path.exists() or not path.stat().st_size:
             self._append(CSV_COLUMNS)
 
@@ -174,8 +183,8 @@ class EpisodeFile:
         episode = self.episodes.last
         assert episode is not None
         seconds = self.episodes.seconds_at(episode.clock)
-        row = (self.episodes.count, episode.step, episode.length, f"{episode.total:g}", f"{seconds:.2f}", "")
-        self._append(row)
+        told = (f"{episode.total:g}", f"{seconds:.2f}", self.video())
+        self._append((self.episodes.count, episode.step, episode.length, *told))
 
     def _append(self, row: tuple) -> None:
         with self.path.open("a", newline="") as file:
@@ -252,6 +261,13 @@ class TensorBoard:
                 self.logger.writer.add_figure(f"pictures/{name}", draw(), steps())
 
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
+
+    def write_video(self, animation: Animation, step: int) -> None:
+        """Write videos/last by agent step."""
+        height, width = animation.size
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=animation.encoded())
+        summary = Summary(value=[Summary.Value(tag="videos/last", image=image)])
+        self.logger.writer.file_writer.add_summary(summary, step)
 
     def flush(self) -> None:
         """Bring to the disk what has been written so far."""

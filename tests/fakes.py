@@ -205,6 +205,39 @@ class Shown(Catch):
         return np.stack([grey, grey // 2, np.full_like(grey, 40)], axis=-1)
 
 
+class Coded(gym.Env):
+    """Its screen and its picture begin with the same four numbers: two that are drawn for the episode, the step, and
+    one that every draw and action so far has changed. Its episodes are 2 to 9 steps long, its rewards fractions."""
+
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 20}
+
+    def __init__(self, render_mode=None):
+        self.observation_space = spaces.Box(0, 255, (84, 84), np.uint8)
+        self.action_space = spaces.Discrete(2)
+        self.render_mode = render_mode
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.drawn = self.np_random.integers(256, size=2).tolist()
+        self.length = int(self.np_random.integers(2, 10))
+        self.t, self.mixed = 0, 0
+        return self._observation(), {}
+
+    def step(self, action):
+        self.t += 1
+        self.mixed = int(7 * self.mixed + 50 * action + self.np_random.integers(50)) % 256
+        end = self.t == self.length
+        return self._observation(), self.mixed / 3, end and bool(self.length % 2), end and not self.length % 2, {}
+
+    def render(self):
+        return np.stack([self._observation()[:12, :16]] * 3, axis=-1)
+
+    def _observation(self):
+        screen = np.zeros((84, 84), np.uint8)
+        screen[0, :4] = (*self.drawn, self.t, self.mixed)
+        return screen
+
+
 class Continuous(Catch):
     """Catch with an action space that DQN cannot choose from."""
 
@@ -259,11 +292,8 @@ class Shape(gym.Env):
         return (np.arange(5) != self.t % 5).astype(np.int8)
 
 
-class Forgetful(Catch):
+class Forgetful(Shown):
     """Catch that draws from the global generator: its seed does not bring it back."""
-
-    def __init__(self):
-        super().__init__(zoom=ZOOM)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -398,9 +428,12 @@ def echo(there, back):
         back.put(there.get())
 
 
-for environment in (Chain, Delayed, Shown, Continuous, Heat, Forgetful):
+for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
 gym.register("Catch-v0", Catch, kwargs={"zoom": ZOOM})
+for name, sticky in (("ShortPong", 0.0), ("StickyPong", 0.25)):  # of 100 steps
+    game = {"game": "pong", "full_action_space": False, "max_num_frames_per_episode": 400, "frameskip": 1}
+    gym.register(f"{name}-v0", "ale_py.env:AtariEnv", kwargs=game | {"repeat_action_probability": sticky})
 for how in ("raise", "hang", "die"):
     gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how, "zoom": ZOOM})
 SHAPES = {

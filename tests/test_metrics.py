@@ -14,8 +14,8 @@ from lib.telemetry import LAYOUT
 from running import CATCH, PROJECT, assignments, folder, run
 
 CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"), "--stop-after", 310)
-SMALL = ("--env-id", "fakes:Catch-v0", *assignments("envs=4", "rollout=16", "minibatch=32", "kl_final=0.001"))
-SMALL += (*assignments("stop_reward=9"), "--stop-after", 640)
+SMALL = ("--env-id", "fakes:Shown-v0", *assignments("envs=4", "rollout=16", "minibatch=32", "kl_final=0.001"))
+SMALL += (*assignments("stop_reward=9"), "--stop-after", 640, "--record-every", 30)
 RUNS = {  # together they write every tag
     "chapter09/01_baseline": (*CATCH, "--stop-after", 810, "--evaluate-every", 50),
     "chapter09/03_parallel": (*CATCH, "--replay-ratio", 8, "--stop-after", 1200),
@@ -51,6 +51,13 @@ def documented():
 def test_what_is_written_is_documented_and_what_is_documented_written(written):
     tags = {tag for _, accumulator in written.values() for tag in accumulator.Tags()["scalars"]}
     assert tags == set(documented())
+
+
+def test_pictures_are_documented_too(written):
+    [pictures] = re.findall(r"^Pictures: (?:.+\n)+", (PROJECT / "docs" / "metrics.md").read_text(), re.M)
+    tags = {tag for _, accumulator in written.values() for tag in accumulator.Tags()["images"]}
+    assert tags == {"videos/last"}  # the runs here are too short for the other
+    assert set(re.findall(r"`(\w+/\w+)`", pictures)) == tags | {"pictures/distributions"}
 
 
 def test_what_all_scripts_write_all_scripts_write(written):

@@ -1,5 +1,6 @@
 """Every script, shortened, as a person would run it: a process of its own, started from inside its folder."""
 
+import csv
 import json
 import os
 import re
@@ -10,8 +11,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import cv2
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib import checkpoint
 from running import (
@@ -115,10 +118,10 @@ def test_from_the_root_a_solved_run_says_so_and_exits_with_zero(tmp_path):
 
 
 @pytest.mark.parametrize("script", [BASELINE, PARALLEL, Path("distributed/01_ppo.py")], ids=str)
-def test_a_run_that_is_evaluated_is_bit_for_bit_the_one_that_is_not(tmp_path, script):
+def test_a_run_that_is_evaluated_and_recorded_is_bit_for_bit_the_one_that_is_not(tmp_path, script):
     own = assignments("envs=4", "rollout=16", "minibatch=32") if script.stem == "01_ppo" else CATCH[2:]
-    options = ("--env-id", "fakes:Catch-v0", *own, "--seed", 3, "--quiet", "--stop-after", 800)
-    for name, more in (("without", ()), ("with", ("--evaluate-every", 40))):
+    options = ("--env-id", "fakes:Coded-v0", *own, "--seed", 3, "--quiet", "--stop-after", 800)
+    for name, more in (("without", ()), ("with", ("--evaluate-every", 40, "--record-every", 30))):
         process = run(script, *options, *more, "--runs-dir", tmp_path / name)
         assert process.returncode == 0, process.stderr
     without, evaluated = (folder(tmp_path / name) for name in ("without", "with"))
@@ -128,9 +131,31 @@ def test_a_run_that_is_evaluated_is_bit_for_bit_the_one_that_is_not(tmp_path, sc
     steps, means = zip(*scalars["evaluation/mean"], strict=True)
     assert [step // 40 for step in steps] == sorted({step // 40 for step in steps})
     assert steps[-1] >= 800
-    assert all(-1.0 <= mean <= 1.0 for mean in means)
+    assert all(0.0 < mean < 500.0 for mean in means)
+    check_videos(evaluated, 30)
+    assert not (without / "videos").exists()
     scalars = {tag: values for tag, values in scalars.items() if not tag.startswith("evaluation/")}
     assert repr(scalars) == repr(scalars_of(without))  # there is a NaN among them
+
+
+def check_videos(run, every):
+    """A run's videos are those that its episodes.csv names, and show as much as it says; TensorBoard has them too."""
+    with (run / "episodes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) > 3 * every
+    recorded = [row for row in rows if row["video"]]
+    assert [int(row["episode"]) for row in recorded] == list(range(every, len(rows) + 1, every))
+    for row in recorded:
+        assert row["video"] == f"videos/episode-{row['episode']}-return-{row['return']}.webm"
+        video = cv2.VideoCapture(str(run / row["video"]))
+        assert video.get(cv2.CAP_PROP_FRAME_COUNT) == int(row["length"]) + 1
+        assert video.get(cv2.CAP_PROP_FPS) == 20
+    assert {f"videos/{path.name}" for path in (run / "videos").iterdir()} == {row["video"] for row in recorded}
+    accumulator = EventAccumulator(str(run), size_guidance={"images": 0})
+    accumulator.Reload()
+    shown = accumulator.Images("videos/last")
+    assert [image.step for image in shown] == [int(row["step"]) for row in recorded]
+    assert all(image.encoded_image_string.startswith(b"GIF89a") for image in shown)
 
 
 def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):

@@ -11,7 +11,6 @@ A video lies in the run's folder, as videos/play-<step of the checkpoint>-episod
 import numpy as np
 
 from lib import evaluation, options, pictures
-from lib.atari_wrappers import frame_skip
 from lib.greedy import Exploring
 from lib.trained import Trained
 
@@ -24,7 +23,7 @@ def main():
     args = parser.parse_args()
     trained = Trained(args.run, args.checkpoint, args.device)
     env = trained.make_env(render_mode="rgb_array")
-    per_second = env.metadata.get("render_fps", 30) / frame_skip(env)
+    per_second = pictures.per_second(env)
     player = evaluation.Player(env)
     policy = Exploring(trained.policy, trained.n_actions, args.epsilon, args.seed)
     names = pictures.action_names(env)

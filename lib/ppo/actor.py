@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,9 +14,10 @@ from gymnasium import spaces
 from lib import vector_env
 from lib.actors import Weights
 from lib.errors import UsageError, divisors
+from lib.experience import Episode
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Sampler
-from lib.stream import Part, frame_skip
+from lib.stream import Part, Trace, frame_skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +92,23 @@ class Acting:
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 
+class Ended(NamedTuple):
+    """An episode that ended in a segment.
+
+    Attributes:
+        step: of the segment, that ended it.
+        total, length: return, and agent steps.
+        env: which of the actor's environments it was played in.
+        no_ops: see experience.Again.
+    """
+
+    step: int
+    total: float
+    length: int
+    env: int
+    no_ops: int | None
+
+
 @dataclasses.dataclass
 class Segment:
     """What an actor has played, T steps of N environments.
@@ -98,7 +116,7 @@ class Segment:
     Attributes:
         version: of the weights that it was played with.
         arrays: Rollout's fields, (T, N, ...).
-        episodes: (step of the segment, return, length) of those that ended in it.
+        episodes: those that ended in it.
         steps_done: the actor's agent steps at its end; began: when its environments began anew, see Stream.
         states: (N, ...) what the environments showed at its end.
         seconds: that it took.
@@ -106,7 +124,7 @@ class Segment:
 
     version: int
     arrays: dict[str, np.ndarray]
-    episodes: list[tuple[int, float, int]]
+    episodes: list[Ended]
     steps_done: int
     began: int
     states: np.ndarray
@@ -155,7 +173,7 @@ class PPOActor:
         return Segment(
             version=self._version,
             arrays={field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)},
-            episodes=[((episode.step - before) // num_envs - 1, episode.total, episode.length) for episode in ended],
+            episodes=[_ended(episode, (episode.step - before) // num_envs - 1) for episode in ended],
             steps_done=self._sampler.steps_done,
             began=self._sampler.began,
             states=self._sampler.states.copy(),
@@ -168,3 +186,9 @@ class PPOActor:
             f"Actor {self.number}, with the environments {numbers.start} to {numbers.stop - 1} and the seed "
             f"{self._sampler.seed}, after {steps} steps of its own"
         )
+
+
+def _ended(episode: Episode, step: int) -> Ended:
+    trace = episode.again
+    assert isinstance(trace, Trace)
+    return Ended(step, episode.total, episode.length, trace.column, trace.no_ops)

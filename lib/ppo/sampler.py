@@ -233,6 +233,11 @@ def _laid_out(states: np.ndarray) -> torch.Tensor:
     return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
 
 
+def as_shown(state: np.ndarray) -> np.ndarray:
+    """A rollout's state as its environment gave it."""
+    return state.transpose(2, 0, 1) if state.ndim == 3 else state
+
+
 def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
     """All rollouts of a run but the first, which the model looks at to normalise the states, and forgets."""
     every = iter(sampler)

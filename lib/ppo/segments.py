@@ -19,9 +19,10 @@ import torch
 
 from lib import actors
 from lib.experience import Episode, pack_episodes, unpack_episodes
-from lib.ppo.actor import Acting, PPOActor, Segment
+from lib.ppo.actor import Acting, Ended, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
-from lib.ppo.sampler import Progress
+from lib.ppo.sampler import Progress, as_shown
+from lib.stream import Part, Trace
 from lib.timing import Stopwatch, since_process_start
 
 
@@ -42,7 +43,7 @@ class Segments:
         steps_done: agent steps of the segments so far, dropped ones included.
         progress: of the last episodes, as many as there are environments.
         clock: seconds that the learner has spent in "wait".
-        frame_skip: see Stream.
+        frame_skip, native: see Stream.
         on_step: called with the agent steps of the segments that came; None for nothing.
         dropped: how many segments were.
         stop_asked: tells whether the learner is to stop, see actors.Actors; the segments end then.
@@ -63,11 +64,12 @@ class Segments:
         self.dropped = 0
         self.stop_asked: Callable[[], bool] = lambda: False
         self.actors: actors.Actors | None = None
-        self._places: list[_Place] = [_Place() for _ in range(acting.actors)]
+        self._places = [_Place(acting.seed, acting.part(number)) for number in range(acting.actors)]
         self._episodes: list[Episode] = []
         self._lags: deque[int] = deque([0], maxlen=acting.actors)  # of the last segments
         self._played, self._busy = 0, 0.0
         self.frame_skip = acting.frame_skip
+        self.native = self.frame_skip > 1
         self._room = acting.part(0).num_envs * acting.rollout * (_bytes(acting.space) + 64) + 2**16
 
     def close(self) -> None:
@@ -139,14 +141,14 @@ class Segments:
 
     def _count(self, came: Sequence[tuple[int, Segment]]) -> None:
         each = self.acting.part(0).num_envs
-        ended = [episode for _, segment in came for episode in segment.episodes]
-        for step, total, length in sorted(ended, key=lambda episode: episode[0]):  # and by actor, as they came
-            at = self.steps_done + (step + 1) * each * len(came)
-            self._episodes.append(Episode(total, length, at, since_process_start()))
-            self.progress.add(total)
+        ended: list[tuple[Ended, Trace]] = []
         for index, segment in came:
-            self._places[index].goes_on(segment)
+            ended += zip(segment.episodes, self._places[index].goes_on(segment), strict=True)
             self._busy += segment.seconds
+        for episode, again in sorted(ended, key=lambda each: each[0].step):  # and by actor, as they came
+            at = self.steps_done + (episode.step + 1) * each * len(came)
+            self._episodes.append(Episode(episode.total, episode.length, at, since_process_start(), again))
+            self.progress.add(episode.total)
         steps = sum(len(segment) for _, segment in came)
         self._played += steps
         self.steps_done += steps
@@ -187,7 +189,9 @@ class Segments:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """To be called before the first segments are asked for."""
         self.steps_done = state["steps_done"]
-        self._places = [_Place(place) for place in state["places"]]
+        self._places = [
+            _Place(self.acting.seed, self.acting.part(number), place) for number, place in enumerate(state["places"])
+        ]
         self.progress.load_state_dict(state["progress"])
         self._episodes = unpack_episodes(state["episodes"])
 
@@ -195,15 +199,23 @@ class Segments:
 class _Place:
     """Where an actor stands: what Sampler.load_state_dict needs to bring another one there."""
 
-    def __init__(self, state: Mapping[str, Any] | None = None):
+    def __init__(self, seed: int, part: Part, state: Mapping[str, Any] | None = None):
+        self._seed = seed
+        self._part = part
         self._state = None if state is None else dict(state)
         self.seconds: float = 0.0 if state is None else state["seconds"]  # that the actions took
         self._taken = [] if state is None else [state["actions"].numpy()]
 
-    def goes_on(self, segment: Segment) -> None:
-        """Go on by a segment."""
+    def goes_on(self, segment: Segment) -> list[Trace]:
+        """Go on by a segment.
+
+        Returns:
+            How each of the episodes that ended in it is played again.
+        """
         actions = segment.arrays["actions"].astype(np.int32)
         begun = (segment.began - (segment.steps_done - actions.size)) // actions.shape[1]
+        before = [*self._taken, actions[:begun]] if begun > 0 else []
+        began_before = 0 if self._state is None else self._state["began"]
         if begun > 0 or self._state is None:  # all environments began anew within it
             self._taken, self.seconds = [], 0.0
         self._taken.append(actions[max(0, begun) :])
@@ -216,6 +228,26 @@ class _Place:
             "episodes": [],
             "progress": {"recent": [], "first_mean": None},
         }
+        return [
+            self._trace(segment, ended, before, began_before)
+            if ended.step < begun
+            else self._trace(segment, ended, self._taken, segment.began)
+            for ended in segment.episodes
+        ]
+
+    def _trace(self, segment: Segment, ended: Ended, taken: list[np.ndarray], began: int) -> Trace:
+        num_envs = self._part.num_envs
+        return Trace(
+            seed=self._seed,
+            began=began // num_envs * self._part.of,
+            number=self._part.first + ended.env,
+            taken=taken,
+            column=ended.env,
+            end=(segment.steps_done - len(segment) - began) // num_envs + ended.step + 1,
+            length=ended.length,
+            last_state=as_shown(segment.arrays["states"][ended.step, ended.env]).copy(),
+            no_ops=ended.no_ops,
+        )
 
     def state(self) -> dict[str, Any] | None:
         """None at the beginning."""

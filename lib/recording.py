@@ -1,0 +1,245 @@
+"""Videos of training's episodes: each is played again, after it has ended, in an environment that can be looked at.
+
+So recording never touches what trains: native environments draw no colours, and others may be in another process or on
+another machine.
+"""
+
+import logging
+import math
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from ignite.engine import Engine
+
+from lib import pictures, vector_env
+from lib.atari_wrappers import frame_skip
+from lib.checkpoint import undisturbed
+from lib.errors import UsageError
+from lib.evaluation import Apart
+from lib.experience import Again, Episode
+from lib.telemetry import Episodes
+
+log = logging.getLogger(__name__)
+
+Show = Callable[[np.ndarray], Any]
+FOLDER = "videos"
+
+
+class Played(NamedTuple):
+    """What came of playing an episode again.
+
+    Attributes:
+        total, length: its return and length.
+        same: whether it was the same episode: return, length, and the state in which the last action was taken.
+    """
+
+    total: float
+    length: int
+    same: bool
+
+
+class Replayer:
+    """An environment that can be looked at, in which finished episodes are played again.
+
+    Args:
+        env_id: gymnasium id.
+
+    Attributes:
+        env: the environment; per_second: how many pictures of it are a second of the game.
+        sticky: how probable it is that an Atari game takes the action before again; 0.0 for what is no Atari game.
+
+    Raises:
+        UsageError: it cannot be looked at, or no video can be written here.
+    """
+
+    def __init__(self, env_id: str):
+        try:
+            self.env = vector_env.single_env(env_id, render_mode="rgb_array")
+            self._try_out()
+        except (UsageError, gym.error.DependencyNotInstalled) as error:
+            raise UsageError(
+                f"--record-every cannot record {env_id}: {error}. Run it without --record-every"
+            ) from error
+        self.per_second = pictures.per_second(self.env)
+        emulator: Any = self.env.unwrapped
+        atari = frame_skip(self.env) > 1
+        self.sticky: float = emulator.ale.getFloat("repeat_action_probability") if atari else 0.0
+
+    def _try_out(self) -> None:
+        with undisturbed(), tempfile.TemporaryDirectory() as folder:
+            self.env.reset(seed=0)
+            picture: Any = self.env.render()
+            if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
+                raise UsageError(f"its render() has to give a picture, (height, width, 3) uint8, not {type(picture)}")
+            video = pictures.Video(Path(folder) / "video.webm", 1.0)
+            video.show(picture)
+            video.close()
+
+    def play(
+        self, episode: Episode, again: Again, show: Sequence[Show], stopped: Callable[[], bool] = lambda: False
+    ) -> Played | None:
+        """Play an episode.
+
+        Args:
+            episode: as it was in training.
+            again: what it is played again from.
+            show: each called with every picture (height, width, 3) of it, as the environment draws it, the first and
+                the last one included.
+            stopped: asked before every step whether it is to be left.
+
+        Returns:
+            None if it was left.
+        """
+        state, ended = self._begin(again), True
+        for action in again.actions[: again.begins]:
+            if stopped():
+                return None
+            state, _, terminated, truncated, _ = self.env.step(action)
+            ended = terminated or truncated
+            if ended:
+                state, _ = self.env.reset()
+        begun, total, length, last_state = ended, 0.0, 0, state
+        self._show(show)
+        for action in again.actions[again.begins :]:
+            if stopped():
+                return None
+            last_state = state
+            state, reward, terminated, truncated, info = self.env.step(action)
+            self._show(show)
+            total, length = total + float(reward), length + 1
+            ended = terminated or truncated
+            if ended:
+                # Below the reward clipping, RecordEpisodeStatistics has kept the return as the game counts it.
+                total = float(info["episode"]["r"]) if "episode" in info else total
+                break
+        same = begun and ended and length == episode.length and _equal(total, episode.total)
+        return Played(total, length, same and np.array_equal(np.asarray(last_state), np.asarray(again.last_state)))
+
+    def _begin(self, again: Again) -> Any:
+        if again.no_ops is None:
+            return self.env.reset(seed=again.seed)[0]
+        emulator: Any = self.env.unwrapped
+        limit = emulator.spec.kwargs["max_num_frames_per_episode"]
+        # A native game does not count the no-ops among an episode's frames. The ROM's loading makes the bound count.
+        emulator.ale.setInt("max_num_frames_per_episode", limit + again.no_ops)
+        emulator.load_game()
+        emulator.np_random = _Drawing(again.no_ops)
+        return self.env.reset()[0]
+
+    def _show(self, show: Sequence[Show]) -> None:
+        picture: Any = self.env.render()
+        for each in show:
+            each(picture)
+
+
+class _Drawing:
+    """In place of the generator from which AtariPreprocessing draws the number of no-ops: draws this one."""
+
+    def __init__(self, number: int):
+        self._number = number
+
+    def integers(self, low: int, high: int) -> int:
+        return self._number
+
+
+class Recorder:
+    """Writes a video of every so many-th episode when it has ended.
+
+    Args:
+        replayer: in which it is played again.
+        run: the run folder; videos are in its folder FOLDER.
+        every: which episodes: those whose number can be divided by this.
+        episodes: counts them.
+        native: whether the run plays ale_py's native environments.
+        apart: a context for what is no training; see timing.Speed.apart.
+        stopped: tells whether the run was told to end at once; the video under way is left out then.
+
+    Attributes:
+        video: of the newest episode, its path in the run folder; "" where there is none.
+        on_video: called with the animation of each new video and with its episode; see pictures.Animation.
+    """
+
+    def __init__(
+        self,
+        replayer: Replayer,
+        run: Path,
+        every: int,
+        episodes: Episodes,
+        native: bool,
+        apart: Apart,
+        stopped: Callable[[], bool],
+    ):
+        self.replayer = replayer
+        self.run = run
+        self.every = every
+        self.episodes = episodes
+        self.apart = apart
+        self.stopped = stopped
+        self.video = ""
+        self.on_video: Callable[[pictures.Animation, Episode], Any] = lambda animation, episode: None
+        self._repeatable = not (native and replayer.sticky > 0.0)
+        self._warned = False
+        for leftover in (run / FOLDER).glob("episode-*.part.webm"):  # of a process that was killed
+            leftover.unlink()
+        if not self._repeatable:
+            log.warning(
+                "No videos: this game repeats actions by chance (repeat_action_probability %g), and native "
+                "environments do not tell when, so that its episodes cannot be played again. Take a game without, "
+                "such as PongNoFrameskip-v4, or one of the scripts 00 to 04 of chapter 9.",
+                replayer.sticky,
+            )
+
+    def __call__(self, engine: Engine) -> None:
+        """To be called when an episode has been counted."""
+        self.video = ""
+        episode = self.episodes.last
+        assert episode is not None
+        if self._repeatable and self.episodes.count % self.every == 0:
+            with self.apart(), undisturbed():
+                self._record(self.episodes.count, episode)
+
+    def _record(self, number: int, episode: Episode) -> None:
+        if episode.again is None:
+            log.info("No video of episode %d: it had ended before the run was resumed.", number)
+            return
+        again = episode.again()
+        stem = f"episode-{number}"
+        video = pictures.Video(self.run / FOLDER / f"{stem}.part.webm", self.replayer.per_second)
+        animation = pictures.Animation(self.replayer.per_second, episode.length + 1)
+        played = None
+        try:
+            played = self.replayer.play(episode, again, (video.show, animation.show), self.stopped)
+        finally:
+            video.close()
+            if played is None or not played.same:
+                video.path.unlink(missing_ok=True)
+        if played is None:
+            log.info("No video of episode %d: the run was told to stop.", number)
+        elif not played.same:
+            self._warn(number, episode, played)
+        else:
+            for other in video.path.parent.glob(f"{stem}-return-*.webm"):  # of a stretch that was lost and played anew
+                other.unlink()
+            path = video.path.rename(video.path.with_name(f"{stem}-return-{episode.total:g}.webm"))
+            self.video = f"{FOLDER}/{path.name}"
+            self.on_video(animation, episode)
+
+    def _warn(self, number: int, episode: Episode, played: Played) -> None:
+        if not self._warned:
+            log.warning(
+                "No video of episode %d: its seed and actions gave a return of %g in %d steps in training, and %g in "
+                "%d when they were played again%s. The environment does not repeat itself; episodes of which this "
+                "is so have no videos, and it is not said again.",
+                *(number, episode.total, episode.length, played.total, played.length),
+                ", but other states" if (played.total, played.length) == (episode.total, episode.length) else "",
+            )
+        self._warned = True
+
+
+def _equal(total: float, other: float) -> bool:
+    """Whether two returns are the same; the rewards of environments that step together are rounded to float32."""
+    return math.isclose(total, other, rel_tol=1e-5, abs_tol=1e-5)
