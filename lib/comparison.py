@@ -1,7 +1,6 @@
 """Runs beside each other: in what they differ, how far they came, and which are one thing with several seeds."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -90,10 +89,10 @@ def text(value: object) -> str:
 
 def groups(paths: Sequence[Path]) -> list[Group]:
     """The runs, those together that differ in nothing but the seed, in the order in which they are given."""
-    together: dict[str, list[Path]] = {}
+    together: dict[frozenset, list[Path]] = {}
     for path in paths:
-        key = {name: value for name, value in settings(path).items() if name != "seed"}
-        together.setdefault(json.dumps(key, sort_keys=True, default=str), []).append(path)
+        row = settings(path)
+        together.setdefault(frozenset((name, _setting(row, name)) for name in row if name != "seed"), []).append(path)
     firsts = [settings(members[0]) for members in together.values()]
     names = [name for name in differing([members[0] for members in together.values()]) if name != "seed"]
     needed: list[str] = []
@@ -103,6 +102,23 @@ def groups(paths: Sequence[Path]) -> list[Group]:
     return [
         Group(_label(first, needed), tuple(members)) for first, members in zip(firsts, together.values(), strict=True)
     ]
+
+
+def summary(group: Group) -> str:
+    """How far a group came, in a line: the mean return at the end and the minutes to the bound, of several runs their
+    means and the lowest to the highest."""
+    found = outcomes(group.runs)
+    solved = found["solved"].dropna()
+    told = f"mean return {_spread(found['mean'])}"
+    if solved.empty:
+        return told
+    how_many = f" in {len(solved)} of {len(found)} runs" if len(solved) < len(found) else ""
+    return f"{told}, solved{how_many} in {_spread(solved)} minutes"
+
+
+def _spread(values: pd.Series) -> str:
+    mean = text(float(values.mean()))
+    return mean if len(values) == 1 else f"{mean} ({text(float(values.min()))} to {text(float(values.max()))})"
 
 
 def _distinct(rows: list[dict[str, object]], names: list[str]) -> int:

@@ -27,7 +27,7 @@ def episodes(run: Path) -> pd.DataFrame:
     except (FileNotFoundError, pd.errors.EmptyDataError):
         frame = pd.DataFrame(columns=list(telemetry.CSV_COLUMNS))
     except (ValueError, UnicodeDecodeError) as error:  # what pandas raises at a file that is no table
-        raise UsageError(f"{path} cannot be read: {error}") from error
+        raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
     missing = set(NUMBERS) - set(frame)
     if missing:
         raise UsageError(
