@@ -115,7 +115,7 @@ def pictures(paths: Sequence[Path]) -> list[Picture]:
     bounds = [bound for path in paths if isinstance(bound := _hyperparameters(path).get("stop_reward"), int | float)]
     several = any(len(group.runs) > 1 for group in groups)
     how = f"Mean return of the last {WINDOW} training episodes"
-    how += ", of several seeds their mean and a band from the lowest to the highest" if several else ""
+    how += ", of several seeds their mean and a band from lowest to highest as far as all have come" if several else ""
     how += "; dots are single episodes" if len(groups) <= curves.DOTTED else ""
     how += "; dashed, the bound that means solved" if bounds else ""
     diamonds = "; diamonds are evaluations without exploring" if evaluations else ""
