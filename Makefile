@@ -7,6 +7,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BROWSER := $(VENV)/.browser
 
 .DEFAULT_GOAL := help
 .PHONY: help train tensorboard test lint lock ladder bench clean
@@ -33,8 +34,13 @@ train: $(READY)  ## solve Pong, with a TensorBoard page; options by ARGS="--seed
 tensorboard: $(READY)  ## show all runs at http://localhost:6006
 	$(BIN)/tensorboard --logdir runs --port $(PORT)
 
-test: lint  ## formatter, linter, type checker, tests
+test: lint $(BROWSER)  ## formatter, linter, type checker, tests
 	$(BIN)/python -m pytest $(ARGS)
+
+# 250 MB that nothing but a test of tools/report.py needs, which is skipped where they cannot be had.
+$(BROWSER): $(READY) requirements-browser.lock
+	$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock || echo "no browser for this system"
+	@touch $@
 
 lint: $(READY)  ## formatter, linter, type checker
 	$(BIN)/ruff format --check .
@@ -53,6 +59,8 @@ lock:  ## resolve the newest versions that setup.cfg allows into requirements.lo
 	.lock/bin/python -m pip install --quiet '.[dev]'
 	.lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|triton)' \
 	  | sed 's/^\(torch==[0-9.]*\)+.*/\1/' >requirements.lock
+	.lock/bin/python -m pip install --quiet '.[browser]'
+	.lock/bin/python -m pip freeze | grep -iE '^(pyside6|shiboken6)' >requirements-browser.lock
 	rm -rf .lock build *.egg-info
 
 clean:  ## remove .venv and all caches; runs/ stays

@@ -126,6 +126,16 @@ class Run:
         self._lock.release()
 
 
+def at_work(path: Path) -> bool:
+    """Whether a process works in a run's folder. One that was killed leaves its number behind, which may have become
+    that of a younger process since."""
+    number = path / "pid"
+    try:
+        return psutil.Process(int(number.read_text())).create_time() <= number.stat().st_mtime
+    except (OSError, ValueError, psutil.Error):
+        return False
+
+
 def find(name: str, runs_dir: Path) -> Path:
     """The folder of a run given by path, or by its name within runs_dir.
 
