@@ -255,7 +255,7 @@ def setup_ignite(
         board.attach_figures(engine, steps, figures)
     if args.evaluate_every and save is not None:
         env = vector_env.single_env(params.env_name)
-        evaluating = evaluation.evaluator(Greedy(save["net"], args.device), env, args.seed)
+        evaluating = evaluation.evaluator(Greedy(save["net"], args.device), env, args.seed, stopper.interrupted)
         board.attach_evaluation(evaluating, evaluation.SPREAD, steps)
         evaluation.attach(engine, evaluating, args.evaluate_every, steps, speed.apart)
         engine.add_event_handler(Events.COMPLETED, env.close)

@@ -13,7 +13,7 @@ from ignite.handlers import ProgressBar
 
 from lib.checkpoint import undisturbed
 from lib.experience import hashed_seed
-from lib.telemetry import WINDOW
+from lib.telemetry import WINDOW, EvaluationEvents
 
 Policy = Callable[[np.ndarray], np.ndarray]
 Apart = Callable[[], AbstractContextManager]
@@ -35,8 +35,13 @@ class Player:
         self.env = env if _counting(env) else self._counting
 
     def play(
-        self, policy: Policy, seed: int, number: int, watch: Callable[[np.ndarray], Any] | None = None
-    ) -> tuple[float, int]:
+        self,
+        policy: Policy,
+        seed: int,
+        number: int,
+        watch: Callable[[np.ndarray], Any] | None = None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> tuple[float, int] | None:
         """An episode.
 
         Args:
@@ -44,15 +49,18 @@ class Player:
             seed: what the episodes' own seeds are derived from.
             number: of the episode among them.
             watch: called with every state (1, ...) as soon as the environment shows it, the last one included.
+            stopped: asked before every step whether the episode is to be left.
 
         Returns:
-            Its return and length.
+            Its return and length; None if it was left.
         """
         state, _ = self.env.reset(seed=hashed_seed(APART, seed, number))
         for _ in range(LONGEST):
             states = np.asarray(state)[None]
             if watch is not None:
                 watch(states)
+            if stopped():
+                return None
             state, _, terminated, truncated, _ = self.env.step(int(policy(states)[0]))
             if terminated or truncated:
                 break
@@ -61,18 +69,28 @@ class Player:
         return float(self._counting.episode_returns), int(self._counting.episode_lengths)
 
 
-def evaluator(policy: Policy, env: gym.Env, seed: int = 0) -> Engine:
+def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[], bool] = lambda: False) -> Engine:
     """An engine that plays a whole episode an iteration, each from a seed of its own: `run(range(episodes))`.
 
     Args:
         policy, env, seed: see Player.
+        stopped: asked before every step whether the evaluation is to be left.
 
     Returns:
-        It. Once completed its metrics are those that `evaluate` returns.
+        It. On EvaluationEvents.EVALUATED its metrics are those that `evaluate` returns; one that is left has none.
     """
     player = Player(env)
     played: list[tuple[float, int]] = []
-    engine = Engine(lambda engine, number: played.append(player.play(policy, seed, number)))
+
+    def play(engine: Engine, number: int) -> None:
+        episode = player.play(policy, seed, number, stopped=stopped)
+        if episode is None:
+            engine.terminate()
+        else:
+            played.append(episode)
+
+    engine = Engine(play)
+    engine.register_events(*EvaluationEvents, event_to_attr={EvaluationEvents.EVALUATED: "evaluated"})
 
     @engine.on(Events.STARTED)
     def started(engine: Engine) -> None:
@@ -80,10 +98,13 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0) -> Engine:
 
     @engine.on(Events.COMPLETED)
     def completed(engine: Engine) -> None:
+        if len(played) < (engine.state.epoch_length or 0):
+            return
         returns, lengths = map(list, zip(*played, strict=True))
         spread = {name: float(getattr(np, name)(returns)) for name in SPREAD}
         counts = {"episodes": len(played), "distinct": len(set(played))}
         engine.state.metrics |= spread | counts | {"returns": returns, "lengths": lengths}
+        engine.fire_event(EvaluationEvents.EVALUATED)
 
     return engine
 

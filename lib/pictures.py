@@ -22,6 +22,7 @@ PAUSE = (20, 100)  # milliseconds between two of them: what browsers can do, and
 SIDE = 210  # pixels of its longer side at most; an Atari screen's
 LARGEST = 2**20  # bytes
 SMALLEST = 320  # pixels that a picture is enlarged to at least
+CONSOLE = 60  # frames a second
 LINE, MOST = 16, 20  # pixels that a score needs to be read; how many are shown at most
 
 
@@ -192,7 +193,8 @@ def _reduced(picture: np.ndarray) -> np.ndarray:
 
 def per_second(env: gym.Env) -> float:
     """How many pictures, one an agent step, are a second of the game."""
-    return env.metadata.get("render_fps", 30) / frame_skip(env)
+    atari = frame_skip(env) > 1  # whose metadata say 30 frames a second, which is half of what the console made
+    return CONSOLE / frame_skip(env) if atari else env.metadata.get("render_fps", 30)
 
 
 def action_names(env: gym.Env) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ignite.engine import Engine, Events
+from ignite.engine import Engine, EventEnum, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
 from ptan.ignite import EpisodeEvents
@@ -43,6 +43,12 @@ LAYOUT = {  # of TensorBoard's page of custom scalars
     },
 }
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
+
+
+class EvaluationEvents(EventEnum):
+    """Of an evaluator: EVALUATED when all its episodes have been played."""
+
+    EVALUATED = "evaluated"
 
 
 def register_events(engine: Engine) -> None:
@@ -247,9 +253,9 @@ class TensorBoard:
             self.logger.writer.file_writer.add_summary(summary)
 
     def attach_evaluation(self, evaluating: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
-        """Write these of an evaluation's metrics as evaluation/* by agent step whenever it is completed."""
+        """Write these of an evaluation's metrics as evaluation/* by agent step whenever all of it was played."""
         scalars = OutputHandler("evaluation", metric_names=list(names), global_step_transform=lambda *_: steps())
-        self.logger.attach(evaluating, scalars, Events.COMPLETED)
+        self.logger.attach(evaluating, scalars, EvaluationEvents.EVALUATED)
 
     def attach_figures(
         self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, "Callable[[], Figure]"]

@@ -201,7 +201,7 @@ class Shown(Catch):
         self.render_mode = render_mode
 
     def render(self):
-        grey = self._observation().repeat(2, axis=0).repeat(2, axis=1)
+        grey = self._observation()[::ZOOM, ::ZOOM].repeat(20, axis=0).repeat(20, axis=1)
         return np.stack([grey, grey // 2, np.full_like(grey, 40)], axis=-1)
 
 

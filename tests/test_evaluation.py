@@ -86,6 +86,25 @@ def test_an_evaluator_can_be_run_again():
     assert (first["min"], first["max"]) == (min(first["returns"]), max(first["returns"]))
 
 
+def test_an_evaluation_that_is_left_tells_nothing_and_another_one_can_follow():
+    asked = [0]
+
+    def stopped():
+        asked[0] += 1
+        return asked[0] == 8
+
+    told = []
+    evaluating = evaluation.evaluator(always(0), Told(), seed=1, stopped=stopped)
+    evaluating.add_event_handler(
+        evaluation.EvaluationEvents.EVALUATED, lambda engine: told.append(engine.state.metrics)
+    )
+    evaluating.run(range(5))
+    assert asked == [8]
+    assert not told
+    evaluating.run(range(5))
+    assert told[0]["episodes"] == 5
+
+
 def test_between_the_steps_of_training_it_draws_nothing_and_takes_no_time():
     steps, evaluated, aside = [0], [], []
 
