@@ -3,16 +3,19 @@
 step, and Blocks, beside a player who picks any legal action.
 
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
-    ./own_environment.py snake blocks --seeds 1
+    ./own_environment.py random snake --seeds 1
     ./own_environment.py --go-on            # after an interruption
     ./own_environment.py tables             # the table and the picture of docs/your-environment.md
 """
 
 import argparse
 import itertools
+import json
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import matplotlib
@@ -30,6 +33,8 @@ RUNG = "distributed/01_ppo"
 BIN = 10_000  # agent steps between two points of a curve
 LAST = 50_000  # agent steps at the end that the tables judge by
 RANDOM_EPISODES = 3000
+GREEDY_EPISODES = 100
+COLUMNS = ("seed", "step", "episodes", "mean_return", "mean_steps", "greedy_return")
 
 
 class Game(NamedTuple):
@@ -54,12 +59,12 @@ class Game(NamedTuple):
 GAMES = {
     "snake": Game("examples.snake", "Snake-v0", 300_000, goal=7.0),  # a snake of 3 + 7 cells
     "penalty": Game("examples.snake", "SnakeStepPenalty-v0", 300_000, penalty=0.1),
-    "blocks": Game("examples.blocks", "Blocks-v0", 800_000, ("gamma=0.99",)),
+    "blocks": Game("examples.blocks", "Blocks-v0", 1_000_000, ("gamma=0.99",)),
 }
 
 
-def measure(turn: tuple[str, int]) -> list[dict[str, float]]:
-    """The episodes of a run that end in each BIN of its steps."""
+def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
+    """The episodes of a run that end in each BIN of its steps, and at its end, greedy ones of its last checkpoint."""
     name, seed = turn
     game = GAMES[name]
     settings = itertools.chain(*(("--set", assignment) for assignment in game.settings))
@@ -67,17 +72,25 @@ def measure(turn: tuple[str, int]) -> list[dict[str, float]]:
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
     with lab.finished_run(RUNG, *options, "--stop-after", str(game.steps), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
+        evaluate = [str(lab.PROJECT / "tools/evaluate.py"), str(run), "--checkpoint", "last", "--quiet"]
+        options = ["--episodes", str(GREEDY_EPISODES), "--seed", str(seed)]
+        subprocess.run([sys.executable, *evaluate, *options], check=True, env=os.environ | environment)
+        greedy = json.loads((run / "evaluation.json").read_text())
+    greedy_return = greedy["mean"] + game.penalty * sum(greedy["lengths"]) / GREEDY_EPISODES
     frame["return"] += game.penalty * frame["length"]
     by_bin = frame.groupby(((frame["step"] - 1) // BIN + 1) * BIN)
-    return [
+    rows = [
         {
             "step": int(step),
             "episodes": len(own),
             "mean_return": round(own["return"].mean(), 4),
             "mean_steps": round(own["length"].mean(), 2),
+            "greedy_return": "",
         }
         for step, own in by_bin
     ]
+    rows[-1]["greedy_return"] = round(greedy_return, 4)
+    return rows
 
 
 def random_play() -> None:
@@ -113,13 +126,15 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
                 len(means),
                 f"{random.mean_return[name]:.2f}",
                 lab.spread(means),
+                lab.spread(curve.groupby("seed").greedy_return.last()),
                 "-" if goal is None else f"{goal:.1f}",
                 "-" if goal is None else f"{len(reached)} of {len(means)}, {lab.spread(reached / 1000, 0)}",
                 f"{random.mean_steps[name]:.0f}",
                 lab.spread(last_means(frame, name, "mean_steps"), 0),
             )
         )
-    header = ("environment", "seeds", "random legal player", f"return in the last {LAST:,} steps", "goal")
+    returns = (f"return in the last {LAST:,} steps", f"greedy, {GREEDY_EPISODES} episodes")
+    header = ("environment", "seeds", "random legal player", *returns, "goal")
     return lab.table((*header, "reached, after thousand steps", "its steps an episode", "steps an episode"), rows)
 
 
@@ -156,32 +171,36 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
 
 def tables() -> None:
     """Put the table and the picture into the document."""
-    frame, stamped = lab.read("own-environment")
+    read = {name: lab.read(f"own-environment-{name}") for name in GAMES}
+    frame = pd.concat([own.assign(game=name) for name, (own, _) in read.items()])
     random = lab.read("own-environment-random")[0].set_index("game")
-    lab.put(DOCUMENT, "own-environment", f"{table(frame, random)}\n\nMinimum / median / maximum. {lab.where(stamped)}")
+    where = lab.where(read["blocks"][1])
+    lab.put(DOCUMENT, "own-environment", f"{table(frame, random)}\n\nMinimum / median / maximum of the seeds. {where}")
     draw(frame, random)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lab.experiments(parser, *GAMES, "tables")
+    lab.experiments(parser, "random", *GAMES, "tables")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time, a thread each")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     args = parser.parse_args()
     games = [name for name in GAMES if not args.what or name in args.what]
-    if games:
+    if "random" in args.what or not args.what:
         random_play()
-        settings = {name: list(game) for name, game in GAMES.items()}
-        columns = ("game", "seed", "step", "episodes", "mean_return", "mean_steps")
-        results = lab.Results("own-environment", columns, lab.stamp(threads=1, **settings), args.go_on)
-        turns = list(itertools.product(games, range(1, args.seeds + 1)))
-        missing = [turn for turn in turns if not results.has(game=turn[0], seed=turn[1])]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            for (name, seed), bins in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
-                for row in bins:
-                    results.add(game=name, seed=seed, **row)
-    tables()
+    results = {
+        name: lab.Results(f"own-environment-{name}", COLUMNS, lab.stamp(threads=1, **GAMES[name]._asdict()), args.go_on)
+        for name in games
+    }
+    turns = itertools.product(games, range(1, args.seeds + 1))
+    missing = [(name, seed) for name, seed in turns if not results[name].has(seed=seed)]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for (name, seed), bins in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
+            for row in bins:
+                results[name].add(seed=seed, **row)
+    if "tables" in args.what or not args.what:
+        tables()
 
 
 if __name__ == "__main__":
