@@ -169,12 +169,16 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
     plt.close(figure)
 
 
+def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """All curves, and by game what a random legal player gets."""
+    frame = pd.concat([lab.read(f"own-environment-{name}")[0].assign(game=name) for name in GAMES])
+    return frame, lab.read("own-environment-random")[0].set_index("game")
+
+
 def tables() -> None:
     """Put the table and the picture into the document."""
-    read = {name: lab.read(f"own-environment-{name}") for name in GAMES}
-    frame = pd.concat([own.assign(game=name) for name, (own, _) in read.items()])
-    random = lab.read("own-environment-random")[0].set_index("game")
-    where = lab.where(read["blocks"][1])
+    frame, random = measured()
+    where = lab.where(lab.read("own-environment-blocks")[1])
     lab.put(DOCUMENT, "own-environment", f"{table(frame, random)}\n\nMinimum / median / maximum of the seeds. {where}")
     draw(frame, random)
 

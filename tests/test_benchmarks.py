@@ -19,6 +19,7 @@ import curve
 import distributed
 import lab
 import ladder
+import own_environment
 import time_to_solve
 from lib import ppo
 
@@ -200,6 +201,25 @@ def test_the_page_about_actors_is_made_of_the_files():
     for name in distributed.TABLES:
         if (lab.RESULTS / f"{distributed.file_of(name)}.csv").exists():
             assert f"<!-- {name} -->\n{distributed.stamped_table(name)}\n<!-- /{name} -->" in text
+
+
+def test_the_page_about_environments_of_ones_own_is_made_of_the_files():
+    text = (lab.PROJECT / own_environment.DOCUMENT).read_text()
+    frame, random = own_environment.measured()
+    assert own_environment.table(frame, random) in text
+
+
+def test_a_game_is_judged_by_its_last_episodes_and_blocks_by_a_random_player(monkeypatch):
+    steps = own_environment.GAMES["blocks"].steps
+    rows = [("blocks", 1, steps - own_environment.LAST, 10, 99.0, 5.0), ("blocks", 1, steps - 10, 30, 12.0, 5.0)]
+    rows += [("blocks", 1, steps, 10, 16.0, 9.0), ("blocks", 2, steps, 10, 20.0, 7.0)]
+    columns = ("game", "seed", "step", "episodes", "mean_return", "mean_steps")
+    frame = pd.DataFrame([(*row, 21.0) for row in rows], columns=[*columns, "greedy_return"])
+    assert own_environment.last_means(frame, "blocks", "mean_return").to_dict() == {1: 13.0, 2: 20.0}
+    random = pd.DataFrame({"mean_return": [1.5], "mean_steps": [16.0]}, index=["blocks"])
+    assert own_environment.goal_of("blocks", random) == 15.0
+    [row] = own_environment.table(frame, random).splitlines()[2:]
+    assert "| 13.0 / 16.5 / 20.0 | 21.0 / 21.0 / 21.0 | 15.0 | 2 of 2," in row
 
 
 def test_the_plan_is_bound_by_actors_then_by_the_learner():
