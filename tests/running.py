@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from forked import Server
 from lib import checkpoint
 
 PROJECT = Path(__file__).parents[1]
@@ -19,6 +20,9 @@ ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
+
+
+FORKED = Server()
 
 
 def assignments(*fields):
@@ -42,6 +46,16 @@ def start(script, *options, env=ENVIRONMENT, **kwargs):
 
 
 def run(script, *options, env=ENVIRONMENT):
+    """Run a script to its end; forked, unless it starts processes of its own."""
+    options = list(map(str, options))
+    if script.stem not in ("03_parallel", "02_ppo_actors") and "--parallel" not in options:
+        code, stdout, stderr = FORKED.run(f"./{script.name}", options, PROJECT / script.parent, env)
+        return subprocess.CompletedProcess(options, code, stdout, stderr)
+    return run_by_itself(script, *options, env=env)
+
+
+def run_by_itself(script, *options, env=ENVIRONMENT):
+    """Run a script to its end, as a process that imports all it needs."""
     process = start(script, *options, env=env)
     stdout, stderr = process.communicate(timeout=300)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
