@@ -39,8 +39,8 @@ test: lint $(BROWSER)  ## formatter, linter, type checker, tests
 
 # 250 MB that nothing but a test of tools/report.py needs, which is skipped where they cannot be had.
 $(BROWSER): $(READY) requirements-browser.lock
-	$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock || echo "no browser for this system"
-	@touch $@
+	@$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock && touch $@ \
+	  || echo "no browser could be installed: the test of tools/report.py's page is skipped"
 
 lint: $(READY)  ## formatter, linter, type checker
 	$(BIN)/ruff format --check .

@@ -42,7 +42,7 @@ class Game(NamedTuple):
 
     Attributes:
         module, env_id: as on the command line.
-        steps: agent steps of a run.
+        steps: agent steps of a run at most.
         settings: other hyperparameters than those of Pong.
         penalty: of each step, part of the reward; taken out again, so that returns compare.
         goal: mean return that counts as solved; None for none.
@@ -59,7 +59,7 @@ class Game(NamedTuple):
 GAMES = {
     "snake": Game("examples.snake", "Snake-v0", 300_000, goal=7.0),  # a snake of 3 + 7 cells
     "penalty": Game("examples.snake", "SnakeStepPenalty-v0", 300_000, penalty=0.1),
-    "blocks": Game("examples.blocks", "Blocks-v0", 1_000_000, ("gamma=0.99",)),
+    "blocks": Game("examples.blocks", "Blocks-v0", 1_500_000, ("gamma=0.99", "stop_reward=14")),
 }
 
 
@@ -104,7 +104,8 @@ def random_play() -> None:
 
 def last_means(frame: pd.DataFrame, name: str, value: str) -> pd.Series:
     """By seed, the mean of a value over the episodes that end in the LAST steps."""
-    own = frame[(frame.game == name) & (frame.step > GAMES[name].steps - LAST)]
+    own = frame[frame.game == name]
+    own = own[own.step > own.groupby("seed").step.transform("max") - LAST]
     return (own[value] * own.episodes).groupby(own.seed).sum() / own.episodes.groupby(own.seed).sum()
 
 
@@ -187,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.experiments(parser, "random", *GAMES, "tables")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="runs at a time, a thread each")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each (default: 2)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     args = parser.parse_args()
     games = [name for name in GAMES if not args.what or name in args.what]

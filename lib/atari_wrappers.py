@@ -7,11 +7,13 @@ does: up to 30 no-ops at the start, each action held for 4 frames, the maximum o
 The tweaked stack makes the same states, rewards and ends with less work; docs/chapter09.md has what each wrapper costs.
 """
 
+import functools
 import importlib
 import os
 import sys
 import traceback
 from collections import deque
+from pathlib import Path
 from typing import Any, SupportsFloat
 
 import ale_py
@@ -32,6 +34,7 @@ from gymnasium.wrappers import (
 from lib import masks, observations
 from lib.errors import UsageError
 
+PROJECT = Path(__file__).parents[1]
 FRAME_SKIP = 4
 NOOP_MAX = 30
 SCREEN = 84
@@ -231,11 +234,11 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False) -> gym.Env:
             "finitely many actions, so it has to be Discrete(n). gymnasium's TransformAction makes one of it: "
             "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
         )
-    if isinstance(env.unwrapped, ale_py.AtariEnv):
+    if is_atari(env):
         stack = DirectAtari(env) if tweaked and _only_checked(env) else _preprocessed(env)
         return AdjacentFrameStack(stack) if tweaked else FrameStack(stack)
     env = RecordEpisodeStatistics(_from_zero(env))
-    masked = masks.reports(env)
+    masked = _reports_masks(env_id)
     env = observations.prepared(env, env_id)
     image = env.observation_space.dtype == np.uint8
     if image:
@@ -247,9 +250,24 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False) -> gym.Env:
     return AdjacentFrameStack(env) if tweaked else FrameStack(env)
 
 
+@functools.cache
+def _reports_masks(env_id: str) -> bool:
+    """Asked of an environment of its own, as those that are played are to be reset when they begin."""
+    probe = plain_env(env_id)
+    try:
+        return masks.reports(probe)
+    finally:
+        probe.close()
+
+
+def is_atari(env: gym.Env) -> bool:
+    """Whether an environment, wrapped or not, is an Atari game."""
+    return isinstance(env.unwrapped, ale_py.AtariEnv)
+
+
 def frame_skip(env: gym.Env) -> int:
     """How many frames of the emulator an agent step lasts; 1 for what is no Atari game."""
-    return FRAME_SKIP if isinstance(env.unwrapped, ale_py.AtariEnv) else 1
+    return FRAME_SKIP if is_atari(env) else 1
 
 
 def plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
@@ -263,7 +281,7 @@ def plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     options: dict[str, Any] = {}
     try:
         env = gym.make(env_id)
-        if isinstance(env.unwrapped, ale_py.AtariEnv) and env.unwrapped._frameskip != 1:
+        if is_atari(env) and env.unwrapped._frameskip != 1:  # type: ignore[attr-defined]
             # AtariPreprocessing skips the frames itself, so that it can take the maximum of the last two.
             options["frameskip"] = 1
         if render_mode is not None:
@@ -273,24 +291,31 @@ def plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
                     f"{env_id} cannot be shown: its render_modes are {modes}, and {render_mode!r} is none of them"
                 )
             options["render_mode"] = render_mode
-        return gym.make(env_id, **options) if options else env
-    except (gym.error.Error, ImportError, TypeError, ValueError) as error:
+        if not options:
+            return env
+        env.close()
+        return gym.make(env_id, **options)
+    except (gym.error.Error, ImportError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
             "--env-module your_package imports your_package first"
         ) from error
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"cannot make the environment {env_id!r}: making it failed with {error!r}") from error
 
 
 def _import_module_of(env_id: str) -> None:
     """Import the module that an id names before its colon, as gym.make does, but tell what went wrong in it.
 
-    It may lie in the current folder, too.
+    It may lie in the current folder, too, or in the project, as the examples do.
     """
     module = env_id.rpartition(":")[0]
-    if module and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # players and actors get it from here
+    if not module:
+        return
+    # Before what is installed, as python -m has it, but behind the script's own folder. Players and actors get it here.
+    sys.path[1:1] = [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     try:
-        importlib.import_module(module or "gymnasium")
+        importlib.import_module(module)
     except Exception as error:  # it is another's code, and may fail in any way
         last = traceback.format_exception_only(error)[-1].strip()
         place = traceback.extract_tb(error.__traceback__)[-1]

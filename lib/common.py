@@ -235,6 +235,7 @@ def setup_ignite(
     warm_up = 0 if content is not None and "replay" in content else params.warm_up
     # Only now, when nothing can be refused any more, is a file of the run changed.
     files.load_state_dict(content["files"] if content is not None else {})
+    recording.cut_back(run.path, episodes.count)
     board = telemetry.TensorBoard(run.path)
     files.flush = board.flush
     late = {
@@ -268,7 +269,7 @@ def setup_ignite(
         recorder.on_video = lambda animation, episode: board.write_video(animation, episode.step)
         episode_file.video = lambda: recorder.video
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
-        engine.add_event_handler(Events.COMPLETED, replayer.env.close)
+        engine.add_event_handler(Events.COMPLETED, replayer.close)
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
     console.attach_start(engine, speed, warm_up)
     if not args.quiet:

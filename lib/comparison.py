@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from lib import recorded, runs, telemetry
+from lib.hyperparameters import Hyperparameters, PPOHyperparameters
 
 SAME = ("run_name", "milestone")  # hyperparameters that change no number of a run
 
@@ -28,7 +29,11 @@ class Group:
 def settings(run: Path) -> dict[str, object]:
     """The script, the seed, the script's own options and the hyperparameters of a run."""
     params = runs.read_params(run)
-    hyperparameters = {name: value for name, value in params["hyperparameters"].items() if name not in SAME}
+    kind = Hyperparameters if "replay_size" in params["hyperparameters"] else PPOHyperparameters
+    # An older run lacks what was added since then, and had it at its default.
+    defaults = {each.name: each.default for each in dataclasses.fields(kind) if each.default != dataclasses.MISSING}
+    known = defaults | params["hyperparameters"]
+    hyperparameters = {name: value for name, value in known.items() if name not in SAME}
     return {"script": params["script"], "seed": params["seed"], **params["knobs"], **hyperparameters}
 
 
@@ -44,7 +49,7 @@ def outcome(run: Path) -> dict[str, object]:
         "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else 0)),
         "episodes": len(episodes),
         "mean": returns.tail(telemetry.WINDOW).mean(),
-        "best": returns.rolling(telemetry.WINDOW).mean().max(),
+        "best": returns.rolling(telemetry.WINDOW, min_periods=telemetry.Episodes.MINIMUM).mean().max(),
         "minutes": result.get("seconds", episodes["seconds"].max()) / 60,
         "steps/s": result.get("this_process", {}).get("steps_per_second"),
         "solved": reached.get("seconds", math.nan) / 60,

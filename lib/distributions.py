@@ -5,11 +5,16 @@ import torch
 from matplotlib.figure import Figure
 
 from lib.dqn_extra import ExtendedDQN
+from lib.masks import INVALID
+
+MOST = 18  # actions of a picture, as many as an Atari game has
 
 
 @torch.no_grad()
 def draw(net: ExtendedDQN, states: np.ndarray) -> Figure:
     """A row a state: what it shows, and the distribution under each action, its mean as a line.
+
+    Of many actions those are drawn that are the best in any of the states; what is not allowed in a state is empty.
 
     Args:
         net: with a support; asked as in evaluation, without noise.
@@ -22,13 +27,17 @@ def draw(net: ExtendedDQN, states: np.ndarray) -> Figure:
     probs, means = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
     net.train(was_training)
     support = net.support.cpu().numpy()
-    figure = Figure(figsize=(2 * (1 + net.n_actions), 2 * len(states)), layout="constrained")
-    rows = figure.subplots(len(states), 1 + net.n_actions, squeeze=False)
-    for row, state, by_action, values in zip(rows, states, probs, means, strict=True):
+    actions = np.sort(np.argsort(-means.max(axis=0), kind="stable")[:MOST])
+    figure = Figure(figsize=(2 * (1 + len(actions)), 2 * len(states)), layout="constrained")
+    rows = figure.subplots(len(states), 1 + len(actions), squeeze=False)
+    seen = net.split(torch.from_numpy(states))[0].numpy()
+    for row, state, by_action, values in zip(rows, seen, probs, means, strict=True):
         row[0].imshow(np.atleast_2d(state[-1] if state.ndim == 3 else state), cmap="gray")
         row[0].axis("off")
-        for action, (axes, atoms) in enumerate(zip(row[1:], by_action, strict=True)):
-            axes.bar(support, atoms, width=support[1] - support[0])
-            axes.axvline(values[action], color="black", linewidth=0.8)
-            axes.set(title=f"action {action}: {values[action]:.2f}", ylim=(0.0, 1.0))
+        for action, axes in zip(actions, row[1:], strict=True):
+            axes.set(title=f"action {action}", ylim=(0.0, 1.0))
+            if values[action] != INVALID:
+                axes.bar(support, by_action[action], width=support[1] - support[0])
+                axes.axvline(values[action], color="black", linewidth=0.8)
+                axes.set(title=f"action {action}: {values[action]:.2f}")
     return figure

@@ -1,17 +1,19 @@
 """The best actions that a network knows, and what it thinks of them."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
 
-from lib import masks, ppo
+from lib import ppo
 
 
 class Greedy:
     """A network's policy without chance: not exploring, and with noisy layers at their means.
 
     Args:
-        net: from states to action values (batch, n_actions), or a ppo.Model.
+        net: DQN, ExtendedDQN or ppo.Model.
         device: where it is.
 
     Attributes:
@@ -42,8 +44,15 @@ class Greedy:
         return values
 
     def allowed(self, states: np.ndarray) -> np.ndarray:
-        """(batch, n_actions) bool, which actions can be taken in these states."""
-        return self.scores(states) > (0.0 if isinstance(self.net, ppo.Model) else masks.INVALID)
+        """Which actions can be taken in these states.
+
+        Returns:
+            (batch, n_actions) bool; (batch, 1), True, where all can be.
+        """
+        tensor = ppo.laid_out(states) if isinstance(self.net, ppo.Model) else torch.as_tensor(states)
+        split: Any = self.net.split
+        mask = split(tensor)[1]
+        return np.ones((len(states), 1), np.bool_) if mask is None else mask.numpy()
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
         """The best actions (batch,) int64."""
@@ -54,8 +63,8 @@ class Exploring:
     """A policy that takes any action now and then.
 
     Args:
-        policy: from states (batch, ...) to actions (batch,).
-        n_actions: how many there are; of those that are not allowed in a state none is taken.
+        policy: what is taken else; of what it does not allow, nothing is taken here either.
+        n_actions: how many actions there are.
         epsilon: how often.
         seed: of the chance in it.
     """
@@ -71,7 +80,7 @@ class Exploring:
         drawn = self._rng.integers(self.n_actions, size=len(states))
         exploring = self._rng.random(len(states)) < self.epsilon
         if exploring.any():
-            for row, allowed in enumerate(self.policy.allowed(states)):
-                if not allowed[drawn[row]]:
-                    drawn[row] = self._rng.choice(np.flatnonzero(allowed))
+            allowed = np.broadcast_to(self.policy.allowed(states), (len(states), self.n_actions))
+            for row in np.flatnonzero(~allowed[np.arange(len(states)), drawn]):
+                drawn[row] = self._rng.choice(np.flatnonzero(allowed[row]))
         return np.where(exploring, drawn, self.policy(states))

@@ -48,17 +48,25 @@ def with_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def reports(env: gym.Env) -> bool:
-    """Whether an environment tells which actions are allowed: by info["action_mask"], or by a method action_masks()."""
+    """Whether an environment tells which actions are allowed: by info["action_mask"], or by a method action_masks().
+
+    Args:
+        env: one to try; it may be reset.
+    """
     return env.has_wrapper_attr(METHOD) or KEY in env.reset(seed=0)[1]
 
 
 class ReportedMask(gym.Wrapper):
     """Puts the mask that an environment reports behind its observations.
 
-    A state in which nothing is allowed is the last of its episode; its mask allows everything, as no action follows.
+    The last state of an episode may allow nothing; then its mask allows everything, as no action follows.
 
     Args:
         env: of Discrete actions and observations that are a Box of one to three dimensions.
+
+    Raises:
+        UsageError: what is reported is no mask.
+        Fault: it is not there any more, or allows nothing in a state that goes on.
     """
 
     def __init__(self, env: gym.Env):
@@ -73,13 +81,14 @@ class ReportedMask(gym.Wrapper):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return with_mask(observation, self._mask(info)), info
+        return with_mask(observation, self._mask(info, False)), info
 
     def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        return with_mask(observation, self._mask(info)), reward, terminated, truncated, info
+        mask = self._mask(info, bool(terminated or truncated))
+        return with_mask(observation, mask), reward, terminated, truncated, info
 
-    def _mask(self, info: dict[str, Any]) -> np.ndarray:
+    def _mask(self, info: dict[str, Any], ended: bool) -> np.ndarray:
         if not self._asked and KEY not in info:
             raise Fault(f"{self.env} gave info[{KEY!r}] at a reset, but not now; it has to be there always")
         mask = np.asarray(self.env.get_wrapper_attr(METHOD)() if self._asked else info[KEY])
@@ -89,7 +98,11 @@ class ReportedMask(gym.Wrapper):
                 "one number an action, 0 where it is not allowed"
             )
         allowed = mask != 0
-        return allowed if allowed.any() else ~allowed
+        if allowed.any():
+            return allowed
+        if not ended:
+            raise Fault(f"{self.env} reports that no action is allowed, but its episode goes on; it has to end there")
+        return ~allowed
 
 
 class Split:

@@ -62,8 +62,8 @@ def _flattened(env: gym.Env, env_id: str) -> gym.Env:
         parts = env.observation_space.spaces
         kept = [name for name, space in parts.items() if _is_flat(space)]
         if len(kept) < len(parts):
-            left = ", ".join(name for name in parts if name not in kept)
-            _warn_once(f"{env_id}: {left} of the observations is left out, as no network here can read it.")
+            left = ", ".join(repr(name) for name in parts if name not in kept)
+            _warn_once(f"{env_id}: of the observations {left} is left out, as no network here can read it.")
         if len(kept) == 1:
             return _part(env, kept[0])
         env = FilterObservation(env, kept) if kept and len(kept) < len(parts) else env
@@ -86,7 +86,9 @@ def _part(env: gym.Env, name: str) -> gym.Env:
 
 
 def _is_flat(space: gym.Space) -> bool:
-    """Whether a space has a fixed number of numbers."""
+    """Whether a space has a fixed number of numbers. A text's are its letters, and no network here reads."""
+    if isinstance(space, spaces.Text):
+        return False
     try:
         return isinstance(spaces.flatten_space(space), spaces.Box)
     except NotImplementedError:
@@ -94,7 +96,7 @@ def _is_flat(space: gym.Space) -> bool:
 
 
 def _image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: bool) -> gym.Env:
-    if space.dtype != np.uint8:
+    if space.dtype != np.uint8 or space.high.max() < 255:
         low, high = float(space.low.min()), float(space.high.max())
         if not np.isfinite([low, high]).all() or low == high:
             raise UsageError(
@@ -115,19 +117,34 @@ def _image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: bool) ->
 
 
 def _as_floats(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
-    if space.dtype == np.float32:
-        return env
-    if space.dtype.kind == "f":
-        return _transformed(env, lambda numbers: numbers.astype(np.float32))
-    largest = int(max(abs(int(space.low.min())), abs(int(space.high.max()))))
+    whole = _whole(env, space)
+    largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
     told = largest < np.iinfo(np.int32).max  # else the bounds are the type's, and say nothing
-    divisor = np.float32(max(largest, 1) if told else 1)
-    if largest > 1:  # else they are truth values, or what was made of a whole number
+    divisors = np.where(whole & told & (largest > 1), largest, 1.0).astype(np.float32)
+    if whole.any() and (largest[whole] > 1).any():  # else they are truth values
         _warn_once(
-            f"{env_id}: observations are {space.dtype}; they are made float32 once"
-            + (f", divided by {divisor:g}, the largest that their space allows." if told else ", as they are.")
+            f"{env_id}: there are whole numbers in the observations; they are made float32 once"
+            + (f", divided by the largest that their space allows, {divisors.max():g}." if divisors.max() > 1 else ".")
         )
-    return _transformed(env, lambda numbers: np.asarray(numbers, np.float32) / divisor)
+    if space.dtype == np.float32 and divisors.max() == 1:
+        return env
+    return _transformed(env, lambda numbers: np.asarray(numbers, np.float32) / divisors)
+
+
+def _whole(env: gym.Env, space: spaces.Box) -> np.ndarray:
+    """Which of the numbers are whole ones that mean something as such, and not one 1 among zeros; of space's shape."""
+    while not isinstance(env, FlattenObservation):
+        if not isinstance(env, gym.Wrapper):
+            return np.full(space.shape, space.dtype.kind in "iu")
+        env = env.env
+    return np.concatenate(_of_leaves(env.env.observation_space))
+
+
+def _of_leaves(space: gym.Space) -> list[np.ndarray]:
+    parts = space.spaces.values() if isinstance(space, spaces.Dict) else getattr(space, "spaces", None)
+    if parts is not None:
+        return [flags for part in parts for flags in _of_leaves(part)]
+    return [np.full(spaces.flatdim(space), isinstance(space, spaces.Box) and space.dtype.kind in "iu")]
 
 
 def _transformed(env: gym.Env, function, low: float | None = None, high: float | None = None) -> gym.Env:

@@ -12,8 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from lib import masks
-from lib.atari_wrappers import frame_skip
+from lib.atari_wrappers import frame_skip, is_atari
 from lib.errors import UsageError
 
 CODEC = "VP80"  # in WebM: every browser plays it, and OpenCV brings its encoder along
@@ -193,8 +192,9 @@ def _reduced(picture: np.ndarray) -> np.ndarray:
 
 def per_second(env: gym.Env) -> float:
     """How many pictures, one an agent step, are a second of the game."""
-    atari = frame_skip(env) > 1  # whose metadata say 30 frames a second, which is half of what the console made
-    return CONSOLE / frame_skip(env) if atari else env.metadata.get("render_fps", 30)
+    if is_atari(env):  # whose metadata say 30 frames a second, which is half of what the console made
+        return CONSOLE / frame_skip(env)
+    return env.metadata.get("render_fps") or 30
 
 
 def action_names(env: gym.Env) -> list[str]:
@@ -205,7 +205,9 @@ def action_names(env: gym.Env) -> list[str]:
     return [str(action) for action in range(unwrapped.action_space.n)]
 
 
-def with_scores(picture: np.ndarray, names: list[str], scores: np.ndarray, meaning: str) -> np.ndarray:
+def with_scores(
+    picture: np.ndarray, names: list[str], scores: np.ndarray, meaning: str, allowed: np.ndarray
+) -> np.ndarray:
     """The picture, beside it a bar for each action, as long as what the agent thinks of it.
 
     Actions that are not allowed are left out; of more than there is room for, the best are shown, the best one first.
@@ -215,13 +217,14 @@ def with_scores(picture: np.ndarray, names: list[str], scores: np.ndarray, meani
         names: of the actions.
         scores: (n_actions,).
         meaning: "Q" or "probability", written above them.
+        allowed: (n_actions,) bool, or (1,) for all.
     """
     import cv2
 
     picture = enlarged(picture)
     height = picture.shape[0]
     panel = np.full((height, 220, 3), 24, np.uint8)
-    shown = np.flatnonzero(scores > masks.INVALID)
+    shown = np.flatnonzero(np.broadcast_to(allowed, scores.shape))
     room = min(MOST, (height - 30) // LINE)
     if len(shown) > room:
         shown = shown[np.argsort(-scores[shown], kind="stable")[:room]]

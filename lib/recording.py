@@ -6,6 +6,7 @@ another machine.
 
 import logging
 import math
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 from ignite.engine import Engine
 
 from lib import pictures, vector_env
-from lib.atari_wrappers import frame_skip
+from lib.atari_wrappers import is_atari
 from lib.checkpoint import undisturbed
 from lib.errors import UsageError
 from lib.evaluation import Apart
@@ -27,6 +28,7 @@ log = logging.getLogger(__name__)
 
 Show = Callable[[np.ndarray], Any]
 FOLDER = "videos"
+STANDING = 64  # environments that are kept where they stand at most
 
 
 class Played(NamedTuple):
@@ -57,8 +59,10 @@ class Replayer:
     """
 
     def __init__(self, env_id: str):
+        self._env_id = env_id
+        self._standing: dict[int, tuple[gym.Env, int, Any]] = {}  # by seed
         try:
-            self.env = vector_env.single_env(env_id, render_mode="rgb_array")
+            self.env = self._make()
             self._try_out()
         except (UsageError, gym.error.DependencyNotInstalled) as error:
             raise UsageError(
@@ -66,8 +70,10 @@ class Replayer:
             ) from error
         self.per_second = pictures.per_second(self.env)
         emulator: Any = self.env.unwrapped
-        atari = frame_skip(self.env) > 1
-        self.sticky: float = emulator.ale.getFloat("repeat_action_probability") if atari else 0.0
+        self.sticky: float = emulator.ale.getFloat("repeat_action_probability") if is_atari(self.env) else 0.0
+
+    def _make(self) -> gym.Env:
+        return vector_env.single_env(self._env_id, render_mode="rgb_array")
 
     def _try_out(self) -> None:
         with undisturbed(), tempfile.TemporaryDirectory() as folder:
@@ -94,22 +100,23 @@ class Replayer:
         Returns:
             None if it was left.
         """
-        state, ended = self._begin(again), True
-        for action in again.actions[: again.begins]:
+        env, at, state = self._stand(again)
+        ended = True
+        for action in again.actions[at : again.begins]:
             if stopped():
                 return None
-            state, _, terminated, truncated, _ = self.env.step(action)
+            state, _, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
             if ended:
-                state, _ = self.env.reset()
+                state, _ = env.reset()
         begun, total, length, last_state = ended, 0.0, 0, state
-        self._show(show)
+        _show(env, show)
         for action in again.actions[again.begins :]:
             if stopped():
                 return None
             last_state = state
-            state, reward, terminated, truncated, info = self.env.step(action)
-            self._show(show)
+            state, reward, terminated, truncated, info = env.step(action)
+            _show(env, show)
             total, length = total + float(reward), length + 1
             ended = terminated or truncated
             if ended:
@@ -117,7 +124,32 @@ class Replayer:
                 total = float(info["episode"]["r"]) if "episode" in info else total
                 break
         same = begun and ended and length == episode.length and _equal(total, episode.total)
-        return Played(total, length, same and np.array_equal(np.asarray(last_state), np.asarray(again.last_state)))
+        same = same and np.array_equal(np.asarray(last_state), np.asarray(again.last_state))
+        if same and env is not self.env:
+            self._standing[again.seed] = (env, again.begins + length, env.reset()[0])
+        return Played(total, length, same)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env, _, _ in self._standing.values():
+            env.close()
+        self.env.close()
+
+    def _stand(self, again: Again) -> tuple[gym.Env, int, Any]:
+        """An environment, how many of the actions it has taken, and what it shows.
+
+        One whose episodes follow on each other is kept where the last one ended, so that the next need not begin with
+        all that was before.
+        """
+        if again.no_ops is not None or not again.begins:
+            return self.env, 0, self._begin(again)
+        env, at, state = self._standing.pop(again.seed, (None, 0, None))
+        if env is None or at > again.begins:
+            env, at = self._make(), 0
+            state, _ = env.reset(seed=again.seed)
+        while len(self._standing) >= STANDING:  # those whose seed will not come again
+            self._standing.pop(next(iter(self._standing)))[0].close()
+        return env, at, state
 
     def _begin(self, again: Again) -> Any:
         if again.no_ops is None:
@@ -130,10 +162,11 @@ class Replayer:
         emulator.np_random = _Drawing(again.no_ops)
         return self.env.reset()[0]
 
-    def _show(self, show: Sequence[Show]) -> None:
-        picture: Any = self.env.render()
-        for each in show:
-            each(picture)
+
+def _show(env: gym.Env, show: Sequence[Show]) -> None:
+    picture: Any = env.render()
+    for each in show:
+        each(picture)
 
 
 class _Drawing:
@@ -144,6 +177,14 @@ class _Drawing:
 
     def integers(self, low: int, high: int) -> int:
         return self._number
+
+
+def cut_back(run: Path, number: int) -> None:
+    """Remove the videos of the episodes after this one: a run goes on from it, and plays them anew."""
+    for path in (run / FOLDER).glob("episode-*.webm"):
+        match = re.match(r"episode-(\d+)-return-", path.name)
+        if match and int(match[1]) > number:
+            path.unlink()
 
 
 class Recorder:
@@ -233,7 +274,7 @@ class Recorder:
             log.warning(
                 "No video of episode %d: its seed and actions gave a return of %g in %d steps in training, and %g in "
                 "%d when they were played again%s. The environment does not repeat itself; episodes of which this "
-                "is so have no videos, and it is not said again.",
+                "is so get no video; this is said only once.",
                 *(number, episode.total, episode.length, played.total, played.length),
                 ", but other states" if (played.total, played.length) == (episode.total, episode.length) else "",
             )

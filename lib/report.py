@@ -19,6 +19,7 @@ from lib.telemetry import WINDOW
 
 TEMPLATE = "report.html"
 DPI = 200
+TOLD = {"speed": "its speed", "parts": "how its time was spent"}  # by picture, what a run has to have told for it
 VIDEOS = 3  # of a run at most
 ROOM = 25_000_000  # bytes of videos in a page
 
@@ -67,9 +68,13 @@ def write(paths: Sequence[Path], folder: Path) -> Path:
     html = page(paths, drawn)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        for old in folder.glob("report-*.png"):
+            old.unlink()
         for picture in drawn:
             (folder / picture.file).write_bytes(picture.png)
-        (folder / TEMPLATE).write_text(html, encoding="utf-8")
+        unfinished = folder / f"{TEMPLATE}.tmp"
+        unfinished.write_text(html, encoding="utf-8")
+        unfinished.replace(folder / TEMPLATE)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror}); give another --output") from error
     return folder / TEMPLATE
@@ -100,6 +105,7 @@ def page(paths: Sequence[Path], drawn: Sequence[Picture]) -> str:
         mixed=[
             what for what in ("environment", "commit", "machine") if len({str(made[what]) for made in described}) > 1
         ],
+        untold=[told for name, told in TOLD.items() if not any(name in picture.file for picture in drawn)],
         window=WINDOW,
     )
 

@@ -17,11 +17,12 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard.summary import hparams
 
 from lib.experience import Episode
-from lib.pictures import Animation
 from lib.timing import Speed, TrainingEvents, clock_face, since_process_start
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # takes most of a second, and few runs draw
+
+    from lib.pictures import Animation
 
 log = logging.getLogger(__name__)
 
@@ -268,7 +269,7 @@ class TensorBoard:
 
         engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
 
-    def write_video(self, animation: Animation, step: int) -> None:
+    def write_video(self, animation: "Animation", step: int) -> None:
         """Write videos/last by agent step."""
         height, width = animation.size
         image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=animation.encoded())

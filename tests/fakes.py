@@ -445,6 +445,7 @@ SHAPES = {
     "Planes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "Image": spaces.Box(0, 255, (50, 40, 3), np.uint8),
 }
+gym.register("Seventh-v0", Shape, kwargs={"space": SHAPES["Vector"], "start": 7})
 for name, space in SHAPES.items():
     gym.register(f"{name}-v0", Shape, kwargs={"space": space})
     gym.register(f"{name}-info-v0", Shape, kwargs={"space": space, "mask": "info"})

@@ -1,9 +1,10 @@
 import numpy as np
 import torch
+from gymnasium import spaces
 from ignite.engine import Engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import distributions, losses, telemetry
+from lib import distributions, losses, masks, telemetry
 from lib.dqn_extra import ExtendedDQN
 
 
@@ -19,6 +20,21 @@ def test_a_picture_shows_each_state_beside_the_distributions_of_its_actions():
     probs = net.predict(torch.from_numpy(states)).exp()
     shown = [patch.get_height() for patch in figure.axes[1 + 4 + 1 + 2].patches]  # of the second state, action 2
     assert np.allclose(shown, probs[1, 2].detach())
+
+
+def test_of_many_actions_the_best_are_drawn_and_nothing_of_what_is_not_allowed():
+    space = masks.MaskedBox(spaces.Box(0.0, 1.0, (3,), np.float32), 40)
+    net = ExtendedDQN(space, 40, support=losses.support(-2.0, 2.0, 5))
+    states = np.ones((2, 43), np.float32)
+    states[:, 3:30] = 0.0  # 10 actions are allowed,
+    states[0, 33] = 0.0  # in the first state one less
+    figure = distributions.draw(net, states)
+    assert len(figure.axes) == 2 * (1 + distributions.MOST)
+    assert figure.axes[0].images[0].get_array().shape == (1, 3)
+    drawn = [[axes.get_title() for axes in figure.axes[row * 19 + 1 : row * 19 + 19] if axes.patches] for row in (0, 1)]
+    assert [len(titles) for titles in drawn] == [12, 13]
+    assert not any("-10000" in title for titles in drawn for title in titles)
+    assert all(-3.0 < bound < 3.0 for axes in figure.axes if axes.patches for bound in axes.get_xlim())
 
 
 def test_pictures_are_written_by_agent_step(tmp_path, monkeypatch):

@@ -48,7 +48,7 @@ def test_what_is_shown_becomes_a_float32_vector_or_board(kind):
     assert np.allclose(shown.squeeze(), expected / divisor)
 
 
-def test_channels_are_the_first_or_the_last_axis_whichever_are_fewer(monkeypatch):
+def test_channels_are_the_first_or_the_last_axis_whichever_are_fewer():
     for shape, expected in (((3, 9, 8), (3, 9, 8)), ((9, 8, 3), (3, 9, 8)), ((5, 6), (1, 5, 6)), ((), (1,))):
         env = fakes.Shape(spaces.Box(0.0, 1.0, shape, np.float32))
         made = observations.prepared(env, "Shape")
@@ -94,31 +94,43 @@ def test_whole_numbers_are_warned_of_once(caplog):
             atari_wrappers.make_env("fakes:Codes-v0")
         atari_wrappers.make_env("fakes:Vector-v0")
     [said] = caplog.messages
-    assert "observations are int64; they are made float32 once, divided by 12" in said
+    assert "fakes:Codes-v0: there are whole numbers in the observations; they are made float32 once, divided by" in said
+    assert said.endswith("allows, 12.")
 
 
 def test_bounds_that_are_the_types_own_divide_nothing(caplog):
+    observations._warn_once.cache_clear()
     space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
     made = observations.prepared(fakes.Shape(space), "Shape")
     assert np.array_equal(made.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0].astype(np.float32))
+    assert "made float32 once." in caplog.text
 
 
-def test_parts_that_nobody_can_read_are_left_out_and_one_part_alone_stays_what_it_is(caplog):
-    class Mission(spaces.Space):
-        def sample(self, *_, **__):
-            return "go to the door"
+class Mission(spaces.Space):
+    """As MiniGrid has it: a space that gymnasium does not know."""
 
+    def sample(self, *_, **__):
+        return "go to the door"
+
+
+@pytest.mark.parametrize("mission", [Mission(), spaces.Text(20)])
+def test_parts_that_nobody_can_read_are_left_out_and_one_part_alone_stays_what_it_is(caplog, mission):
     board = spaces.Box(0, 10, (7, 7, 3), np.uint8)
     observations._warn_once.cache_clear()
-    made = observations.prepared(fakes.Shape(spaces.Dict({"image": board, "mission": Mission()})), "Grid")
+    made = observations.prepared(fakes.Shape(spaces.Dict({"image": board, "mission": mission})), "Grid")
     assert made.reset(seed=1)[0].shape == (3, 7, 7)
-    assert "mission of the observations is left out" in caplog.text
-    more = spaces.Dict({"image": board, "direction": spaces.Discrete(4), "mission": Mission()})
-    assert observations.prepared(fakes.Shape(more), "Grid").reset(seed=1)[0].shape == (7 * 7 * 3 + 4,)
+    assert "of the observations 'mission' is left out" in caplog.text
+    speed = spaces.Box(-1.0, 1.0, (2,), np.float64)
+    more = spaces.Dict({"image": board, "direction": spaces.Discrete(4), "mission": mission, "speed": speed})
+    plain, shown = (
+        each.reset(seed=1)[0] for each in (fakes.Shape(more), observations.prepared(fakes.Shape(more), "G"))
+    )
+    parts = {"direction": np.eye(4)[plain["direction"]], "image": plain["image"].ravel() / 10, "speed": plain["speed"]}
+    assert np.allclose(shown, np.concatenate([parts[name] for name in more.spaces if name in parts]))
 
 
 def test_actions_that_are_not_counted_from_0_are_brought_there():
-    env = atari_wrappers.wrapped(fakes.Shape(spaces.Box(-1.0, 1.0, (2,)), start=7), "Shape")
+    env = atari_wrappers.make_env("fakes:Seventh-v0")
     env.reset(seed=1)
     assert env.action_space == spaces.Discrete(5)
     assert [env.step(action)[1] for action in (0, 1, 4)] == [0.0, 1.0, 0.0]
@@ -161,9 +173,16 @@ def test_a_mask_of_more_actions_than_a_row_has_cells_takes_more_rows():
 
 
 def test_where_nothing_is_allowed_everything_is_as_no_action_follows():
-    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info")
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info", length=2)
+    made = masks.ReportedMask(env)
+    made.reset()
+    made.step(1)
+    allowed = env._mask
+    env._mask = lambda: allowed() * (env.t < 2)
+    assert made.step(2)[0][2:].tolist() == [1.0] * 5
     env._mask = lambda: np.zeros(5, np.int8)
-    assert masks.ReportedMask(env).reset()[0][2:].tolist() == [1.0] * 5
+    with pytest.raises(Fault, match="no action is allowed, but its episode goes on"):
+        made.reset()
 
 
 def test_a_mask_of_another_shape_or_one_that_is_gone_is_told_of():

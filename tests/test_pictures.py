@@ -1,14 +1,16 @@
 import numpy as np
 
-from lib import masks, pictures
+from lib import pictures
 
 BEST, OTHER = (80, 160, 90), (90, 110, 140)  # colours of the bars
 SCREEN = np.full((192, 144, 3), 200, np.uint8)
 
 
-def bars(scores, meaning="Q"):
+def bars(scores, meaning="Q", allowed=(True,)):
     """(colour, length) of each bar beside the picture, from the top; looked at in its lowest line, below the text."""
-    shown = pictures.with_scores(SCREEN, [str(action) for action in range(len(scores))], np.array(scores), meaning)
+    shown = pictures.with_scores(
+        SCREEN, [str(action) for action in range(len(scores))], np.array(scores), meaning, np.array(allowed)
+    )
     large = pictures.enlarged(SCREEN)
     assert np.array_equal(shown[:, : large.shape[1]], large)
     panel = shown[:, large.shape[1] :]
@@ -34,7 +36,9 @@ def test_probabilities_are_shown_between_0_and_1():
 
 
 def test_actions_that_are_not_allowed_are_left_out():
-    assert [colour for colour, _ in bars([masks.INVALID, 1.0, masks.INVALID, 2.0])] == [OTHER, BEST]
+    allowed = [False, True, False, True]
+    assert [colour for colour, _ in bars([-1e9, 1.0, -1e9, 2.0], "Q", allowed)] == [OTHER, BEST]
+    assert [colour for colour, _ in bars([0.0, 0.25, 0.0, 0.75], "probability", allowed)] == [OTHER, BEST]
 
 
 def test_of_many_actions_the_best_are_shown_the_best_one_first():

@@ -141,6 +141,35 @@ def test_an_episode_s_pictures_are_those_of_what_was_played(monkeypatch, make, c
     assert set(numbers.values()) == {1}  # each was another one
 
 
+def test_what_was_played_again_before_is_not_played_again_for_the_next_video():
+    _, episodes = played(stream_of, CODED, 4, 100)
+    replayer, steps = recording.Replayer(CODED), []
+    make = replayer._make
+
+    def counting():
+        env = make()
+        step = env.step
+        env.step = lambda action: steps.append(action) or step(action)
+        return env
+
+    replayer._make = counting
+    followed = [episode for episode in episodes if episode.again().begins]
+    assert all(replayer.play(episode, episode.again(), []).same for episode in followed)
+    first = {}
+    for episode in followed:
+        first.setdefault(episode.again().seed, episode.again().begins)
+    assert len(steps) == sum(first.values()) + sum(episode.length for episode in followed)
+
+
+def test_a_run_that_goes_on_from_an_episode_has_no_videos_of_later_ones(tmp_path):
+    (tmp_path / "videos").mkdir()
+    names = ["episode-3-return-1.webm", "episode-12-return--1.5.webm", "play-100-episode-7-return-1.webm"]
+    for name in names:
+        (tmp_path / "videos" / name).touch()
+    recording.cut_back(tmp_path, 3)
+    assert sorted(path.name for path in tmp_path.glob("videos/*")) == [names[0], names[2]]
+
+
 class Watching(gym.Wrapper):
     """Keeps what it shows."""
 

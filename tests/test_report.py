@@ -275,8 +275,9 @@ def test_without_tensorboards_files_the_result_tells_where_the_seconds_went(tmp_
     path = made(tmp_path / "run")
     assert recorded.scalars(path) == {}
     assert recorded.parts(path) == PARTS | {"rest": 0.5}
-    drawn = [picture.file for picture in report.pictures([path])]
-    assert drawn == ["report-steps.png", "report-minutes.png", "report-parts.png"]
+    drawn = report.pictures([path])
+    assert [picture.file for picture in drawn] == ["report-steps.png", "report-minutes.png", "report-parts.png"]
+    assert "No run has told its speed." in report.page([path], drawn)
     (path / "result.json").unlink()
     drawn = report.pictures([path])
     assert [picture.file for picture in drawn] == ["report-steps.png", "report-minutes.png"]

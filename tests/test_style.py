@@ -50,6 +50,19 @@ LEAVES = {
 }
 
 
+def test_every_module_is_in_the_table_of_who_does_what():
+    rows = re.findall(r"^\| (`.*?) \|", (PROJECT / "docs/design.md").read_text(), re.M)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    modules = {path.relative_to(PROJECT / "lib").parts[0].removesuffix(".py") for path in LIB} - {"__init__"}
+    assert modules <= named
+
+
+def test_every_test_that_the_page_of_pitfalls_names_is_there():
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (PROJECT / "docs/pitfalls.md").read_text())
+    assert len(named) >= 13
+    assert not [(file, test) for file, test in named if f"def {test}(" not in (PROJECT / "tests" / file).read_text()]
+
+
 def imports(path):
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):

@@ -86,6 +86,9 @@ class Values(nn.Module):
     def forward(self, states):
         return self.values.expand(len(states), len(self.values))
 
+    def split(self, states):
+        return states, (self.values != masks.INVALID).expand(len(states), len(self.values))
+
 
 def test_exploring_takes_any_action_as_often_as_it_says():
     best = Greedy(Values(0.0, 0.0, 0.0, 0.0, 0.0, 1.0))

@@ -35,14 +35,20 @@ def main():
         def show(states, screen=screen):
             picture = np.asarray(env.render())
             if args.scores:
-                picture = pictures.with_scores(picture, names, trained.policy.scores(states)[0], trained.policy.meaning)
+                scores, allowed = trained.policy.scores(states)[0], trained.policy.allowed(states)[0]
+                picture = pictures.with_scores(picture, names, scores, trained.policy.meaning, allowed)
             screen.show(picture)
 
-        total, length = player.play(policy, args.seed, number, show)
-        print(f"Episode {number + 1}: return {total:g}, {length} steps")
-        if screen is not window:
-            screen.close()
-            print(screen.path.rename(f"{stem}-return-{total:g}.webm"))
+        try:
+            total, length = player.play(policy, args.seed, number, show)
+            print(f"Episode {number + 1}: return {total:g}, {length} steps")
+            if screen is not window:
+                screen.close()
+                print(screen.path.rename(f"{stem}-return-{total:g}.webm"))
+        finally:
+            if screen is not window:
+                screen.close()
+                screen.path.unlink(missing_ok=True)
     if window is not None:
         window.close()
     env.close()

@@ -17,7 +17,7 @@ from lib.ppo.actor import Acting, PPOActor, Segment
 from lib.ppo.learner import PPOLearner, joined
 from lib.ppo.learners import Learners
 from lib.ppo.model import Model
-from lib.ppo.sampler import Agent, Progress, Rollout, Sampler, rollouts
+from lib.ppo.sampler import Agent, Progress, Rollout, Sampler, laid_out, rollouts
 from lib.ppo.segments import Segments, run
 from lib.ppo.trainer import Trainer, advantages, policy_loss
 
@@ -36,6 +36,7 @@ __all__ = [
     "Trainer",
     "advantages",
     "joined",
+    "laid_out",
     "policy_loss",
     "rollouts",
     "run",

@@ -1,5 +1,6 @@
 """The network: from states to action logits and values."""
 
+import logging
 import math
 
 import torch
@@ -9,6 +10,8 @@ from torch.nn import functional as F
 
 from lib.masks import Split, only_allowed
 from lib.observations import SMALLEST
+
+log = logging.getLogger(__name__)
 
 
 class Images(nn.Module):
@@ -195,6 +198,7 @@ class Model(nn.Module):
         planes, rest = divmod(n_actions, math.prod(shape[1:])) if isinstance(self.body, Boards) else (0, 1)
         self.policy: nn.Linear | Places
         if planes and not rest:
+            log.info("Policy: the %d actions are taken for %d on each cell of the board.", n_actions, planes)
             self.policy = Places(self.body.features, Boards.filters, planes)
         else:
             self.policy = nn.Linear(self.body.features, n_actions)

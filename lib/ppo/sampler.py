@@ -75,7 +75,7 @@ class Agent:
     @torch.no_grad()
     def probabilities(self, states: np.ndarray) -> np.ndarray:
         """The actions' (N, n_actions) float32, in states (N, ...) as environments give them."""
-        return self.model(_laid_out(states).to(self.device))[0].softmax(1).cpu().numpy()
+        return self.model(laid_out(states).to(self.device))[0].softmax(1).cpu().numpy()
 
     @torch.no_grad()
     def values(self, states: torch.Tensor) -> torch.Tensor:
@@ -168,7 +168,7 @@ class Sampler(Stream):
         """Room for a rollout, to be filled by `sample`."""
         self.begin()
         size = (self.steps, self.envs.num_envs)
-        state = _laid_out(self.states)
+        state = laid_out(self.states)
         pinned = torch.device(self.agent.device).type == "cuda"
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
@@ -197,7 +197,7 @@ class Sampler(Stream):
         noise = self._noise()
         for t in range(self.steps):
             with self.clock("store"):
-                rollout.states[t].copy_(_laid_out(self.states))
+                rollout.states[t].copy_(laid_out(self.states))
             with self.clock("act"):
                 actions, rollout.log_probs[t], rollout.values[t] = self.agent(rollout.states[t], noise[t])
             rewards, terminated, truncated, final_states = self.step(actions.numpy())
@@ -208,9 +208,9 @@ class Sampler(Stream):
                 rollout.ended[t] = torch.from_numpy(terminated | truncated)
             if truncated.any():
                 with self.clock("act"):
-                    rollout.next_values[t, truncated] = self.agent.values(_laid_out(final_states[truncated]))
+                    rollout.next_values[t, truncated] = self.agent.values(laid_out(final_states[truncated]))
         with self.clock("act"):
-            last = self.agent.values(_laid_out(self.states))
+            last = self.agent.values(laid_out(self.states))
         # What followed a step is what the next one began with, but for the truncated, whose value is there already.
         after = torch.cat([rollout.values[1:], last[None]])
         truncated_steps = rollout.ended & ~rollout.terminated
@@ -227,7 +227,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _laid_out(states: np.ndarray) -> torch.Tensor:
+def laid_out(states: np.ndarray) -> torch.Tensor:
     """States as the model wants them: images and boards with their channels last."""
     tensor = torch.from_numpy(states)
     return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
