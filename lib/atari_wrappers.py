@@ -237,7 +237,7 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False) -> gym.Env:
     if is_atari(env):
         stack = DirectAtari(env) if tweaked and _only_checked(env) else _preprocessed(env)
         return AdjacentFrameStack(stack) if tweaked else FrameStack(stack)
-    env = RecordEpisodeStatistics(_from_zero(env))
+    env = RecordEpisodeStatistics(masks.OnlyMask(_from_zero(env)))
     masked = _reports_masks(env_id)
     env = observations.prepared(env, env_id)
     image = env.observation_space.dtype == np.uint8
@@ -300,7 +300,9 @@ def plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
             "--env-module your_package imports your_package first"
         ) from error
-    except (TypeError, ValueError) as error:
+    except UsageError:
+        raise
+    except Exception as error:  # its constructor is another's code, too
         raise UsageError(f"cannot make the environment {env_id!r}: making it failed with {error!r}") from error
 
 
@@ -316,11 +318,15 @@ def _import_module_of(env_id: str) -> None:
     sys.path[1:1] = [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     try:
         importlib.import_module(module)
-    except Exception as error:  # it is another's code, and may fail in any way
+    except (Exception, SystemExit) as error:  # it is another's code, and may fail in any way
         last = traceback.format_exception_only(error)[-1].strip()
-        place = traceback.extract_tb(error.__traceback__)[-1]
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+        if isinstance(error, SyntaxError):
+            file, line = error.filename or "", error.lineno
+        place = "" if file.startswith("<") else f" (line {line} of {file})"
         raise UsageError(
-            f"the module {module!r} of {env_id!r} fails to import: {last} (line {place.lineno} of {place.filename}). "
+            f"the module {module!r} of {env_id!r} fails to import: {last}{place}. "
             "It has to be installed, or lie in the current folder"
         ) from error
 

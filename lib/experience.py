@@ -217,16 +217,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         self._episodes = unpack_episodes(state["episodes"])
 
     def _replay(self, index: int, slot: _Slot, saved: dict[str, Any]) -> None:
-        self._reset(index, slot)
-        for action in saved["actions"].tolist():
-            slot.state, reward, terminated, truncated, _ = slot.env.step(action)
-            slot.actions.append(action)
-            slot.total += float(reward)
-            if self.on_step is not None:
-                self.on_step()
-            if terminated or truncated:
-                break
-        if len(slot.actions) == len(saved["actions"]) and np.array_equal(slot.state, saved["state"].numpy()):
+        if self._brought_back(index, slot, saved):
             return
         log.warning(
             "Environment %d does not repeat itself from its seed and actions: the resumed run is a good "
@@ -235,6 +226,25 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast):
         )
         slot.episode += 1
         self._reset(index, slot)
+
+    def _brought_back(self, index: int, slot: _Slot, saved: dict[str, Any]) -> bool:
+        """Whether an environment is where it was, after its seed and actions."""
+        try:
+            self._play_again(index, slot, saved["actions"].tolist())
+        except Exception:  # noqa: BLE001 - it is another's code, and may refuse what it allowed before
+            return False
+        return len(slot.actions) == len(saved["actions"]) and np.array_equal(slot.state, saved["state"].numpy())
+
+    def _play_again(self, index: int, slot: _Slot, actions: list[int]) -> None:
+        self._reset(index, slot)
+        for action in actions:
+            slot.state, reward, terminated, truncated, _ = slot.env.step(action)
+            slot.actions.append(action)
+            slot.total += float(reward)
+            if self.on_step is not None:
+                self.on_step()
+            if terminated or truncated:
+                break
 
 
 class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):

@@ -56,6 +56,29 @@ def reports(env: gym.Env) -> bool:
     return env.has_wrapper_attr(METHOD) or KEY in env.reset(seed=0)[1]
 
 
+class OnlyMask(gym.Wrapper):
+    """Leaves of the infos only the mask: others may have any name and shape, and some cannot be put side by side."""
+
+    _at_reset = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._at_reset = KEY in info
+        return observation, self._left(info)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if KEY in info and not self._at_reset:
+            raise Fault(
+                f"{self.env} gives info[{KEY!r}] at a step, but gave none at the reset; it has to be there always"
+            )
+        return observation, reward, terminated, truncated, self._left(info)
+
+    @staticmethod
+    def _left(info: dict[str, Any]) -> dict[str, Any]:
+        return {KEY: info[KEY]} if KEY in info else {}
+
+
 class ReportedMask(gym.Wrapper):
     """Puts the mask that an environment reports behind its observations.
 

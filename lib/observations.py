@@ -67,16 +67,12 @@ def _flattened(env: gym.Env, env_id: str) -> gym.Env:
         if len(kept) == 1:
             return _part(env, kept[0])
         env = FilterObservation(env, kept) if kept and len(kept) < len(parts) else env
-    try:
-        env = FlattenObservation(env)
-    except (NotImplementedError, ValueError) as error:
-        raise UsageError(f"{env_id} has the observation space {env.observation_space}: {error}") from error
-    if not isinstance(env.observation_space, spaces.Box):
+    if not _is_flat(env.observation_space):
         raise UsageError(
-            f"{env_id} has the observation space {env.observation_space}, whose size is not fixed; it has to be a Box, "
-            "or Discrete, MultiDiscrete, MultiBinary, Tuple or Dict of such"
+            f"{env_id} has the observation space {env.observation_space}, which is no fixed number of numbers; it has "
+            "to be a Box, or Discrete, MultiDiscrete, MultiBinary, Tuple or Dict of such"
         )
-    return env
+    return FlattenObservation(env)
 
 
 def _part(env: gym.Env, name: str) -> gym.Env:

@@ -41,12 +41,26 @@ class Video:
         self.path = path
         self.per_second = per_second
         self._writer: Any = None
+        self._shape: tuple[int, ...] | None = None
 
     def show(self, picture: np.ndarray) -> None:
-        """Write a picture, (height, width, 3) uint8, RGB."""
+        """Write a picture.
+
+        Args:
+            picture: (height, width, 3) uint8, RGB, all of one size.
+
+        Raises:
+            UsageError: it is not that.
+        """
         import cv2
 
+        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+            shown = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else repr(type(picture))
+            raise UsageError(f"render() gave {shown}; a video needs pictures of (height, width, 3) uint8")
         picture = enlarged(picture)
+        if self._shape not in (None, picture.shape):
+            raise UsageError(f"render() gave pictures of {self._shape} and {picture.shape}; a video needs one size")
+        self._shape = picture.shape
         if self._writer is None:
             size = (picture.shape[1], picture.shape[0])
             with _no_chatter():

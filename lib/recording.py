@@ -79,8 +79,6 @@ class Replayer:
         with undisturbed(), tempfile.TemporaryDirectory() as folder:
             self.env.reset(seed=0)
             picture: Any = self.env.render()
-            if not isinstance(picture, np.ndarray) or picture.ndim != 3 or picture.dtype != np.uint8:
-                raise UsageError(f"its render() has to give a picture, (height, width, 3) uint8, not {type(picture)}")
             video = pictures.Video(Path(folder) / "video.webm", 1.0)
             video.show(picture)
             video.close()
@@ -180,10 +178,11 @@ class _Drawing:
 
 
 def cut_back(run: Path, number: int) -> None:
-    """Remove the videos of the episodes after this one: a run goes on from it, and plays them anew."""
+    """Remove the videos of the episodes after this one, as a run that goes on from it plays them anew, and halves of
+    videos, which a process that was killed has left."""
     for path in (run / FOLDER).glob("episode-*.webm"):
         match = re.match(r"episode-(\d+)-return-", path.name)
-        if match and int(match[1]) > number:
+        if match is None or int(match[1]) > number:
             path.unlink()
 
 
@@ -224,8 +223,6 @@ class Recorder:
         self.on_video: Callable[[pictures.Animation, Episode], Any] = lambda animation, episode: None
         self._repeatable = not (native and replayer.sticky > 0.0)
         self._warned = False
-        for leftover in (run / FOLDER).glob("episode-*.part.webm"):  # of a process that was killed
-            leftover.unlink()
         if not self._repeatable:
             log.warning(
                 "No videos: this game repeats actions by chance (repeat_action_probability %g), and native "
@@ -251,33 +248,36 @@ class Recorder:
         stem = f"episode-{number}"
         video = pictures.Video(self.run / FOLDER / f"{stem}.part.webm", self.replayer.per_second)
         animation = pictures.Animation(self.replayer.per_second, episode.length + 1)
-        played = None
+        played, failure = None, ""
         try:
             played = self.replayer.play(episode, again, (video.show, animation.show), self.stopped)
+        except Exception as error:  # noqa: BLE001 - it is another's code, for which training is not to end
+            failure = f"{type(error).__name__}: {error}"
         finally:
             video.close()
             if played is None or not played.same:
                 video.path.unlink(missing_ok=True)
-        if played is None:
+        if failure:
+            self._warn("No video of episode %d: played again, its environment failed with %s.", number, failure)
+        elif played is None:
             log.info("No video of episode %d: the run was told to stop.", number)
         elif not played.same:
-            self._warn(number, episode, played)
-        else:
-            for other in video.path.parent.glob(f"{stem}-return-*.webm"):  # of a stretch that was lost and played anew
-                other.unlink()
-            path = video.path.rename(video.path.with_name(f"{stem}-return-{episode.total:g}.webm"))
-            self.video = f"{FOLDER}/{path.name}"
-            self.on_video(animation, episode)
-
-    def _warn(self, number: int, episode: Episode, played: Played) -> None:
-        if not self._warned:
-            log.warning(
+            self._warn(
                 "No video of episode %d: its seed and actions gave a return of %g in %d steps in training, and %g in "
-                "%d when they were played again%s. The environment does not repeat itself; episodes of which this "
-                "is so get no video; this is said only once.",
+                "%d when they were played again%s. The environment does not repeat itself.",
                 *(number, episode.total, episode.length, played.total, played.length),
                 ", but other states" if (played.total, played.length) == (episode.total, episode.length) else "",
             )
+        else:
+            for other in video.path.parent.glob(f"{stem}-return-*.webm"):  # of a stretch that was lost and played anew
+                other.unlink()
+            path = video.path.rename(video.path.with_name(f"{stem}-return-{episode.total:.7g}.webm"))
+            self.video = f"{FOLDER}/{path.name}"
+            self.on_video(animation, episode)
+
+    def _warn(self, message: str, *values: Any) -> None:
+        if not self._warned:
+            log.warning(f"{message} Such episodes get no video; this is said only once.", *values)
         self._warned = True
 
 

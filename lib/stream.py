@@ -210,16 +210,25 @@ class Stream:
         self._episodes = unpack_episodes(state["episodes"])
         if state["began"] is None:
             return
-        self._begin(state["began"])
-        for actions in state["actions"].numpy():
-            self.states, _, terminated, truncated, infos = self.envs.step(actions.astype(np.int64))
-            self._count_no_ops(infos, terminated | truncated)
-            self._taken.append(actions.astype(np.int32))
-        if not np.array_equal(self.states, state["states"].numpy()):
+        raised = False
+        try:
+            self._play_again(state["began"], state["actions"].numpy())
+        except Exception:  # noqa: BLE001 - it is another's code, and may refuse what it allowed before
+            raised = True
+        if raised or not np.array_equal(self.states, state["states"].numpy()):
             log.warning(
                 "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
                 "continuation, but not bit for bit the uninterrupted one."
             )
+        if raised:
+            self._begin(self.steps_done)
+
+    def _play_again(self, began: int, taken: np.ndarray) -> None:
+        self._begin(began)
+        for actions in taken:
+            self.states, _, terminated, truncated, infos = self.envs.step(actions.astype(np.int64))
+            self._count_no_ops(infos, terminated | truncated)
+            self._taken.append(actions.astype(np.int32))
 
 
 def _seeds(seed: int, step: int, num_envs: int) -> np.ndarray:

@@ -190,7 +190,7 @@ class EpisodeFile:
         episode = self.episodes.last
         assert episode is not None
         seconds = self.episodes.seconds_at(episode.clock)
-        told = (f"{episode.total:g}", f"{seconds:.2f}", self.video())
+        told = (f"{episode.total:.7g}", f"{seconds:.2f}", self.video())
         self._append((self.episodes.count, episode.step, episode.length, *told))
 
     def _append(self, row: tuple) -> None:

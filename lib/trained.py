@@ -52,9 +52,15 @@ class Trained:
             env.close()
         except (LookupError, RuntimeError, ValueError) as error:
             commit = str(recorded["sessions"][-1].get("commit")).rstrip("+")
+            reason = str(error).strip().splitlines()[-1].strip()
+            if commit == str(runs.commit()).rstrip("+"):
+                raise UsageError(
+                    f"the network of {self.file} does not fit {recorded['hyperparameters'].get('env_name')} as it is "
+                    f"now: {reason}. Its observations or actions have changed since the run"
+                ) from error
             raise UsageError(
                 f"{self.file} was made by another version of this project, commit {commit}, whose network is none of "
-                f"this version's ({str(error).strip().splitlines()[0]}). To use it: git checkout {commit}"
+                f"this version's ({reason}). To use it: git checkout {commit}"
             ) from error
         self.policy = Greedy(net.to(device), device)
 
@@ -97,7 +103,10 @@ def find_checkpoint(run: Path, which: str) -> Path:
     files = [file for file in (run / "checkpoints").glob("*.pt") if _step(file) >= 0]
     files.sort(key=lambda file: (_step(file), file.name))
     if not files:
-        raise UsageError(f"{run} has no checkpoint: it was stopped before it had learnt anything; go on with it first")
+        raise UsageError(
+            f"{run} has no checkpoint: it was stopped before it had learnt anything, or they were removed; go on with "
+            "it first, or start a new run"
+        )
     if which == BEST:
         return ([file for file in files if file.name.startswith(BEST)] or files)[-1]
     if which == LAST:

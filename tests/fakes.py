@@ -292,6 +292,30 @@ class Shape(gym.Env):
         return (np.arange(5) != self.t % 5).astype(np.int8)
 
 
+class Talkative(Catch):
+    """Catch whose infos have arrays that grow, and a name that gymnasium's wrappers use."""
+
+    def reset(self, *, seed=None, options=None):
+        observation, _ = super().reset(seed=seed)
+        return observation, {"path": np.arange(1), "episode": "mine"}
+
+    def step(self, action):
+        *rest, _ = super().step(action)
+        return *rest, {"path": np.arange(self.ball[0] + 1), "episode": "mine"}
+
+
+class Refusing(Shown):
+    """Catch that takes any action of its first `steps` steps, in all environments together, and after these none."""
+
+    left = 10**9
+
+    def step(self, action):
+        Refusing.left -= 1
+        if Refusing.left < 0:
+            raise RuntimeError("not allowed")
+        return super().step(action)
+
+
 class Forgetful(Shown):
     """Catch that draws from the global generator: its seed does not bring it back."""
 
@@ -428,7 +452,7 @@ def echo(there, back):
         back.put(there.get())
 
 
-for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Forgetful):
+for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Talkative, Refusing, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
 gym.register("Catch-v0", Catch, kwargs={"zoom": ZOOM})
 for name, sticky in (("ShortPong", 0.0), ("StickyPong", 0.25)):  # of 100 steps

@@ -79,7 +79,8 @@ def test_what_is_large_is_an_image_in_bytes(space, grey):
         (spaces.Box(0.0, 1.0, (2, 3, 4, 5)), "of 4 dimensions"),
         (spaces.Box(-np.inf, np.inf, (50, 50), np.float32), "without bounds"),
         (spaces.Box(0, 255, (50, 50, 4), np.uint8), "images of 4 channels"),
-        (spaces.Sequence(spaces.Discrete(3)), "whose size is not fixed"),
+        (spaces.Text(5), "no fixed number of numbers"),
+        (spaces.Sequence(spaces.Discrete(3)), "no fixed number of numbers"),
     ],
 )
 def test_what_no_network_can_see_is_wrong_use(space, message):
@@ -196,6 +197,27 @@ def test_a_mask_of_another_shape_or_one_that_is_gone_is_told_of():
         made.step(1)
 
 
+def test_a_mask_that_comes_only_with_the_steps_is_told_of():
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)))
+    made = masks.OnlyMask(env)
+    made.reset()
+    env.mask = "info"
+    with pytest.raises(Fault, match="at a step, but gave none at the reset"):
+        made.step(1)
+
+
+def test_what_else_is_in_the_infos_is_nobodys_business():
+    """gymnasium puts infos side by side, which arrays that grow do not suffer, and has the name "episode" itself."""
+    envs = vector_env.make_vector_env("fakes:Talkative-v0", 2)
+    envs.reset(seed=1)
+    for _ in range(6):
+        *_, infos = envs.step(np.array([0, 1]))
+    assert infos["episode"]["l"].tolist() == [6, 6]
+    env = atari_wrappers.make_env("fakes:Talkative-v0")
+    env.reset(seed=1)
+    assert [set(env.step(0)[4]) for _ in range(6)] == [set()] * 5 + [{"episode"}]
+
+
 def states_of(env_id, envs=4):
     made = vector_env.make_vector_env(env_id, envs)
     return made.single_observation_space, made.reset(seed=1)[0]
@@ -276,6 +298,23 @@ def test_the_entropy_of_a_policy_counts_only_what_is_allowed():
     assert all(parameter.isfinite().all() for parameter in model.parameters())
 
 
+def test_environments_that_refuse_what_they_took_begin_anew(caplog, monkeypatch):
+    def stream_of():
+        return stream.Stream(vector_env.make_vector_env("fakes:Refusing-v0", 2), seed=1)
+
+    first = stream_of()
+    first.begin()
+    for _ in range(4):
+        first.step(np.array([0, 1]))
+    monkeypatch.setattr(fakes.Refusing, "left", 5)
+    resumed = stream_of()
+    resumed.load_state_dict(first.state_dict())
+    assert "do not repeat themselves" in caplog.text
+    monkeypatch.setattr(fakes.Refusing, "left", 100)
+    assert resumed.steps_done == resumed.began == 8
+    assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
+
+
 @pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Vector-info-v0", "fakes:Image-info-v0"])
 def test_a_replay_gives_states_back_with_their_masks(env_id):
     envs = vector_env.make_vector_env(env_id, 3)
@@ -324,10 +363,14 @@ def test_every_script_plays_what_it_is_given_and_never_what_is_not_allowed(scrip
 def test_a_module_that_does_not_fit_is_wrong_use(refused, tmp_path, monkeypatch):
     script = SCRIPTS[0]
     (tmp_path / "broken_module.py").write_text("import gymnasium\n\nundefined_name\n")
+    (tmp_path / "unwritten_module.py").write_text("import gymnasium\nprint(\n")
+    (tmp_path / "leaving_module.py").write_text("import sys\n\nsys.exit(3)\n")
     monkeypatch.chdir(tmp_path)
     for module, said in (
         ("broken_module", "NameError: name 'undefined_name' is not defined (line 3 of"),
-        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'. It has to be installed"),
+        ("unwritten_module", f"SyntaxError: '(' was never closed (line 2 of {tmp_path}/unwritten_module.py)"),
+        ("leaving_module", "SystemExit: 3 (line 3 of"),
     ):
         message = refused(script, "--env-id", "Chain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
         assert f"the module '{module}' of '{module}:Chain-v0' fails to import: {said}" in message

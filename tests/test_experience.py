@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ptan.experience import ExperienceFirstLast
 
-from fakes import Catch, Counting, Forgetful, Random
+from fakes import Catch, Counting, Forgetful, Random, Refusing
 from lib import experience, memory
 from lib.atari_wrappers import FrameStack, LazyFrames
 from lib.errors import UsageError
@@ -144,6 +144,17 @@ def test_an_environment_that_does_not_repeat_itself_is_said_so(caplog):
         resumed = source_of(FrameStack(Forgetful()))
         resumed.load_state_dict(source.state_dict())
     assert "Environment 0 does not repeat itself" in caplog.text
+
+
+def test_an_environment_that_refuses_what_it_took_begins_its_next_episode(caplog, monkeypatch):
+    source = source_of(FrameStack(Refusing()))
+    take(source, 3)
+    monkeypatch.setattr(Refusing, "left", 2)
+    resumed = source_of(FrameStack(Refusing()))
+    resumed.load_state_dict(source.state_dict())
+    assert "does not repeat itself" in caplog.text
+    monkeypatch.setattr(Refusing, "left", 100)
+    assert len(take(resumed, 6)) == 6
 
 
 def test_an_environment_whose_replay_ends_early_begins_its_next_episode(caplog):

@@ -17,6 +17,7 @@ from PIL import Image
 import fakes  # noqa: F401
 from fakes import Linear
 from lib import atari_wrappers, experience, parallel, pictures, ppo, recording, stopping, stream, vector_env
+from lib.errors import UsageError
 from lib.experience import Again, Episode
 from running import BASELINE, CATCH
 
@@ -161,10 +162,10 @@ def test_what_was_played_again_before_is_not_played_again_for_the_next_video():
     assert len(steps) == sum(first.values()) + sum(episode.length for episode in followed)
 
 
-def test_a_run_that_goes_on_from_an_episode_has_no_videos_of_later_ones(tmp_path):
+def test_a_run_that_goes_on_from_an_episode_has_no_videos_of_later_ones_and_no_halves(tmp_path):
     (tmp_path / "videos").mkdir()
     names = ["episode-3-return-1.webm", "episode-12-return--1.5.webm", "play-100-episode-7-return-1.webm"]
-    for name in names:
+    for name in [*names, "episode-2.part.webm"]:
         (tmp_path / "videos" / name).touch()
     recording.cut_back(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.glob("videos/*")) == [names[0], names[2]]
@@ -308,6 +309,34 @@ def test_an_episode_that_does_not_repeat_itself_has_no_video_and_that_is_said_on
     assert not list(tmp_path.glob("videos/*.part.webm"))
 
 
+def test_an_environment_that_fails_when_it_is_played_again_costs_a_video_and_nothing_else(tmp_path, caplog):
+    told = Told(tmp_path, every=1)
+    step = told.replayer.env.step
+    told.replayer.env.step = failing
+    assert [told(episode_of()), told(episode_of())] == ["", ""]
+    [warning] = [record.message for record in caplog.records if record.levelno == logging.WARNING]
+    assert "No video of episode 1: played again, its environment failed with RuntimeError: not now." in warning
+    assert list((tmp_path / "videos").iterdir()) == []
+    told.replayer.env.step = step
+    assert told(episode_of()) != ""
+
+
+def failing(action):
+    raise RuntimeError("not now")
+
+
+def test_a_video_has_pictures_of_one_size_in_three_colours(tmp_path):
+    video = pictures.Video(tmp_path / "video.webm", 10)
+    with pytest.raises(UsageError, match=r"gave uint8 \(64, 64, 4\); a video needs pictures of \(height, width, 3\)"):
+        video.show(np.zeros((64, 64, 4), np.uint8))
+    with pytest.raises(UsageError, match=r"gave float32 \(64, 64, 3\)"):
+        video.show(np.zeros((64, 64, 3), np.float32))
+    video.show(np.zeros((400, 400, 3), np.uint8))
+    with pytest.raises(UsageError, match=r"of \(400, 400, 3\) and \(400, 500, 3\); a video needs one size"):
+        video.show(np.zeros((400, 500, 3), np.uint8))
+    video.close()
+
+
 @pytest.mark.parametrize("how", ["total", "length", "last_state", "longer"])
 def test_another_return_length_or_state_is_another_episode(tmp_path, how):
     told, right = Told(tmp_path, every=1), episode_of(1)
@@ -347,15 +376,10 @@ def test_only_a_signal_makes_a_run_leave_videos_out():
     assert stopper.interrupted()
 
 
-def test_what_a_killed_process_left_goes_and_a_lost_stretch_s_video_is_replaced(tmp_path):
+def test_the_video_of_an_episode_that_is_played_anew_is_replaced(tmp_path):
     folder = tmp_path / "videos"
     folder.mkdir()
-    for name in (
-        "episode-9.part.webm",
-        "play-1-episode-1.part.webm",
-        "episode-1-return-7.webm",
-        "episode-11-return-7.webm",
-    ):
+    for name in ("play-1-episode-1.part.webm", "episode-1-return-7.webm", "episode-11-return-7.webm"):
         (folder / name).touch()
     told = Told(tmp_path, every=1)
     episode = episode_of()
@@ -428,4 +452,4 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_begun(refused, mo
     monkeypatch.setattr("lib.pictures.CODEC", "none")
     assert "it has no none encoder" in ask("--env-id", "fakes:Shown-v0", "--record-every", 5)
     monkeypatch.setattr("fakes.Shown.render", lambda self: None)
-    assert "its render() has to give a picture" in ask("--env-id", "fakes:Shown-v0", "--record-every", 5)
+    assert "a video needs pictures of" in ask("--env-id", "fakes:Shown-v0", "--record-every", 5)

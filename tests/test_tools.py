@@ -14,7 +14,7 @@ import pytest
 
 from lib import runs
 from lib.errors import UsageError
-from running import ENVIRONMENT, PROJECT, assignments, folder, run
+from running import ENVIRONMENT, PROJECT, assignments, folder, run, run_by_itself
 
 PLAY, EVALUATE, DOCTOR, COMPARE = (Path(f"tools/{name}.py") for name in ("play", "evaluate", "doctor", "compare"))
 WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
@@ -121,6 +121,11 @@ def test_a_run_of_another_version_names_its_commit(refused, trained, tmp_path):
     said = refused(EVALUATE, path)
     assert "was made by another version of this project, commit abc123, " in said
     assert said.endswith("To use it: git checkout abc123\n")
+    params["sessions"][-1]["commit"] = runs.commit()
+    (path / "params.json").write_text(json.dumps(params))
+    said = refused(EVALUATE, path)
+    assert "does not fit fakes:Chain-v0 as it is now: " in said
+    assert "size mismatch" in said
 
 
 def test_an_environment_that_cannot_be_shown(refused, trained, tmp_path):
@@ -167,6 +172,15 @@ def test_the_doctor_finds_this_machine_fit(answer, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def asked(monkeypatch, capsys, *options):
+    """What the doctor says where something has to be changed."""
+    monkeypatch.setattr(sys, "argv", ["doctor.py", "--quick", *options])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(PROJECT / DOCTOR), run_name="__main__")
+    assert ended.value.code == 1
+    return capsys.readouterr().out
+
+
 def fail(env_id):
     raise UsageError("no ROM")
 
@@ -197,12 +211,33 @@ def sick(monkeypatch, how):
 )
 def test_the_doctor_names_what_keeps_a_run_from_working(monkeypatch, capsys, tmp_path, how, message):
     sick(monkeypatch, how)
-    monkeypatch.setattr(sys, "argv", ["doctor.py", "--quick", "--runs-dir", str(tmp_path)])
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(str(PROJECT / DOCTOR), run_name="__main__")
-    said = capsys.readouterr().out
-    assert ended.value.code == 1
+    said = asked(monkeypatch, capsys, "--runs-dir", str(tmp_path))
     assert re.search(f"^{message}", said, re.M), said
+    assert said.endswith("To be changed first: 1\n")
+
+
+@pytest.mark.parametrize("package", ["ale_py", "torch", "ptan"])
+def test_the_doctor_is_well_enough_to_say_what_is_missing(tmp_path, package):
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named {package}')")
+    paths = os.pathsep.join([str(tmp_path), ENVIRONMENT["PYTHONPATH"]])
+    process = run_by_itself(DOCTOR, "--quick", env=ENVIRONMENT | {"PYTHONPATH": paths})
+    assert process.returncode == 1
+    assert process.stderr == ""
+    assert (
+        f"problem  the packages cannot be imported: No module named {package}\n         -> make clean" in process.stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--device", "cuda:77"], r"problem  cuda:77 asks for a GPU, and PyTorch"),
+        (["--runs-dir", "/dev/null"], r"problem  /dev/null cannot be made: File exists"),
+    ],
+)
+def test_the_doctor_finds_a_gpu_that_is_not_there_and_a_folder_that_cannot_be(monkeypatch, capsys, options, message):
+    said = asked(monkeypatch, capsys, *options)
+    assert message in said
     assert said.endswith("To be changed first: 1\n")
 
 

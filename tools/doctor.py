@@ -8,26 +8,31 @@
 A line a finding: `ok`, `note` for what costs speed or comfort, `problem` for what keeps a run from working.
 """
 
+from __future__ import annotations  # where a package is missing, types that it has cannot be named
+
 import configparser
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-import ale_py
-import numpy as np
-import psutil
-import torch
-from packaging.requirements import Requirement
+MISSING = ""
+try:
+    import ale_py
+    import numpy as np
+    import psutil
+    import torch
 
-from lib import atari_wrappers, dqn_model, experience, memory, options, precision, runs, vector_env
-from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS
+    from lib import atari_wrappers, dqn_model, experience, memory, options, precision, runs, vector_env
+    from lib.errors import UsageError
+    from lib.hyperparameters import HYPERPARAMS
+except ImportError as error:  # it is said what is wrong, and nothing else is looked at
+    MISSING = str(error)
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
 SECONDS = 5  # that each speed is measured for
@@ -53,21 +58,30 @@ def python() -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """Those that setup.cfg asks for, and ptan, which it cannot ask for."""
     config = configparser.ConfigParser()
-    config.read(runs.PROJECT / "setup.cfg")
+    config.read(Path(__file__).parents[1] / "setup.cfg")
     wanted = [*config["options"]["install_requires"].split("\n"), "ptan ==0.8.1"]
     fitting = []
-    for requirement in map(Requirement, filter(None, map(str.strip, wanted))):
+    for line in filter(None, map(str.strip, wanted)):
+        name = line.split()[0]
         try:
-            version = metadata.version(requirement.name)
+            version = metadata.version(name)
         except metadata.PackageNotFoundError:
-            yield Finding(PROBLEM, f"{requirement.name} is not installed", REINSTALL)
+            yield Finding(PROBLEM, f"{name} is not installed", REINSTALL)
             continue
+        if MISSING:
+            continue
+        from packaging.requirements import Requirement  # which comes with other packages
+
+        requirement = Requirement(line)
         if not requirement.specifier.contains(version, prereleases=True):
             advice = f"{requirement.specifier} is asked for: {REINSTALL}"
             yield Finding(PROBLEM, f"{requirement.name} {version}", advice)
         else:
             fitting.append(f"{requirement.name} {version}")
-    yield Finding(OK, f"{len(fitting)} packages, among them {', '.join(fitting[:4])}")
+    if MISSING:
+        yield Finding(PROBLEM, f"the packages cannot be imported: {MISSING}", REINSTALL)
+    else:
+        yield Finding(OK, f"{len(fitting)} packages, among them {', '.join(fitting[:4])}")
 
 
 def game(env_id: str) -> Iterator[Finding]:
@@ -176,9 +190,17 @@ def learner(device: torch.device) -> Iterator[Finding]:
     yield Finding(OK, f"learner: {speed:.0f} updates/s of 32 transitions on {device}, at most 01_baseline's steps/s")
 
 
-def examine(env_id: str, game_name: str, device: torch.device, runs_dir: Path, quick: bool) -> Iterator[Finding]:
+def examine(env_id: str, game_name: str, device_name: str, runs_dir: Path, quick: bool) -> Iterator[Finding]:
     """All findings, each as soon as it is there; no more are looked for where the first ones let nothing run."""
+    device = torch.device("cpu")
     needed = [*python(), *packages(), *game(env_id)]
+    try:
+        device = options.usable_device(device_name)
+        runs_dir.mkdir(parents=True, exist_ok=True)
+    except UsageError as error:
+        needed.append(Finding(PROBLEM, str(error)))
+    except OSError as error:
+        needed.append(Finding(PROBLEM, f"{runs_dir} cannot be made: {error.strerror}", "give another --runs-dir"))
     yield from needed
     yield from processor()
     yield from accelerator(device)
@@ -200,10 +222,13 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="time nothing")
     parser.set_defaults(device="cpu")
     args = parser.parse_args()
-    args.runs_dir.mkdir(parents=True, exist_ok=True)
-    env_id, device = HYPERPARAMS[args.game].env_name, options.usable_device(args.device)
+    return told(examine(HYPERPARAMS[args.game].env_name, args.game, args.device, args.runs_dir, args.quick))
+
+
+def told(findings: Iterable[Finding]) -> int:
+    """Print them as they come; returns the exit code."""
     problems = 0
-    for finding in examine(env_id, args.game, device, args.runs_dir, args.quick):
+    for finding in findings:
         advice = f"\n         -> {finding.advice}" if finding.advice else ""
         print(f"{finding.level:<8} {finding.text}{advice}", flush=True)
         problems += finding.level == PROBLEM
@@ -212,5 +237,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if MISSING:
+        sys.exit(told([*python(), *packages()]))
     with options.exits():
         sys.exit(main())

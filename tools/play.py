@@ -41,10 +41,10 @@ def main():
 
         try:
             total, length = player.play(policy, args.seed, number, show)
-            print(f"Episode {number + 1}: return {total:g}, {length} steps")
+            print(f"Episode {number + 1}: return {total:.7g}, {length} steps")
             if screen is not window:
                 screen.close()
-                print(screen.path.rename(f"{stem}-return-{total:g}.webm"))
+                print(screen.path.rename(f"{stem}-return-{total:.7g}.webm"))
         finally:
             if screen is not window:
                 screen.close()
