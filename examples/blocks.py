@@ -54,10 +54,11 @@ PLACED, PIECE = np.array([(88, 152, 232), (240, 184, 72)], np.uint8)
 class Blocks(gym.Env):
     """A board, and three pieces on offer; when all three are placed, three new ones are drawn from PIECES.
 
-    Observations are (4, 9, 9) float32, 0 or 1: the board, and each piece on offer in the upper left corner of a plane
-    of its own, which is empty once it is placed. Action piece * 81 + row * 9 + column puts the upper left corner of
-    the piece's bounding box there. Rows, columns and 3 x 3 boxes that a move fills are emptied together, and the
-    reward is how many there were. An episode is terminated when no piece on offer fits anywhere.
+    Observations are (7, 9, 9) float32, 0 to 1: the board; each piece on offer in the upper left corner of a plane of
+    its own, which is empty once it is placed; and of every cell how full its row, its column and its box are: what the
+    rules count, an agent would have to learn to count else. Action piece * 81 + row * 9 + column puts the upper left
+    corner of the piece's bounding box there. Rows, columns and 3 x 3 boxes that a move fills are emptied together, and
+    the reward is how many there were. An episode is terminated when no piece on offer fits anywhere.
 
     Args:
         render_mode: "rgb_array" or None.
@@ -67,7 +68,7 @@ class Blocks(gym.Env):
 
     def __init__(self, render_mode: str | None = None):
         self.render_mode = render_mode
-        self.observation_space = spaces.Box(0.0, 1.0, (1 + OFFERED, SIZE, SIZE), np.float32)
+        self.observation_space = spaces.Box(0.0, 1.0, (1 + OFFERED + 3, SIZE, SIZE), np.float32)
         self.action_space = spaces.Discrete(OFFERED * SIZE**2)
 
     def reset(
@@ -117,7 +118,7 @@ class Blocks(gym.Env):
         """The board and the pieces on offer below it, (192, 144, 3) uint8."""
         if self.render_mode is None:
             return None
-        board, *pieces = self._observation()
+        board, *pieces = planes(self._board, *self._pieces)
         box = np.arange(SIZE) // BOX
         picture = GROUNDS[(box[:, None] + box) % 2]
         picture[board > 0] = PLACED
@@ -145,7 +146,13 @@ class Blocks(gym.Env):
                 self._blocked[number] = blocked & BOARD
 
     def _observation(self) -> np.ndarray:
-        return planes(self._board, *self._pieces).astype(np.float32)
+        shown = np.empty((1 + OFFERED + 3, SIZE, SIZE), np.float32)
+        shown[: 1 + OFFERED] = planes(self._board, *self._pieces)
+        board = shown[0]
+        shown[-3], shown[-2] = board.mean(axis=1, keepdims=True), board.mean(axis=0, keepdims=True)
+        boxes = board.reshape(SIZE // BOX, BOX, SIZE // BOX, BOX).mean(axis=(1, 3))
+        shown[-1] = boxes.repeat(BOX, axis=0).repeat(BOX, axis=1)
+        return shown
 
 
 gym.register("Blocks-v0", f"{__name__}:Blocks", max_episode_steps=1000)
