@@ -233,7 +233,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path
     ("options", "code", "message"),
     [
         (["--game", "chess"], 2, "unknown game 'chess'"),
-        (["--env-id", "CartPole-v1"], 2, "needs images"),
+        (["--env-id", "Pendulum-v1"], 2, "finitely many actions"),
         (["--set", "replay_size=10000000000"], 2, "GB are free; try --set replay_size="),
         (["--runs-dir", "/proc/runs"], 1, "/proc/runs"),
     ],
