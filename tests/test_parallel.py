@@ -219,12 +219,15 @@ def test_a_lost_player_costs_no_transition(closing):
 
 
 def test_an_environment_that_does_not_repeat_itself_goes_on_with_a_new_episode_on_both_sides(closing):
-    agent = agent_for(49)
+    agent = agent_for(84 * 84)
     source = closing(players_of([Forgetful(), Forgetful()], agent, players=1, rounds=5))
     taken(iter(source), agent, 3)
     resumed = closing(players_of([Forgetful(), Forgetful()], agent, players=1, rounds=5))
     state = source.state_dict()
-    state["players"][0]["slots"][0] |= {"actions": torch.tensor([0, 0]), "state": torch.zeros(7, 7, dtype=torch.uint8)}
+    state["players"][0]["slots"][0] |= {
+        "actions": torch.tensor([0, 0]),
+        "state": torch.zeros(84, 84, dtype=torch.uint8),
+    }
     resumed.load_state_dict(state)
     next(iter(resumed))
     assert [slot["episode"] for slot in resumed.players[0].slots] == [1, 0]
