@@ -59,7 +59,7 @@ class Game(NamedTuple):
 GAMES = {
     "snake": Game("examples.snake", "Snake-v0", 300_000, goal=7.0),  # a snake of 3 + 7 cells
     "penalty": Game("examples.snake", "SnakeStepPenalty-v0", 300_000, penalty=0.1),
-    "blocks": Game("examples.blocks", "Blocks-v0", 900_000, ("gamma=0.99", "entropy=0.02", "stop_reward=20")),
+    "blocks": Game("examples.blocks", "Blocks-v0", 600_000, ("gamma=0.99", "entropy=0.02", "stop_reward=20")),
 }
 
 
@@ -129,7 +129,7 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
                 lab.spread(means),
                 lab.spread(curve.groupby("seed").greedy_return.last()),
                 "-" if goal is None else f"{goal:.1f}",
-                "-" if goal is None else f"{len(reached)} of {len(means)}, {lab.spread(reached / 1000, 0)}",
+                "-" if goal is None else _reached(reached, len(means)),
                 f"{random.mean_steps[name]:.0f}",
                 lab.spread(last_means(frame, name, "mean_steps"), 0),
             )
@@ -137,6 +137,10 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
     returns = (f"return in the last {LAST:,} steps", f"greedy, {GREEDY_EPISODES} episodes")
     header = ("environment", "seeds", "random legal player", *returns, "goal")
     return lab.table((*header, "reached, after thousand steps", "its steps an episode", "steps an episode"), rows)
+
+
+def _reached(steps: pd.Series, seeds: int) -> str:
+    return f"{len(steps)} of {seeds}" + (f", {lab.spread(steps / 1000, 0)}" if len(steps) else "")
 
 
 def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:

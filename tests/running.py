@@ -46,9 +46,9 @@ def start(script, *options, env=ENVIRONMENT, **kwargs):
 
 
 def run(script, *options, env=ENVIRONMENT):
-    """Run a script to its end; forked, unless it starts processes of its own."""
+    """Run a script to its end; forked, unless it is one that starts processes of its own."""
     options = list(map(str, options))
-    if script.stem not in ("03_parallel", "02_ppo_actors") and "--parallel" not in options:
+    if script.stem not in ("03_parallel", "04_wrappers", "02_ppo_actors"):
         code, stdout, stderr = FORKED.run(f"./{script.name}", options, PROJECT / script.parent, env)
         return subprocess.CompletedProcess(options, code, stdout, stderr)
     return run_by_itself(script, *options, env=env)

@@ -85,6 +85,14 @@ def test_the_gradient_of_the_divergence_is_that_of_the_cross_entropy():
     assert torch.allclose(found, expected, atol=1e-6)
 
 
+def test_penalties_are_squares_or_hubers():
+    errors = torch.tensor([-3.0, -0.5, 0.0, 1.0, 2.0], requires_grad=True)
+    assert losses.penalties(errors).tolist() == [9.0, 0.25, 0.0, 1.0, 4.0]
+    assert losses.penalties(errors, huber=True).tolist() == [2.5, 0.125, 0.0, 0.5, 1.5]
+    losses.penalties(errors, huber=True).sum().backward()
+    assert errors.grad.tolist() == [-1.0, -0.5, 0.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -94,14 +102,6 @@ def test_the_gradient_of_the_divergence_is_that_of_the_cross_entropy():
         ((0.0, float("inf"), 51), "v_min is 0 and v_max inf; v_min has to be below v_max, both finite"),
     ],
 )
-def test_penalties_are_squares_or_hubers():
-    errors = torch.tensor([-3.0, -0.5, 0.0, 1.0, 2.0], requires_grad=True)
-    assert losses.penalties(errors).tolist() == [9.0, 0.25, 0.0, 1.0, 4.0]
-    assert losses.penalties(errors, huber=True).tolist() == [2.5, 0.125, 0.0, 0.5, 1.5]
-    losses.penalties(errors, huber=True).sum().backward()
-    assert errors.grad.tolist() == [-1.0, -0.5, 0.0, 1.0, 1.0]
-
-
 def test_a_support_that_is_none_is_refused(given, message):
     with pytest.raises(UsageError, match=message):
         losses.support(*given)
