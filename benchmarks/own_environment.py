@@ -195,8 +195,9 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each (default: 2)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     args = parser.parse_args()
-    games = [name for name in GAMES if not args.what or name in args.what]
-    if "random" in args.what or not args.what:
+    what = args.what or ["random", *GAMES, "tables"]
+    games = [name for name in GAMES if name in what]
+    if "random" in what:
         random_play()
     results = {
         name: lab.Results(f"own-environment-{name}", COLUMNS, lab.stamp(threads=1, **GAMES[name]._asdict()), args.go_on)
@@ -208,7 +209,7 @@ def main() -> None:
         for (name, seed), bins in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
             for row in bins:
                 results[name].add(seed=seed, **row)
-    if "tables" in args.what or not args.what:
+    if "tables" in what:
         tables()
 
 

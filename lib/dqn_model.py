@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import masks
-from lib.observations import SMALLEST
+from lib.observations import is_large
 
 HIDDEN = 512  # units between what is seen and the values
 
@@ -33,7 +33,7 @@ class Trunk(nn.Sequential):
         if len(input_shape) == 1:
             super().__init__(nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU())
             self.features = 128
-        elif len(input_shape) == 3 and min(input_shape[1:]) < SMALLEST:
+        elif len(input_shape) == 3 and not is_large(input_shape[1:]):
             super().__init__(
                 *(nn.Conv2d(input_shape[0], 32, kernel_size=3, padding=1), nn.ReLU()),
                 *(nn.Conv2d(32, 64, kernel_size=3, padding=1), nn.ReLU()),

@@ -166,8 +166,10 @@ def draw(run: Path, stop_reward: float | None) -> Path:
     import pandas as pd  # these two take a second, which a run that is not at its end has no use for
     from matplotlib.figure import Figure
 
+    from lib import curves
+
     frame = pd.read_csv(run / "episodes.csv")
-    mean = frame["return"].rolling(WINDOW, min_periods=1).mean()
+    mean = curves.means(frame["return"])
     figure = Figure(figsize=(8, 3), layout="constrained")
     for axes, x, label in zip(
         figure.subplots(1, 2, sharey=True),

@@ -42,7 +42,7 @@ def prepared(env: gym.Env, env_id: str) -> gym.Env:
         )
     channels_last = len(space.shape) == 3 and space.shape[2] <= space.shape[0]
     sides = space.shape[:2] if len(space.shape) < 3 or channels_last else space.shape[1:]
-    if len(space.shape) > 1 and min(sides) >= SMALLEST:
+    if len(space.shape) > 1 and is_large(sides):
         return _image(env, space, env_id, channels_last)
     numbers = _as_floats(env, space, env_id)
     if len(space.shape) == 2:
@@ -50,6 +50,11 @@ def prepared(env: gym.Env, env_id: str) -> gym.Env:
     if channels_last:
         return _transformed(numbers, lambda board: np.ascontiguousarray(np.moveaxis(board, 2, 0)))
     return numbers if len(space.shape) else _transformed(numbers, lambda number: number[None])
+
+
+def is_large(sides: tuple[int, ...]) -> bool:
+    """Whether what has this height and width is an image, and no board."""
+    return min(sides) >= SMALLEST
 
 
 def is_stack(space: spaces.Box) -> bool:
@@ -129,11 +134,9 @@ def _as_floats(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
 
 def _whole(env: gym.Env, space: spaces.Box) -> np.ndarray:
     """Which of the numbers are whole ones that mean something as such, and not one 1 among zeros; of space's shape."""
-    while not isinstance(env, FlattenObservation):
-        if not isinstance(env, gym.Wrapper):
-            return np.full(space.shape, space.dtype.kind in "iu")
-        env = env.env
-    return np.concatenate(_of_leaves(env.env.observation_space))
+    if isinstance(env, FlattenObservation):
+        return np.concatenate(_of_leaves(env.env.observation_space))
+    return np.full(space.shape, space.dtype.kind in "iu")
 
 
 def _of_leaves(space: gym.Space) -> list[np.ndarray]:

@@ -116,7 +116,7 @@ class Stream:
         self.steps_done = 0
         self.clock = Stopwatch()
         self.frame_skip = frame_skip(envs)
-        self.native = isinstance(envs.unwrapped, AtariVectorEnv)
+        self.native = is_native(envs)
         self.on_step: Callable[[int], Any] | None = None
         self.began: int | None = None
         self._taken: list[np.ndarray] = []  # the actions since then
@@ -238,7 +238,12 @@ def _seeds(seed: int, step: int, num_envs: int) -> np.ndarray:
 
 def frame_skip(envs: VectorEnv) -> int:
     """Frames of the emulator in an agent step; 1 for what is no Atari game."""
-    return FRAME_SKIP if isinstance(envs.unwrapped, AtariVectorEnv) else 1
+    return FRAME_SKIP if is_native(envs) else 1
+
+
+def is_native(envs: VectorEnv) -> bool:
+    """Whether they are Atari games that ale_py steps."""
+    return isinstance(envs.unwrapped, AtariVectorEnv)
 
 
 class ExperienceStream(Stream):

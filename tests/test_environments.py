@@ -88,6 +88,16 @@ def test_what_no_network_can_see_is_wrong_use(space, message):
         observations.prepared(fakes.Shape(space), "Shape")
 
 
+def test_what_a_users_own_wrappers_flatten_is_theirs():
+    parts = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 12, (3,), np.int64)})
+    flat = gym.wrappers.FlattenObservation(fakes.Shape(parts))
+    own = gym.wrappers.ReshapeObservation(flat, (2, 3))
+    made = observations.prepared(own, "Shape")
+    assert made.observation_space.shape == (1, 2, 3)
+    shown, plain = made.reset(seed=1)[0], own.reset(seed=1)[0]
+    assert np.allclose(shown[0], plain / [[1, 1, 1], [12, 12, 12]])
+
+
 def test_whole_numbers_are_warned_of_once(caplog):
     observations._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.masks import Split, only_allowed
-from lib.observations import SMALLEST
+from lib.observations import is_large
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Model(nn.Module):
         if len(shape) == 1:
             self.body = Numbers(shape)
         else:
-            self.body = Images(shape, dtype) if min(shape[1:]) >= SMALLEST else Boards(shape)
+            self.body = Images(shape, dtype) if is_large(shape[1:]) else Boards(shape)
         planes, rest = divmod(n_actions, math.prod(shape[1:])) if isinstance(self.body, Boards) else (0, 1)
         self.policy: nn.Linear | Places
         if planes and not rest:
