@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long other projects take to solve Pong on this machine, by the rule that ours are timed by.
+"""How long this project and others take to solve Pong, one after another on one machine, by one rule.
 
     ./peers.py --seeds 1 --time-limit 900
     ./peers.py --cleanrl ~/cleanrl --peers cleanrl-ppo         # CleanRL is no package: its checkout
@@ -7,12 +7,13 @@
 
 Each peer runs with the settings that it publishes for Atari or Pong, in an environment of its own with the pinned
 packages of peers/*.txt, which is made when it is first needed. The clock starts with the process; it is stopped when
-the mean return of the last 100 training episodes is 18, or at the time limit. What was measured is not measured again
-at the same commit, on the same machine, with the same limit and pins.
+the mean return of the last 100 training episodes is 18, or at the time limit; an evaluation after that is not counted.
+What was measured is not measured again at the same commit, on the same machine, with the same limit and pins.
 """
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent / "peers"
+OWN = "distributed/01_ppo"
 # Each peer's environment and command; CleanRL's script is its checkout's.
 PEERS = {
     "sb3-ppo": ("sb3", ["run_sb3.py", "ppo"]),
@@ -47,7 +49,6 @@ NAMES = {"sb3": "stable-baselines3", "rl_games": "rl-games"}  # of the packages
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?\s*(-?[\d.]+)")
 WINDOW, GOAL = 100, float(time_to_solve.GOAL)
 COLUMNS = ("peer", "version", "seed", "stopped", "seconds", "steps", "episodes", "mean_100", "emulator")
-OWN = "distributed/01_ppo"
 PICTURE = "![Mean return of the last 100 episodes against seconds, ours and the peers'](pictures/peers.png)"
 
 
@@ -56,16 +57,19 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     stamped = lab.stamp(time_limit=time_limit, pins={name: pins(name) for name, _ in PEERS.values()})
     go_on = (lab.RESULTS / "peers.csv").exists() and not lab.differences("peers", stamped)
     results = lab.Results("peers", COLUMNS, stamped, go_on)
-    for peer in peers:
+    for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # before hours are spent on the others
     for seed in range(1, seeds + 1):
         for peer in peers:
             if results.has(peer=peer, seed=seed):
                 continue
-            python = environment(PEERS[peer][0])
+            python = Path() if peer == OWN else environment(PEERS[peer][0])
             emulator = time_to_solve.emulator_speed()
-            stopped, episodes = play(command(peer, python, seed, checkout), time_limit)
-            kept = lab.Results(f"peers-{peer}-seed{seed}", ("step", "seconds", "return"), stamped)
+            if peer == OWN:
+                stopped, episodes = own(seed, time_limit)
+            else:
+                stopped, episodes = play(command(peer, python, seed, checkout), time_limit)
+            kept = lab.Results(episodes_of(peer, seed), ("step", "seconds", "return"), stamped)
             for step, seconds, total in episodes:
                 kept.add(step=step, seconds=f"{seconds:.2f}", **{"return": total})
             step, seconds, _ = episodes[-1] if episodes else (0, time_limit, 0.0)
@@ -89,6 +93,8 @@ def pins(name: str) -> list[str]:
 
 def version(peer: str, checkout: Path | None) -> str:
     """What was measured: the package with its version, or the commit of a checkout."""
+    if peer == OWN:
+        return f"this one, {str(lab.commit())[:10]}"
     name, _ = PEERS[peer]
     if name in NAMES:
         return next(pin for pin in pins(name) if pin.startswith(NAMES[name])).replace("==", " ")
@@ -178,19 +184,17 @@ def _end(process: subprocess.Popen) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def measured() -> tuple[pd.DataFrame, dict]:
-    """All rows with the limit of each, ours first, and the peers' stamp."""
-    frame, stamped = lab.read("peers")
-    of_ours, our_stamp = lab.read(time_to_solve.slug(OWN, []))
-    of_ours = of_ours.assign(peer=f"`{OWN}`", version=our_stamp["commit"][:10])
-    of_ours["mean_100"] = [mean_100(own_episodes(seed)).iloc[-1] for seed in of_ours["seed"]]
-    limits = (our_stamp["settings"]["time_limit"], stamped["settings"]["time_limit"])
-    both = [part.assign(limit=limit) for part, limit in zip((of_ours, frame), limits, strict=True)]
-    return pd.concat(both)[[*COLUMNS, "limit"]], stamped
+def own(seed: int, time_limit: int) -> tuple[str, list[tuple[int, float, float]]]:
+    """What `play` tells, of this project, which ends by the same rule by itself and counts from its process's start."""
+    with lab.finished_run(OWN, "--seed", str(seed), "--time-limit", str(time_limit)) as run:
+        frame = pd.read_csv(run / "episodes.csv")
+        stopped = json.loads((run / "result.json").read_text())["stopped"]
+    return stopped, list(frame[["step", "seconds", "return"]].itertuples(index=False, name=None))
 
 
-def own_episodes(seed: int) -> pd.DataFrame:
-    return lab.read(f"{time_to_solve.slug(OWN, [])}-seed{seed}")[0]
+def episodes_of(peer: str, seed: int) -> str:
+    """The file of results that has the episodes of a run."""
+    return f"peers-{peer.replace('/', '-')}-seed{seed}"
 
 
 def mean_100(episodes: pd.DataFrame) -> pd.Series:
@@ -198,8 +202,8 @@ def mean_100(episodes: pd.DataFrame) -> pd.Series:
 
 
 def table() -> str:
-    """A row a peer, ours first."""
-    frame, stamped = measured()
+    """A row a peer."""
+    frame, stamped = lab.read("peers")
     rows = []
     for (peer, version), found in frame.groupby(["peer", "version"], sort=False):
         ended = found["stopped"] == "solved"
@@ -208,7 +212,7 @@ def table() -> str:
             (
                 peer,
                 version,
-                f"{ended.sum()} of {len(found)} in {found['limit'].iloc[0]} s",
+                f"{ended.sum()} of {len(found)} in {stamped['settings']['time_limit']} s",
                 " / ".join("-" if np.isinf(seconds) else f"{seconds:.0f}" for seconds in times),
                 lab.spread(found["steps"] / 1000, 0),
                 lab.spread(found["mean_100"]),
@@ -232,13 +236,12 @@ def table() -> str:
 
 def draw() -> None:
     """Mean return of the last 100 episodes against seconds, as docs/pictures/peers.png."""
-    frame, _ = measured()
+    frame, _ = lab.read("peers")
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     colors = dict(zip(frame["peer"].unique(), plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
     for row in frame[frame["episodes"] > 0].to_dict("records"):
-        ours = row["peer"] == f"`{OWN}`"
-        episodes = own_episodes(row["seed"]) if ours else lab.read(f"peers-{row['peer']}-seed{row['seed']}")[0]
-        label = row["peer"].strip("`") if row["seed"] == 1 else ""
+        episodes, _ = lab.read(episodes_of(row["peer"], row["seed"]))
+        label = row["peer"] if row["seed"] == 1 else ""
         axes.plot(episodes["seconds"], mean_100(episodes), label=label, color=colors[row["peer"]], linewidth=1)
     axes.axhline(GOAL, color="black", linewidth=0.8, linestyle="--")
     axes.set(xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
@@ -249,7 +252,7 @@ def draw() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", nargs="+", choices=tuple(PEERS), default=list(PEERS), help="some (default: all)")
+    parser.add_argument("--peers", nargs="+", choices=(OWN, *PEERS), default=[OWN, *PEERS], help="some (default: all)")
     parser.add_argument("--seeds", type=int, default=1, help="1 to this one (default: 1)")
     parser.add_argument("--time-limit", type=int, default=900, help="seconds of a run (default: 900)")
     parser.add_argument("--cleanrl", type=Path, metavar="PATH", help="a checkout of CleanRL")

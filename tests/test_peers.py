@@ -1,7 +1,11 @@
+import contextlib
+import json
 import sys
 
+import pandas as pd
 import pytest
 
+import lab
 import peers
 
 PLAY = """import time
@@ -56,3 +60,21 @@ def test_every_package_of_a_peer_is_pinned():
         assert peers.pins(name)
         assert all("==" in pin for pin in peers.pins(name))
     assert peers.version("sb3-ppo", None) == "stable-baselines3 2.9.2"
+
+
+def test_this_project_is_told_by_its_own_files_and_its_own_clock(tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def finished_run(rung, *options):
+        assert (rung, options) == ("distributed/01_ppo", ("--seed", "3", "--time-limit", "600"))
+        yield tmp_path
+
+    monkeypatch.setattr(lab, "finished_run", finished_run)
+    frame = pd.DataFrame({"episode": [1, 2], "step": [900, 950], "return": [-21.0, 20.0], "seconds": [7.5, 8.0]})
+    frame.to_csv(tmp_path / "episodes.csv", index=False)
+    (tmp_path / "result.json").write_text(json.dumps({"stopped": "solved"}))
+    assert peers.own(3, 600) == ("solved", [(900, 7.5, -21.0), (950, 8.0, 20.0)])
+
+
+def test_the_table_of_peers_is_of_the_results():
+    if (lab.RESULTS / "peers.csv").exists():
+        assert f"{peers.PICTURE}\n\n{peers.table()}\n<!-- /peers -->" in (lab.PROJECT / "docs/speed.md").read_text()
