@@ -155,7 +155,7 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
     ]
     for axes, value, offset, labels in panels:
         for name, label in labels.items():
-            own = frame[frame.game == name]
+            own = frame[(frame.game == name) & (frame.step <= GAMES[name].steps)]  # whole bins: the last one is cut off
             if own.empty:
                 continue
             by_step = own.groupby("step")[value]
