@@ -4,12 +4,13 @@
     ./chapter08.py                        # step, draws, toy: about half an hour
     ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
     ./chapter08.py pong --seeds 2 --go-on --variants basic n_steps "double, n_steps" rainbow
-                                          # 400,000 steps each: hours a seed. Each seed has a file of its own, and is
+                                          # 200,000 steps each: an hour a seed. Each seed has a file of its own, and is
                                           # measured when and where there is time
     ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
 
-Learning is compared on the fast path, that of 08_dqn_rainbow.py with several games, from which parts are left out: with
-none of them it is basic DQN, with one it is that extension. What a step costs is measured of the scripts themselves.
+Learning is compared on the fast path, 08_dqn_rainbow.py with several games and on Pong with --fast, from which parts
+are left out: with none of them it is basic DQN, with one it is that extension. What a step costs is measured of the
+scripts themselves.
 """
 
 import argparse
@@ -63,10 +64,16 @@ TOY = {
     "learning_rate": 1e-3,
     "checkpoint_replay": "false",
 }
-PONG = {"replay_initial": 5000, "batch_size": 8, "epsilon_frames": 40_000, "checkpoint_replay": "false"}
+PONG = {
+    "replay_initial": 5000,
+    "batch_size": 8,
+    "epsilon_frames": 25_000,
+    "learning_rate": 2.5e-4,
+    "checkpoint_replay": "false",
+}
 PLACES = {
     "toy": (["--env-id", "fakes:Delayed-v0"], TOY, 6000, 250, 0.9),
-    "pong": (["--envs", "16"], PONG, 400_000, 20_000, 0.0),
+    "pong": (["--fast", "--envs", "4"], PONG, 200_000, 10_000, 0.0),
 }
 TIMED = 500  # agent steps of a script
 

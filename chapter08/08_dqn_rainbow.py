@@ -10,7 +10,6 @@ Run     ./08_dqn_rainbow.py --cuda --without noisy --without dueling
 Read    docs/chapter08.md for the paper's values beside these
 """
 
-import dataclasses
 from pathlib import Path
 
 import ptan
@@ -39,12 +38,12 @@ def calc_losses(batch, net, tgt_net, double, huber=False):
 
 def train(params, args):
     double, dueling, noisy, prioritised, n_step, distributional = (part not in args.without for part in PARTS)
-    params = dataclasses.replace(params, epsilon_start=0.0, epsilon_final=0.0) if noisy else params
+    params = params.without_epsilon() if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(-10.0, 10.0, 51) if distributional else None
-    more = {"noise": "factorised" if noisy else None, "dtype": precision.fast_dtype(args.device)}
-    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, support=support, **more).to(args.device)
+    more = {"noise": "factorised" if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
+    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, normalise=args.fast, **more).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
@@ -77,7 +76,7 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs, tgt_net))
 
 
 if __name__ == "__main__":
@@ -85,4 +84,5 @@ if __name__ == "__main__":
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
     parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps, with n_step")
     parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
+    parser.add_argument("--fast", action="store_true", help="a smaller network, which normalises what it sees")
     options.main(train, parser, NAME)

@@ -33,8 +33,8 @@ def calc_loss(batch, net, tgt_net, device, huber=True):
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     dtype = precision.fast_dtype(args.device)
-    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
-    net = net.to(memory_format=torch.channels_last)
+    space, n_actions = envs.single_observation_space, envs.single_action_space.n
+    net = dqn_model.DQN(space, n_actions, dtype, normalise=True).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
         precision.compile_networks(net, tgt_net.target_model)
@@ -65,7 +65,7 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs, tgt_net))
 
 
 if __name__ == "__main__":

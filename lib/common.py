@@ -10,11 +10,13 @@ import numpy as np
 import torch
 from ignite.engine import Engine, Events
 from ptan.actions import EpsilonGreedyActionSelector
+from ptan.agent import TargetNet
 from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from ptan.ignite import EpisodeEvents
 from torch import nn
 
 from lib import checkpoint, console, evaluation, losses, memory, recording, telemetry, timing, vector_env
+from lib.dqn_model import Normalising
 from lib.errors import UsageError
 from lib.greedy import Greedy
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
@@ -160,13 +162,26 @@ class EpsilonTracker:
 
 
 def batch_generator(
-    buffer: ExperienceReplayBuffer | Ring, initial: int, batch_size: int, steps: int = 1
+    buffer: ExperienceReplayBuffer | Ring,
+    initial: int,
+    batch_size: int,
+    steps: int = 1,
+    tgt_net: TargetNet | None = None,
 ) -> Iterator[list[ExperienceFirstLast] | Batch]:
-    """Fill the replay with `initial` transitions, then forever add `steps` of them and yield a batch."""
+    """Fill the replay with `initial` transitions, then forever add `steps` of them and yield a batch.
+
+    Args:
+        tgt_net: both of its networks look at the first batch, of a Ring, if they have dqn_model.Normalising, and have
+            seen nothing yet.
+    """
     buffer.populate(initial)
     while True:
         buffer.populate(steps)
-        yield buffer.sample(batch_size)
+        batch = buffer.sample(batch_size)
+        for net in (tgt_net.model, tgt_net.target_model) if tgt_net is not None else ():
+            if isinstance(net.conv, Normalising) and not net.conv.seen:
+                net.conv.look_at(net.split(batch.to(net.conv.seen.device).states)[0])
+        yield batch
 
 
 def setup_ignite(

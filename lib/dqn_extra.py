@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib import losses, masks
-from lib.dqn_model import HIDDEN, Trunk
+from lib.dqn_model import HIDDEN, trunk
 from lib.errors import UsageError
 
 FACTORISED, INDEPENDENT = "factorised", "independent"
@@ -91,6 +91,7 @@ class ExtendedDQN(nn.Module):
         noise: of the linear layers, see NoisyLinear; None for none. While training, every forward pass draws it anew.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
         dtype: see dqn_model.Trunk.
+        normalise: whether dqn_model.Normalising sees, and not Trunk.
     """
 
     support: torch.Tensor | None
@@ -104,13 +105,14 @@ class ExtendedDQN(nn.Module):
         noise: str | None = None,
         support: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
+        normalise: bool = False,
     ):
         super().__init__()
         self.n_actions = n_actions
         self.atoms = 1 if support is None else len(support)
         self.register_buffer("support", support)
         self.split = masks.Split(space)
-        self.conv = Trunk(self.split.shape, dtype)
+        self.conv = trunk(self.split.shape, dtype, normalise)
         linear = nn.Linear if noise is None else partial(NoisyLinear, noise=noise)
 
         def stream(outputs: int) -> nn.Sequential:

@@ -1,13 +1,13 @@
 """The network of Mnih et al. (2015), "Human-level control through deep reinforcement learning"."""
 
 import math
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib import masks
+from lib import bodies, masks
 from lib.observations import is_large
 
 HIDDEN = 512  # units between what is seen and the values
@@ -69,6 +69,52 @@ class Trunk(nn.Sequential):
         return torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32)
 
 
+class Normalising(nn.Module):
+    """In a Trunk's place, one of PPO's bodies, a third of its work, which normalises what it sees.
+
+    Most of a screen is always the same. What changes in it, such as the ball in Pong, is learnt from many fewer steps
+    once that is subtracted, and a high learning rate no longer kills all units of the first layer.
+
+    Args:
+        input_shape, dtype: see Trunk.
+
+    Attributes:
+        features: how many numbers come out.
+        seen: whether it has looked at states.
+    """
+
+    seen: torch.Tensor
+
+    def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.body = bodies.body_for(input_shape, dtype)
+        bodies.begin(self.body)
+        self.features = self.body.features
+        self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
+
+    def look_at(self, states: torch.Tensor) -> None:
+        """Normalise from now on by these states, (batch, *input_shape)."""
+        self.body.look_at(_channels_last(states))
+        self.seen.fill_(True)
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Features (batch, features) float32 of states (batch, *input_shape)."""
+        return self.body(_channels_last(states))
+
+    def autocast(self, device: torch.device) -> AbstractContextManager:
+        """Nothing: the body sees to itself, and the layers after it calculate in float32."""
+        return nullcontext()
+
+
+def trunk(input_shape: tuple[int, ...], dtype: torch.dtype, normalise: bool) -> Trunk | Normalising:
+    """The layers that see."""
+    return Normalising(input_shape, dtype) if normalise else Trunk(input_shape, dtype)
+
+
+def _channels_last(states: torch.Tensor) -> torch.Tensor:
+    return states.movedim(1, -1) if states.ndim == 4 else states
+
+
 class DQN(nn.Module):
     """Three convolutions and two fully connected layers, from stacked frames to one value an action.
 
@@ -76,12 +122,19 @@ class DQN(nn.Module):
         space: of a state, or its shape; see Trunk, and masks.MaskedBox.
         n_actions: how many actions there are.
         dtype: see Trunk.
+        normalise: whether Normalising sees, and not Trunk.
     """
 
-    def __init__(self, space: spaces.Box | tuple[int, ...], n_actions: int, dtype: torch.dtype = torch.float32):
+    def __init__(
+        self,
+        space: spaces.Box | tuple[int, ...],
+        n_actions: int,
+        dtype: torch.dtype = torch.float32,
+        normalise: bool = False,
+    ):
         super().__init__()
         self.split = masks.Split(space)
-        self.conv = Trunk(self.split.shape, dtype)
+        self.conv = trunk(self.split.shape, dtype, normalise)
         self.fc = nn.Sequential(nn.Linear(self.conv.features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_actions))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from typing import Self
 
 from lib.errors import divisors
 
@@ -80,6 +81,10 @@ class Hyperparameters(RunParameters):
     @property
     def warm_up(self) -> int:
         return self.replay_initial
+
+    def without_epsilon(self) -> Self:
+        """The same for whoever explores in another way."""
+        return dataclasses.replace(self, epsilon_start=0.0, epsilon_final=0.0)
 
     def __post_init__(self) -> None:
         super().__post_init__()

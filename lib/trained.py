@@ -82,14 +82,16 @@ def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions:
     """
     assert isinstance(space, spaces.Box)
     net: nn.Module
+    normalise = any(name.startswith("conv.body.") for name in weights)
     if any(name.startswith("policy.") for name in weights):
         net = Model(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
         noise = FACTORISED if any(name.endswith("_sigma") for name in weights) else None
         dueling = any(name.startswith("value.") for name in weights)
-        net = ExtendedDQN(space, n_actions, dueling=dueling, noise=noise, support=weights.get("support"))
+        support = weights.get("support")
+        net = ExtendedDQN(space, n_actions, dueling=dueling, noise=noise, support=support, normalise=normalise)
     else:
-        net = DQN(space, n_actions)
+        net = DQN(space, n_actions, normalise=normalise)
     net.load_state_dict(weights)
     return net
 

@@ -249,7 +249,7 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
     monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
     params = dataclasses.replace(common.HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
     for without, n_step, double in (([], 5, True), (["n_step"], 1, True), (["double"], 5, False)):
-        knobs = {"without": without, "n_step": 5, "envs": 2}
+        knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False}
         with pytest.raises(KeyError, match="seen"):
             rainbow.train(params, runs.RunOptions(runs_dir=tmp_path, knobs=knobs))
         assert (seen["n_step"], seen["double"]) == (n_step, double)
