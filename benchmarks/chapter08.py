@@ -122,7 +122,8 @@ def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]
     fields = itertools.chain(*(("--set", f"{name}={value}") for name, value in settings.items()))
     without = itertools.chain(*(("--without", part) for part in PARTS if part not in LEARNT[variant]))
     limits = ("--stop-after", str(steps), "--set", "stop_reward=none", "--seed", str(seed))
-    environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
+    modules = os.pathsep.join(map(str, (lab.PROJECT, lab.PROJECT / "tests")))
+    environment = {"PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}
     with lab.finished_run("chapter08/08_dqn_rainbow", *without, *options, *fields, *limits, **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
     means = frame.groupby((frame["step"] - 1) // width)["return"].mean()
