@@ -12,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from torch import nn
 
+from lib import replay, stream, vector_env
+
 ZOOM = 12  # that makes an image of Catch's grid
 
 
@@ -474,3 +476,17 @@ for name, space in SHAPES.items():
     gym.register(f"{name}-v0", Shape, kwargs={"space": space})
     gym.register(f"{name}-info-v0", Shape, kwargs={"space": space, "mask": "info"})
     gym.register(f"{name}-method-v0", Shape, kwargs={"space": space, "mask": "method"})
+
+
+def pong_ring():
+    """A ring of one thousand steps of random play."""
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 4)
+    rng = np.random.default_rng(0)
+
+    def play(states, agent_states):
+        return rng.integers(0, 6, len(states)), agent_states
+
+    play.initial_state = lambda: None
+    made = replay.Ring.of(stream.ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
+    made.populate(1000)
+    return made

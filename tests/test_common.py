@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import nn
 from fakes import Counting
 from lib import common, runs
 from lib.atari_wrappers import LazyFrames
+from lib.dqn_model import DQN
+from lib.replay import Batch
 from oracles import td
 
 
@@ -206,6 +209,45 @@ def test_batch_generator_fills_once_then_adds_and_samples_forever():
     assert tape == []
     assert [next(batches), next(batches)] == ["sample 3", "sample 3"]
     assert tape == ["populate 7", "populate 2", "sample 3", "populate 2", "sample 3"]
+
+
+class TwoStates:
+    """A buffer whose first batch has other states than all later ones."""
+
+    def __init__(self, first, later):
+        self.states = iter([first])
+        self.later = later
+
+    def populate(self, samples):
+        pass
+
+    def sample(self, batch_size):
+        states = next(self.states, self.later)
+        numbers = torch.zeros(len(states))
+        return Batch(states, numbers.long(), numbers, states, numbers, numbers.long(), numbers)
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_networks_that_normalise_look_at_the_first_batch_of_a_new_run_and_at_no_other(resumed):
+    first, later = (torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8) for _ in range(2))
+    tgt_net = ptan.agent.TargetNet(DQN((4, 40, 36), 3, normalise=True))
+    if resumed:
+        tgt_net.model.conv.look_at(later.movedim(-1, 1))
+        tgt_net.target_model.load_state_dict(tgt_net.model.state_dict())
+    batches = common.batch_generator(TwoStates(first, later), 1, 6, tgt_net=tgt_net)
+    assert torch.equal(next(batches).states, first)
+    next(batches)
+    for net in (tgt_net.model, tgt_net.target_model):
+        assert torch.equal(net.conv.body.mean, (later if resumed else first).float().mean(0).round())
+        assert net.conv.seen
+
+
+def test_networks_that_do_not_normalise_are_left_as_they_are():
+    tgt_net = ptan.agent.TargetNet(DQN((4, 40, 36), 3))
+    before = copy.deepcopy(tgt_net.model.state_dict())
+    states = torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8)
+    next(common.batch_generator(TwoStates(states, states), 1, 6, tgt_net=tgt_net))
+    assert all(torch.equal(before[name], tensor) for name, tensor in tgt_net.model.state_dict().items())
 
 
 def test_setup_ignite_as_in_the_book_with_ptans_own_source(tmp_path, capsys):

@@ -239,6 +239,7 @@ def test_no_network_gives_a_value_to_what_is_not_allowed(env_id):
     support = losses.support(-1.0, 1.0, 11)
     nets = [dqn_model.DQN(space, 5), dqn_extra.ExtendedDQN(space, 5, dueling=True)]
     nets += [dqn_extra.ExtendedDQN(space, 5, noise=dqn_extra.FACTORISED, support=support)]
+    nets += [dqn_model.DQN(space, 5, normalise=True)]
     for net in nets:
         values = net(torch.from_numpy(states))
         assert (values[:, 0] == masks.INVALID).all()

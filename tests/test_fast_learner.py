@@ -6,21 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from lib import common, dqn_model, replay, stream, vector_env
-
-
-def ring():
-    """One thousand steps of random play."""
-    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 4)
-    rng = np.random.default_rng(0)
-
-    def play(states, agent_states):
-        return rng.integers(0, 6, len(states)), agent_states
-
-    play.initial_state = lambda: None
-    made = replay.Ring.of(stream.ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
-    made.populate(1000)
-    return made
+from fakes import pong_ring
+from lib import common, dqn_model
 
 
 class Learner:
@@ -46,7 +33,7 @@ def test_the_gradient_is_that_of_the_plain_learner_up_to_rounding():
     torch.manual_seed(1)
     weights = dqn_model.DQN((4, 84, 84), 6).state_dict()
     plain, fast = Learner(weights), Learner(weights, torch.bfloat16, fused=True)
-    batch = ring().sample(64)
+    batch = pong_ring().sample(64)
     assert fast.learn(batch) == pytest.approx(plain.learn(batch), rel=5e-3)
     assert all(weights.grad.dtype == torch.float32 for weights in fast.net.parameters())
     expected, got = (
@@ -60,7 +47,7 @@ def test_two_hundred_updates_stay_close_to_the_plain_learner():
     torch.manual_seed(1)
     weights = dqn_model.DQN((4, 84, 84), 6).state_dict()
     plain, fast = Learner(weights), Learner(weights, torch.bfloat16, fused=True)
-    buffer = ring()
+    buffer = pong_ring()
     losses = []
     for update in range(200):
         batch = buffer.sample(8)

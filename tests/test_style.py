@@ -20,6 +20,7 @@ LEAVES = {
     *(
         "actors",
         "atari_wrappers",
+        "bodies",
         "child",
         "console",
         "distributions",

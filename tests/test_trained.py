@@ -24,6 +24,8 @@ NETWORKS = {
     "all": lambda shape: ExtendedDQN(
         shape, 6, dueling=True, noise="factorised", support=losses.support(-2.0, 2.0, 5), dtype=torch.bfloat16
     ),
+    "normalising": lambda shape: DQN(shape, 6, normalise=True),
+    "normalising rainbow": lambda shape: ExtendedDQN(shape, 6, dueling=True, noise="factorised", normalise=True),
     "ppo": lambda shape: ppo.Model(IMAGES if len(shape) == 3 else NUMBERS, 6),
 }
 
@@ -42,6 +44,8 @@ def test_a_network_is_known_by_its_weights(name, space):
     net = NETWORKS[name](space.shape)
     if name == "ppo":
         net.body.look_at(torch.from_numpy(states_of(space)).movedim(1, -1) if space is IMAGES else torch.rand(5, 3))
+    if name.startswith("normalising"):
+        net.conv.look_at(torch.from_numpy(states_of(space)))
     made = trained.network_of(net.state_dict(), space, 6)
     scores = Greedy(net).scores(states_of(space))
     assert scores.shape == (5, 6)
