@@ -213,7 +213,7 @@ FAST_HYPERPARAMS = {
     "pong": dataclasses.replace(
         HYPERPARAMS["pong"],
         replay_initial=5_000,
-        epsilon_frames=40_000,
+        epsilon_frames=25_000,
         epsilon_final=0.01,
         learning_rate=0.00025,
         batch_size=8,
