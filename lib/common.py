@@ -175,12 +175,14 @@ def batch_generator(
             seen nothing yet.
     """
     buffer.populate(initial)
+    nets = () if tgt_net is None else (tgt_net.model, tgt_net.target_model)
     while True:
         buffer.populate(steps)
         batch = buffer.sample(batch_size)
-        for net in (tgt_net.model, tgt_net.target_model) if tgt_net is not None else ():
+        for net in nets:
             if isinstance(net.conv, Normalising) and not net.conv.seen:
                 net.conv.look_at(net.split(batch.to(net.conv.seen.device).states)[0])
+        nets = ()
         yield batch
 
 
