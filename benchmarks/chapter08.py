@@ -204,12 +204,12 @@ def learn_table(place: str, frame: pd.DataFrame) -> str:
         area = found.groupby("seed")["mean_return"].mean()
         late = found[found["step"] > 0.75 * steps].groupby("seed")["mean_return"].mean()
         reached = found.groupby("seed")["reached"].first().dropna()
-        low, high = interval(area.to_numpy())
+        between = f" ({' to '.join(f'{end:.2f}' for end in interval(area.to_numpy()))})" if len(area) > 1 else ""
         rows.append(
             (
                 variant,
                 len(area),
-                f"{area.mean():.2f} ({low:.2f} to {high:.2f})",
+                f"{area.mean():.2f}{between}",
                 f"{late.mean():.2f}",
                 f"{len(reached)} of {len(area)}",
                 lab.spread(reached, 0) if len(reached) else "",
