@@ -38,7 +38,7 @@ def train(params, args):
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     priorities = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
     buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **priorities)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
         optimizer.zero_grad()

@@ -31,7 +31,7 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
         optimizer.zero_grad()

@@ -51,7 +51,7 @@ def train(params, args):
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     drawn = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
     buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **drawn)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
         batch = batch.to(args.device)
