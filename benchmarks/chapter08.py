@@ -73,7 +73,7 @@ PONG = {
 }
 PLACES = {
     "toy": (["--env-id", "fakes:Delayed-v0"], TOY, 6000, 250, 0.9),
-    "pong": (["--fast", "--envs", "4"], PONG, 240_000, 10_000, 0.0),
+    "pong": (["--fast", "--envs", "4", "--v-max", "2"], PONG, 240_000, 10_000, 0.0),
 }
 TIMED = 500  # agent steps of a script
 

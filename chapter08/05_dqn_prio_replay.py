@@ -51,7 +51,7 @@ def train(params, args):
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon}
+        return {"loss": loss.item(), "epsilon": selector.epsilon, "beta": buffer.beta}
 
     engine = Engine(process_batch)
     save = {

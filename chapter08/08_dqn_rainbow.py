@@ -6,7 +6,7 @@ Parent  01_dqn_basic.py, with the ideas of 02 to 07, and --envs and bfloat16 of 
 Keeps   changes the task: not the game, but what is learnt from a step, and how often
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
-Run     ./08_dqn_rainbow.py --cuda --without noisy --without dueling
+Run     ./08_dqn_rainbow.py --cuda --v-max 2 --without dueling
 Read    docs/chapter08.md for the paper's values beside these
 """
 
@@ -41,7 +41,7 @@ def train(params, args):
     params = params.without_epsilon() if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    support = losses.support(-10.0, 10.0, 51) if distributional else None
+    support = losses.support(-args.v_max, args.v_max, 51) if distributional else None
     more = {"noise": "factorised" if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
     net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, normalise=args.fast, **more).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
@@ -54,9 +54,8 @@ def train(params, args):
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
-        batch = batch.to(args.device)
-        each, priorities = calc_losses(batch, net, tgt_net.target_model, double, params.huber)
-        loss = (batch.weights * each).mean()
+        each, priorities = calc_losses(batch.to(args.device), net, tgt_net.target_model, double, params.huber)
+        loss = (batch.weights.to(args.device) * each).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -64,7 +63,7 @@ def train(params, args):
         epsilon_tracker.frame(engine.state.iteration * args.envs)
         if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
             tgt_net.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon, **net.signal_to_noise()}
+        return {"loss": loss.item(), "epsilon": selector.epsilon, "beta": buffer.beta, **net.signal_to_noise()}
 
     engine = Engine(process_batch)
     save = {
@@ -83,6 +82,7 @@ if __name__ == "__main__":
     parser = options.parser(__doc__)
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
     parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps, with n_step")
+    parser.add_argument("--v-max", type=float, default=10.0, metavar="V", help="returns are from -V to V")
     parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
     parser.add_argument("--fast", action="store_true", help="a smaller network, which normalises what it sees")
     options.main(train, parser, NAME)
