@@ -360,7 +360,7 @@ def _resumed(
         if given.setdefault(name, recorded[name]) != recorded[name]:
             differing[name] = (recorded[name], given[name])
     for name, value in knobs.items():
-        knobs[name] = recorded["knobs"][name]
+        knobs[name] = recorded["knobs"].get(name, parser.get_default(name))  # an older script had not all of them
         if value not in (None, knobs[name]) and name in parser.free:
             knobs[name] = value
         elif value not in (None, knobs[name]):

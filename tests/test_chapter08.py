@@ -176,6 +176,7 @@ RUNS = {
     **{script.stem: (script, LEARN) for script in SCRIPTS},
     **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "260"]) for part in PARTS},
     "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
+    "v-max": (SCRIPTS[-1], ["--v-max", "2", *LEARN]),
     "independent": (SCRIPTS[3], ["--noise", "independent", *LEARN]),
 }
 
@@ -211,6 +212,24 @@ def test_signal_to_noise_is_written_for_each_noisy_layer(chain):
     accumulator.Reload()
     assert {"train/snr_1", "train/snr_2"} <= set(accumulator.Tags()["scalars"])
     assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # as they begin
+
+
+@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
+def test_beta_is_written_and_rises(chain, name):
+    [run] = chain[name][1]
+    accumulator = EventAccumulator(str(run))
+    accumulator.Reload()
+    betas = [scalar.value for scalar in accumulator.Scalars("train/beta")]
+    assert 0.4 < betas[0] < betas[-1] < 0.5
+
+
+def test_rainbow_is_over_the_returns_that_it_is_told(chain):
+    supports = {
+        name: checkpoint.newest(chain[name][1][0] / "checkpoints")["net"]["support"]
+        for name in ("08_dqn_rainbow", "v-max")
+    }
+    assert torch.equal(supports["08_dqn_rainbow"], torch.linspace(-10.0, 10.0, 51))
+    assert torch.equal(supports["v-max"], torch.linspace(-2.0, 2.0, 51))
 
 
 def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
@@ -249,7 +268,7 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
     monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
     params = dataclasses.replace(common.HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
     for without, n_step, double in (([], 5, True), (["n_step"], 1, True), (["double"], 5, False)):
-        knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False}
+        knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0}
         with pytest.raises(KeyError, match="seen"):
             rainbow.train(params, runs.RunOptions(runs_dir=tmp_path, knobs=knobs))
         assert (seen["n_step"], seen["double"]) == (n_step, double)
@@ -265,6 +284,7 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
         ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be at least 2"),
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
+        ("08_dqn_rainbow", ["--v-max", "-2"], "v_min is 2 and v_max -2; v_min has to be below v_max"),
     ],
 )
 def test_wrong_use_is_one_line_that_names_the_field_and_its_range(refused, tmp_path, script, options, message):

@@ -127,6 +127,15 @@ def test_resume_takes_everything_from_the_run(run):
     assert by_name[1].resume == args.resume == run
 
 
+def test_resume_takes_the_default_of_an_option_that_the_script_had_not_then(run):
+    recorded = json.loads((run / "params.json").read_text())
+    recorded["knobs"] = {}
+    (run / "params.json").write_text(json.dumps(recorded))
+    assert resolve("--resume", str(run), knob=3)[1].envs == 3
+    with pytest.raises(UsageError, match="envs is 3, asked for 5"):
+        resolve("--resume", str(run), "--envs", "5", knob=3)
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
