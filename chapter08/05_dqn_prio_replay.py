@@ -22,8 +22,7 @@ NAME = Path(__file__).stem
 
 def calc_errors(batch, net, tgt_net):
     with torch.no_grad():
-        next_values = tgt_net(batch.next_states)
-    targets = losses.q_targets(batch.returns, batch.discounts, next_values)
+        targets = losses.q_targets(batch.returns, batch.discounts, tgt_net(batch.next_states))
     return losses.of_actions(net(batch.states), batch.actions) - targets
 
 
@@ -42,9 +41,8 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        batch = batch.to(args.device)
-        errors = calc_errors(batch, net, tgt_net.target_model)
-        loss = (batch.weights * losses.penalties(errors, params.huber)).mean()
+        errors = calc_errors(batch.to(args.device), net, tgt_net.target_model)
+        loss = (batch.weights.to(args.device) * losses.penalties(errors, params.huber)).mean()
         loss.backward()
         optimizer.step()
         buffer.update(batch.indices, errors.abs().nan_to_num() + 1e-5)  # no number as a loss ends the run, not here
