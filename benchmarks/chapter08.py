@@ -18,7 +18,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 import matplotlib
 import numpy as np
@@ -94,8 +94,9 @@ def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -
     turns = [(seed, variant) for seed in files for variant in variants]
     missing = [(seed, variant) for seed, variant in turns if not files[seed].has(variant=variant)]
     with ThreadPoolExecutor(jobs) as pool:
-        runs = pool.map(lambda turn: curve(place, *turn), missing)
-        for (seed, variant), (means, reached) in zip(missing, tqdm(runs, total=len(missing)), strict=True):
+        running = {pool.submit(curve, place, seed, variant): (seed, variant) for seed, variant in missing}
+        for run in tqdm(as_completed(running), total=len(running)):
+            (seed, variant), (means, reached) = running[run], run.result()
             for at, value in means.items():
                 files[seed].add(variant=variant, seed=seed, step=at, mean_return=f"{value:.4f}", reached=reached)
 
@@ -196,11 +197,16 @@ def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
     return float(low), float(high)
 
 
+def by_variant(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """The rows of each variant, in the order of LEARNT."""
+    return [(variant, frame[frame["variant"] == variant]) for variant in LEARNT if variant in set(frame["variant"])]
+
+
 def learn_table(place: str, frame: pd.DataFrame) -> str:
     """A row a variant: its mean return over the whole run and at the end, and when it reached the goal."""
     *_, steps, _, goal = PLACES[place]
     rows = []
-    for variant, found in frame.groupby("variant", sort=False):
+    for variant, found in by_variant(frame):
         area = found.groupby("seed")["mean_return"].mean()
         late = found[found["step"] > 0.75 * steps].groupby("seed")["mean_return"].mean()
         reached = found.groupby("seed")["reached"].first().dropna()
@@ -225,7 +231,7 @@ def learn_table(place: str, frame: pd.DataFrame) -> str:
 def draw(place: str, frame: pd.DataFrame) -> None:
     """Mean return against steps, a line a variant with its interval over seeds."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    for variant, found in frame.groupby("variant", sort=False):
+    for variant, found in by_variant(frame):
         table = found.pivot(index="step", columns="seed", values="mean_return").dropna()
         [line] = axes.plot(table.index, table.mean(axis=1), label=variant)
         lows, highs = zip(*(interval(row) for row in table.to_numpy()), strict=True)
