@@ -4,7 +4,7 @@
     ./chapter08.py                        # step, draws, toy: about half an hour
     ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
     ./chapter08.py pong --seeds 2 --go-on --variants basic n_steps "double, n_steps" rainbow
-                                          # 200,000 steps each: an hour a seed. Each seed has a file of its own, and is
+                                          # 240,000 steps each: two hours a seed. Each seed has a file of its own, and is
                                           # measured when and where there is time
     ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
 
@@ -81,7 +81,8 @@ TIMED = 500  # agent steps of a script
 def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -> None:
     """Mean return by steps of every variant, seed by seed, so many runs at a time.
 
-    Learning by steps is the same on any machine, but for rounding: seeds that another one has measured are left alone.
+    Learning by steps is the same on any machine, but for rounding, coarser where there is bfloat16: seeds that another
+    one has measured are left alone.
     """
     columns = ("variant", "seed", "step", "mean_return", "reached")
     stamp = lab.stamp(threads=1, place=list(PLACES[place]))
@@ -110,6 +111,8 @@ def kept(name: str) -> tuple[pd.DataFrame, list[str]]:
     """All results of a kind, and where they were measured; what is learnt has a file a seed."""
     names = sorted(path.stem for path in lab.RESULTS.glob(f"chapter08-{name}-seed*.csv")) or [f"chapter08-{name}"]
     frames, stamps = zip(*map(lab.read, names), strict=True)
+    if any(stamp["settings"] != stamps[0]["settings"] for stamp in stamps):
+        raise SystemExit(f"{', '.join(names)} were measured with different settings; remove those of the older ones")
     return pd.concat(frames, ignore_index=True), list(dict.fromkeys(map(lab.where, stamps)))
 
 
@@ -204,7 +207,8 @@ def by_variant(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def learn_table(place: str, frame: pd.DataFrame) -> str:
     """A row a variant: its mean return over the whole run and at the end, and when it reached the goal."""
-    *_, steps, _, goal = PLACES[place]
+    *_, goal = PLACES[place]
+    steps = frame["step"].max()
     rows = []
     for variant, found in by_variant(frame):
         area = found.groupby("seed")["mean_return"].mean()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Double DQN: the network that learns chooses the next action, and the target network values it.
+"""Double DQN: the network that learns selects the next action, and the target network evaluates it.
 
-Idea    the largest of values that are too high by chance is too high; whoever chooses should not be whoever values
+Idea    the largest of noisy estimates is too high on average; so one network selects, and another one evaluates
 Parent  01_dqn_basic.py, and its loss
 Keeps   changes the task: not the game, but what is learnt from a step
 Paper   van Hasselt et al., Deep reinforcement learning with double Q-learning, 2016,

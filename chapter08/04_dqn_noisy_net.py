@@ -53,5 +53,7 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    parser.add_argument("--noise", choices=("factorised", "independent"), default="factorised", help="of the layers")
+    parser.add_argument(
+        "--noise", choices=("factorised", "independent"), default="factorised", help="of the linear layers"
+    )
     options.main(train, parser, NAME)

@@ -35,8 +35,8 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    priorities = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
-    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **priorities)
+    prioritised = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
+    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **prioritised)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -66,7 +66,7 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    parser.add_argument("--alpha", type=float, default=0.6, help="0 for uniform draws, 1 for by priority")
-    parser.add_argument("--beta", type=float, default=0.4, help="how far weights undo the priorities at first")
-    parser.add_argument("--beta-steps", type=int, default=100_000, help="agent steps after which they wholly do")
+    parser.add_argument("--alpha", type=float, default=0.6, help="0: uniform, 1: in proportion to priority")
+    parser.add_argument("--beta", type=float, default=0.4, help="of the importance weights, at first")
+    parser.add_argument("--beta-steps", type=int, default=100_000, help="agent steps until beta is 1")
     options.main(train, parser, NAME)

@@ -24,14 +24,14 @@ PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional"
 
 def calc_losses(batch, net, tgt_net, double, huber=False):
     with torch.no_grad():
-        following = tgt_net.predict(batch.next_states)
-        choosing = net(batch.next_states) if double else tgt_net.values(following)
-    following = losses.of_actions(following, choosing.argmax(1))
+        next_predicted = tgt_net.predict(batch.next_states)
+        next_values = net(batch.next_states) if double else tgt_net.values(next_predicted)
+    next_predicted = losses.of_actions(next_predicted, next_values.argmax(1))
     predicted = losses.of_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
-        errors = predicted - (batch.returns + batch.discounts * following)
+        errors = predicted - losses.td_targets(batch.returns, batch.discounts, next_predicted)
         return losses.penalties(errors, huber), errors.abs()
-    targets = losses.project(following.exp(), batch.returns, batch.discounts, net.support)
+    targets = losses.project(next_predicted.exp(), batch.returns, batch.discounts, net.support)
     divergences = losses.kl_divergence(targets, predicted)
     return divergences, divergences.detach()
 
@@ -59,7 +59,7 @@ def train(params, args):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, priorities.nan_to_num().clamp(min=1e-5))
+        buffer.update(batch.indices, priorities.nan_to_num() + 1e-5)
         epsilon_tracker.frame(engine.state.iteration * args.envs)
         if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
             tgt_net.sync()
@@ -81,8 +81,8 @@ def train(params, args):
 if __name__ == "__main__":
     parser = options.parser(__doc__)
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
-    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps, with n_step")
-    parser.add_argument("--v-max", type=float, default=10.0, metavar="V", help="returns are from -V to V")
+    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
+    parser.add_argument("--v-max", type=options.above_zero, default=10.0, metavar="V", help="support from -V to V")
     parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
     parser.add_argument("--fast", action="store_true", help="a smaller network, which normalises what it sees")
     options.main(train, parser, NAME)

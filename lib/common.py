@@ -81,7 +81,7 @@ def calc_loss_dqn(
     no_grad: bool = True,
     huber: bool = False,
 ) -> torch.Tensor:
-    """Mean squared temporal-difference error, Mnih et al. (2015), equation 2 and algorithm 1.
+    """Mean squared temporal-difference error, Mnih et al. (2015), algorithm 1.
 
     Args:
         batch: transitions.
@@ -102,12 +102,11 @@ def calc_loss_dqn(
     states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)
     q_values = net(states)
     _check("q_values", q_values, (len(batch), None))
-    values = q_values.gather(1, actions.unsqueeze(-1)).squeeze(-1)
+    values = losses.of_actions(q_values, actions)
     with torch.no_grad() if no_grad else nullcontext():
         next_q_values = tgt_net(last_states)
         _check("next_q_values", next_q_values, tuple(q_values.shape))
-        next_values = next_q_values.max(dim=1).values.masked_fill(discounts == 0.0, 0.0)
-        targets = rewards + discounts * next_values
+        targets = losses.q_targets(rewards, discounts, next_q_values)
     return losses.penalties(values - targets.detach(), huber).mean()
 
 

@@ -26,7 +26,6 @@ class NoisyLinear(nn.Module):
         inputs, outputs: how many.
         noise: "factorised", one number an input and one an output, multiplied (equations 10 and 11); or
             "independent", one number a weight. The first values are the paper's, section 3.2.
-        sigma: first spread of factorised noise, before it is divided by the square root of the inputs.
 
     Raises:
         UsageError: there is no such noise.
@@ -35,16 +34,15 @@ class NoisyLinear(nn.Module):
     _noise: torch.Tensor  # of each input, or of each weight where it is independent
     _bias_noise: torch.Tensor
 
-    def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float = 0.5):
+    def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED):
         super().__init__()
         if noise not in (FACTORISED, INDEPENDENT):
             raise UsageError(f"noise is {noise!r}; it has to be {FACTORISED} or {INDEPENDENT}")
         self.noise = noise
-        bound, spread = (
-            (1.0 / math.sqrt(inputs), sigma / math.sqrt(inputs))
-            if noise == FACTORISED
-            else (math.sqrt(3.0 / inputs), 0.017)
-        )
+        if noise == FACTORISED:
+            bound, spread = 1.0 / math.sqrt(inputs), 0.5 / math.sqrt(inputs)
+        else:
+            bound, spread = math.sqrt(3.0 / inputs), 0.017
         self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
         self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), spread))
@@ -171,5 +169,5 @@ class ExtendedDQN(nn.Module):
             layer.resample()
 
     def signal_to_noise(self) -> dict[str, Callable[[], float]]:
-        """What tells that of each noisy layer, those of the advantages first: snr_1, snr_2, ...; not at each step."""
+        """Functions that calculate it of each noisy layer once it is logged: snr_1, snr_2, ..., the advantages' first."""
         return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy, 1)}

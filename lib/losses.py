@@ -12,15 +12,15 @@ from lib.errors import UsageError
 
 
 def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
-    """What the values of actions are drawn to in DQN, Mnih et al. (2015), algorithm 1; see double_q_targets."""
+    """Targets of DQN, Mnih et al. (2015), algorithm 1; see double_q_targets."""
     return double_q_targets(returns, discounts, next_target_q_values, next_target_q_values)
 
 
 def double_q_targets(
     returns: torch.Tensor, discounts: torch.Tensor, next_q_values: torch.Tensor, next_target_q_values: torch.Tensor
 ) -> torch.Tensor:
-    """What the values of actions are drawn to in double DQN: the network that learns chooses the next action, and the
-    target network values it, van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, equation 4.
+    """Targets of double DQN: the network that learns selects the next action, and the target network evaluates it, van
+    Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, section Double DQN.
 
     Args:
         returns: (batch,) discounted rewards from a state to the next one, which may be several steps later.
@@ -41,11 +41,25 @@ def double_q_targets(
             f"returns, discounts, next_q_values and next_target_q_values have the shapes {shapes}; "
             "they have to be (batch,), (batch,), (batch, n_actions) and (batch, n_actions)"
         )
-    return returns + discounts * of_actions(next_target_q_values, next_q_values.argmax(dim=1))
+    return td_targets(returns, discounts, of_actions(next_target_q_values, next_q_values.argmax(dim=1)))
+
+
+def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torch.Tensor) -> torch.Tensor:
+    """returns + discounts * next_values, all (batch,); where a discount is 0 the value means nothing, be it infinite."""
+    return returns + torch.where(discounts == 0.0, 0.0, discounts * next_values)
 
 
 def of_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """What belongs to the action of each row: (batch, n_actions, ...) and (batch,) int64 to (batch, ...)."""
+    """What belongs to the action of each row: (batch, n_actions, ...) and (batch,) int64 to (batch, ...).
+
+    Raises:
+        ValueError: the shapes do not fit.
+    """
+    if actions.shape != outputs.shape[:1]:
+        raise ValueError(
+            f"outputs and actions have the shapes {tuple(outputs.shape)} and {tuple(actions.shape)}; "
+            "they have to be (batch, n_actions, ...) and (batch,)"
+        )
     return outputs[torch.arange(len(actions), device=actions.device), actions]
 
 
@@ -106,7 +120,7 @@ def project(
 
 def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
     """How far a predicted distribution is from its target: the loss of Bellemare et al. (2017), algorithm 1, less the
-    target's entropy, which has no gradient; Rainbow's priority, Hessel et al. (2018), equation 5.
+    target's entropy, which has no gradient; Rainbow's priority, Hessel et al. (2018), section The Integrated Agent.
 
     Args:
         target_probs: (batch, atoms); not a function of what is learnt.
@@ -114,5 +128,13 @@ def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.
 
     Returns:
         (batch,), 0 or above up to rounding.
+
+    Raises:
+        ValueError: the shapes differ.
     """
+    if target_probs.shape != log_probs.shape:
+        raise ValueError(
+            f"target_probs and log_probs have the shapes {tuple(target_probs.shape)} and {tuple(log_probs.shape)}; "
+            "both have to be (batch, atoms)"
+        )
     return (torch.special.xlogy(target_probs, target_probs) - target_probs * log_probs).sum(dim=1)

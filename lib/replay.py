@@ -82,6 +82,7 @@ class Ring:
     """
 
     ARRAYS = ("frames", "actions", "rewards", "terminated", "ended", "older")
+    BESIDES = 22  # bytes of a step besides its frame: action, reward, two ends, older frames
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Ring:
         if needed > free:
             raise UsageError(
                 f"a replay of {capacity:,} steps needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
-                f"free; {int(0.8 * capacity * free / needed):,} would fit"
+                f"free; --set replay_size={int(0.8 * capacity * free / needed)} would fit"
             )
         size = (self.length, num_envs)
         self._frames = np.zeros((*size, *frame_shape), dtype)
@@ -134,10 +135,10 @@ class Ring:
         stack, frame_shape = (shape[0], shape[1:]) if source.stacked else (1, shape)
         return cls(capacity, envs, frame_shape, stack, dtype=space.dtype, seed=source.seed, source=source, **options)
 
-    @staticmethod
-    def forecast(capacity: int, frame_shape: tuple[int, ...], dtype: Any = np.uint8) -> int:
+    @classmethod
+    def forecast(cls, capacity: int, frame_shape: tuple[int, ...], dtype: Any = np.uint8) -> int:
         """Bytes that a full ring takes."""
-        return capacity * (int(np.prod(frame_shape)) * np.dtype(dtype).itemsize + 22)
+        return capacity * (int(np.prod(frame_shape)) * np.dtype(dtype).itemsize + cls.BESIDES)
 
     def __len__(self) -> int:
         """Steps that are kept, over all environments."""
@@ -299,6 +300,8 @@ class PrioritisedRing(Ring):
     Raises:
         UsageError: one of them is out of its range, or as Ring says.
     """
+
+    BESIDES = Ring.BESIDES + 17  # a priority, a leaf of the tree, and the nodes above
 
     def __init__(self, *options: Any, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 100_000, **more: Any):
         for name, value in (("alpha", alpha), ("beta", beta)):

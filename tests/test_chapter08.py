@@ -183,7 +183,7 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
-    """Runs on the abc chain, of which random play solves one in eight: (process, result.json) by name."""
+    """Runs on the abc chain, of which random play solves one in eight: (process, run folders) by name."""
     environment = os.environ | {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PROJECT / 'tests'}"}
 
     def run(name):
@@ -252,6 +252,21 @@ def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
     assert has("without-all") == dict.fromkeys(parts, False)
 
 
+def test_the_fast_rainbow_sees_pong_by_the_small_network_which_looked_at_the_first_batch(tmp_path):
+    fields = ("replay_initial=80", "replay_size=400", "batch_size=4")
+    command = [sys.executable, str(SCRIPTS[-1]), "--fast", "--envs", "4", "--v-max", "2", "--quiet"]
+    command += [option for field in fields for option in ("--set", field)]
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    subprocess.run([*command, "--stop-after", "120", "--runs-dir", str(tmp_path)], env=environment, check=True)
+    [run] = tmp_path.iterdir()
+    content = checkpoint.newest(run / "checkpoints")
+    for net in (content["net"], content["target"]):
+        assert net["conv.body.first.weight"].shape == (16, 4, 8, 8)
+        assert net["conv.seen"]
+        assert net["conv.body.mean"].std() > 1.0
+    assert torch.equal(content["net"]["conv.body.mean"], content["target"]["conv.body.mean"])
+
+
 def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch, tmp_path):
     rainbow = load("08_dqn_rainbow")
     seen = {}
@@ -284,7 +299,7 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
         ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be at least 2"),
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
-        ("08_dqn_rainbow", ["--v-max", "-2"], "v_min is 2 and v_max -2; v_min has to be below v_max"),
+        ("08_dqn_rainbow", ["--v-max", "-2"], "argument --v-max: -2 is not above 0"),
     ],
 )
 def test_wrong_use_is_one_line_that_names_the_field_and_its_range(refused, tmp_path, script, options, message):

@@ -49,6 +49,9 @@ def test_first_values_are_the_papers():
     assert (factorised.bias_sigma == 0.5 / 20).all()
     assert 0.9 * math.sqrt(3 / 400) < independent.weight_mean.abs().max() <= math.sqrt(3 / 400)
     assert (independent.weight_sigma == 0.017).all()
+    assert (independent.bias_sigma == 0.017).all()
+    assert 0.5 / 20 < factorised.bias_mean.abs().max() <= 1 / 20
+    assert 0.5 * math.sqrt(3 / 400) < independent.bias_mean.abs().max() <= math.sqrt(3 / 400)
 
 
 def test_factorised_noise_is_that_of_the_weights_put_together():
@@ -153,3 +156,4 @@ def test_a_network_calculates_in_bfloat16_and_answers_in_float32():
     net.eval(), twin.eval()
     assert net(IMAGES).dtype == torch.float32
     assert torch.allclose(net(IMAGES), twin(IMAGES), atol=0.02)
+    assert not torch.equal(net(IMAGES), twin(IMAGES))

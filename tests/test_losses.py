@@ -20,10 +20,26 @@ def test_double_q_targets_worked_by_hand():
     assert targets.tolist() == pytest.approx([1.0 + 0.9 * 10.0, -1.0 + 0.81 * 20.0, 2.0])
 
 
-@pytest.mark.parametrize("shape", [(3, 1), (2, 4), (3,)])
-def test_targets_of_shapes_that_do_not_fit_are_refused(shape):
+@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("shape", [(3, 1), (2, 4), (1,), (2,)])
+def test_targets_of_shapes_that_do_not_fit_are_refused(place, shape):
+    given = [torch.zeros(3), torch.zeros(3), torch.zeros(3, 4), torch.zeros(3, 4)]
+    given[place] = torch.zeros(shape)
     with pytest.raises(ValueError, match=r"have to be \(batch,\), \(batch,\), \(batch, n_actions\)"):
-        losses.double_q_targets(torch.zeros(3), torch.zeros(3), torch.zeros(3, 4), torch.zeros(shape))
+        losses.double_q_targets(*given)
+
+
+def test_what_follows_a_terminated_episode_may_be_no_number():
+    values = torch.tensor([float("inf"), float("nan"), 2.0])
+    targets = losses.td_targets(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 0.5]), values)
+    assert targets.tolist() == [1.0, 2.0, 4.0]
+
+
+def test_actions_and_distributions_that_would_be_broadcast_are_refused():
+    with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
+        losses.of_actions(torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"both have to be \(batch, atoms\)"):
+        losses.kl_divergence(torch.zeros(3, 5), torch.zeros(1, 5))
 
 
 def test_what_belongs_to_the_actions_is_taken_row_by_row():

@@ -313,5 +313,14 @@ def test_wrong_use_is_told(monkeypatch):
     with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need 5 at least"):
         replay.Ring(6, 2, (1,), stack=4)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
-    with pytest.raises(UsageError, match=r"needs 7\.1 GB of memory, and 1\.0 GB are free; 113,026 would fit"):
+    with pytest.raises(UsageError, match=r"needs 7\.1 GB .*, and 1\.0 GB are free; --set replay_size=113026 would fit"):
         replay.Ring(10**6, 8, (84, 84))
+
+
+@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+def test_the_forecast_is_what_a_ring_takes(kind):
+    ring = kind(20_000, 4, (3,), stack=1, dtype=np.float32)
+    arrays = [getattr(ring, f"_{name}") for name in ring.ARRAYS]
+    if kind is replay.PrioritisedRing:
+        arrays += [ring._priorities, *ring._tree._levels]
+    assert sum(array.nbytes for array in arrays) == pytest.approx(kind.forecast(20_000, (3,), np.float32), rel=0.02)
