@@ -4,8 +4,8 @@
     ./chapter08.py                        # step, draws, toy: about half an hour
     ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
     ./chapter08.py pong --seeds 2 --go-on --variants basic n_steps "double, n_steps" rainbow
-                                          # 240,000 steps each: two hours a seed. Each seed has a file of its own, and is
-                                          # measured when and where there is time
+                                          # 240,000 steps each: two hours a seed. Each seed has a file of its own, and
+                                          # is measured when and where there is time
     ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
 
 Learning is compared on the fast path, 08_dqn_rainbow.py with several games and on Pong with --fast, from which parts

@@ -42,7 +42,7 @@ def train(params, args):
     def process_batch(engine, batch):
         optimizer.zero_grad()
         errors = calc_errors(batch.to(args.device), net, tgt_net.target_model)
-        loss = (batch.weights.to(args.device) * losses.penalties(errors, params.huber)).mean()
+        loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights.to(args.device))
         loss.backward()
         optimizer.step()
         buffer.update(batch.indices, errors.abs().nan_to_num() + 1e-5)  # no number as a loss ends the run, not here

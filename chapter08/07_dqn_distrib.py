@@ -59,7 +59,7 @@ def train(params, args):
         "epsilon": epsilon_tracker,
         "replay": buffer,
     }
-    figures = {"distributions": lambda: distributions.draw(net, exp_source.states[:1])}
+    figures = {"distributions": distributions.Chosen(net, buffer)}
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)
     missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))

@@ -55,7 +55,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         each, priorities = calc_losses(batch.to(args.device), net, tgt_net.target_model, double, params.huber)
-        loss = (batch.weights.to(args.device) * each).mean()
+        loss = losses.weighted_mean(each, batch.weights.to(args.device))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

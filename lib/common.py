@@ -172,7 +172,18 @@ def batch_generator(
     Args:
         tgt_net: both of its networks look at the first batch, of a Ring, if they have dqn_model.Normalising, and have
             seen nothing yet.
+
+    Raises:
+        UsageError: at once, if no batch could be drawn from so few transitions.
     """
+    if isinstance(buffer, Ring):
+        buffer.require(batch_size, max(0, initial) + steps)
+    return _batches(buffer, initial, batch_size, steps, tgt_net)
+
+
+def _batches(
+    buffer: ExperienceReplayBuffer | Ring, initial: int, batch_size: int, steps: int, tgt_net: TargetNet | None
+) -> Iterator[list[ExperienceFirstLast] | Batch]:
     buffer.populate(initial)
     nets = () if tgt_net is None else (tgt_net.model, tgt_net.target_model)
     while True:
@@ -209,7 +220,8 @@ def setup_ignite(
         save: by name, the objects with a state_dict that a checkpoint holds, at least "net"; None for no
             checkpoints. On a resumed run they are brought back here, before this returns. A solved run ends with an
             evaluation of its net in result.json, and with the picture of its curve.
-        figures: by name, what draws a picture for TensorBoard; see telemetry.TensorBoard.attach_figures.
+        figures: by name, what draws a picture for TensorBoard, see telemetry.TensorBoard.attach_figures; saved too if
+            it has a state_dict.
 
     Returns:
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
@@ -234,7 +246,8 @@ def setup_ignite(
     speed = timing.Speed(exp_source, steps, params.log_every)
     if hasattr(exp_source, "stop_asked"):
         exp_source.stop_asked = stopper.asked
-    state = {"source": exp_source, "episodes": episodes, **(save or {})}
+    remembering = {name: figure for name, figure in (figures or {}).items() if hasattr(figure, "state_dict")}
+    state = {"source": exp_source, "episodes": episodes, **(save or {}), **remembering}
     if not getattr(params, "checkpoint_replay", True):
         state.pop("replay", None)
 

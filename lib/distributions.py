@@ -6,8 +6,36 @@ from matplotlib.figure import Figure
 
 from lib.dqn_extra import ExtendedDQN
 from lib.masks import INVALID
+from lib.replay import Ring
 
 MOST = 18  # actions of a picture, as many as an Atari game has
+
+
+class Chosen:
+    """Pictures of always the same states, so that one can be compared with the next.
+
+    Args:
+        net: see `draw`.
+        buffer: its states are chosen, evenly over what it keeps when the first picture is drawn.
+    """
+
+    STATES = 4
+
+    def __init__(self, net: ExtendedDQN, buffer: Ring):
+        self.net = net
+        self.buffer = buffer
+        self.states = torch.zeros(0)
+
+    def __call__(self) -> Figure:
+        if not len(self.states):
+            self.states = self.buffer.spread(self.STATES)
+        return draw(self.net, self.states.numpy())
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"states": self.states}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self.states = state["states"]
 
 
 @torch.no_grad()

@@ -169,5 +169,5 @@ class ExtendedDQN(nn.Module):
             layer.resample()
 
     def signal_to_noise(self) -> dict[str, Callable[[], float]]:
-        """Functions that calculate it of each noisy layer once it is logged: snr_1, snr_2, ..., the advantages' first."""
+        """Functions that calculate it of each noisy layer once it is logged: snr_1, snr_2, ..., advantages first."""
         return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy, 1)}

@@ -3,12 +3,13 @@
 Shapes: a batch is (batch, ...), action values are (batch, n_actions), distributions of returns (batch, atoms).
 """
 
-import math
-
 import torch
 from torch.nn import functional as F
 
 from lib.errors import UsageError
+
+MOST_ATOMS = 10_000
+LARGEST = 1e30  # return that a support may have: float32 calculates with it
 
 
 def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
@@ -45,7 +46,7 @@ def double_q_targets(
 
 
 def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torch.Tensor) -> torch.Tensor:
-    """returns + discounts * next_values, all (batch,); where a discount is 0 the value means nothing, be it infinite."""
+    """returns + discounts * next_values, all (batch,); where a discount is 0 a value means nothing, be it infinite."""
     return returns + torch.where(discounts == 0.0, 0.0, discounts * next_values)
 
 
@@ -70,6 +71,21 @@ def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
     return F.huber_loss(errors, torch.zeros_like(errors), reduction="none") if huber else errors.square()
 
 
+def weighted_mean(each: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """The loss of a prioritised batch: the mean of losses (batch,) times importance weights (batch,), Schaul et al.
+    (2016), https://arxiv.org/abs/1511.05952, section 3.4.
+
+    Raises:
+        ValueError: the shapes differ, or are not (batch,).
+    """
+    if each.shape != weights.shape or each.ndim != 1:
+        raise ValueError(
+            f"losses and weights have the shapes {tuple(each.shape)} and {tuple(weights.shape)}; "
+            "both have to be (batch,)"
+        )
+    return (weights * each).mean()
+
+
 def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
     """The returns that a distribution is over, Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, section 4.
 
@@ -77,13 +93,17 @@ def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
         (atoms,) float32, evenly from v_min to v_max.
 
     Raises:
-        UsageError: there are fewer than two, or v_min is not below v_max, or one is not finite.
+        UsageError: there are too few or too many, or v_min is not below v_max, or they are too large or too near.
     """
-    if atoms < 2:
-        raise UsageError(f"atoms is {atoms}; it has to be at least 2")
-    if not -math.inf < v_min < v_max < math.inf:
-        raise UsageError(f"v_min is {v_min:g} and v_max {v_max:g}; v_min has to be below v_max, both finite")
-    return torch.linspace(v_min, v_max, atoms)
+    if not 2 <= atoms <= MOST_ATOMS:
+        raise UsageError(f"atoms is {atoms}; it has to be between 2 and {MOST_ATOMS}")
+    given = f"v_min is {v_min:g} and v_max {v_max:g}"
+    if not -LARGEST < v_min < v_max < LARGEST:
+        raise UsageError(f"{given}; v_min has to be below v_max, both between -{LARGEST:g} and {LARGEST:g}")
+    made = torch.linspace(v_min, v_max, atoms)
+    if (made.diff() <= 0.0).any():
+        raise UsageError(f"{given}; {atoms} returns between them are not apart in float32, give ends further apart")
+    return made
 
 
 def project(

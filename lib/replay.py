@@ -207,18 +207,34 @@ class Ring:
         Raises:
             UsageError: there is none yet, or the batch is larger than what the ring keeps.
         """
-        self._require_some(batch_size)
+        self.require(batch_size)
         steps = self._generator.integers(self._first, self._last, batch_size)
         return self._batch(steps, self._generator.integers(0, self.num_envs, batch_size), np.ones(batch_size))
 
-    def _require_some(self, batch_size: int) -> None:
-        if not self.drawable:
-            raise UsageError(f"no transition of {self.n_step} steps is there yet, after {self._added} steps")
-        if batch_size > len(self):
+    def require(self, batch_size: int, more: int = 0) -> None:
+        """Refuse what cannot be drawn, or could not after so many more agent steps.
+
+        Raises:
+            UsageError: there would be no transition, or fewer steps than a batch has.
+        """
+        added = self._added - (-more // self.num_envs)
+        if added <= self.n_step:
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {len(self)} steps; batch_size, times the environments, "
+                f"no transition of {self.n_step} steps is there yet, after {added} steps of each environment; n_step, "
+                f"times {self.num_envs} environments, has to be at most replay_initial"
+            )
+        kept = min(added, self.length) * self.num_envs
+        if batch_size > kept:
+            raise UsageError(
+                f"a batch of {batch_size} cannot be drawn from {kept} steps; batch_size, times the environments, "
                 f"has to be at most that; or give a larger replay_initial and replay_size"
             )
+
+    def spread(self, number: int) -> torch.Tensor:
+        """So many states of the first environment, from its oldest step to its newest, as Batch.to has them."""
+        self.require(1)
+        steps = np.linspace(self._first, self._last - 1, number).astype(np.int64)
+        return self._batch(steps, np.zeros(number, np.int64), np.ones(number)).to("cpu").states
 
     def _batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
         returns = np.zeros(len(steps), np.float32)
@@ -348,7 +364,7 @@ class PrioritisedRing(Ring):
         Raises:
             UsageError: there is none yet, or the batch is larger than what the ring keeps.
         """
-        self._require_some(batch_size)
+        self.require(batch_size)
         strata = np.arange(batch_size) + self._generator.random(batch_size)
         indices = self._tree.find(strata * (self._tree.total / batch_size))
         rows, envs = np.divmod(indices, self.num_envs)

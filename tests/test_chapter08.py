@@ -1,5 +1,6 @@
 """What each extension learns from a batch, and that each of them learns."""
 
+import copy
 import dataclasses
 import importlib.util
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from ignite.engine import Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
@@ -150,6 +152,105 @@ def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_th
         divergence = sum(p * (p.log() - q) for p, q in zip(projected, predicted, strict=True) if p > 0)
         assert each[row].item() == pytest.approx(divergence.item(), abs=1e-5)
     assert not torch.allclose(each, load("08_dqn_rainbow").calc_losses(batch, net, target, double=False)[0])
+
+
+def learnt(monkeypatch, name, batches, **changed):
+    """What a script hands over to be saved, with the networks it has after each of so many batches in "after"."""
+    made = {"after": []}
+
+    def setup(engine, params, exp_source, run_name, *, save, **options):
+        made.update(save)
+        made["before"] = copy.deepcopy(save["net"].state_dict())
+
+        @engine.on(Events.ITERATION_COMPLETED)
+        def note(engine):
+            made["after"].append(copy.deepcopy(save["net"].state_dict()))
+            if engine.state.iteration == batches:
+                engine.terminate()
+
+    monkeypatch.setattr(common, "setup_ignite", setup)
+    params = dataclasses.replace(
+        common.HYPERPARAMS["pong"],
+        env_name="fakes:Chain-v0",
+        replay_initial=64,
+        replay_size=500,
+        target_net_sync=10,
+        learning_rate=0.001,
+    )
+    knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
+    knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "fast": False} | changed
+    script = load(name)
+    monkeypatch.setattr(script, "calc_errors", spied := Spy(getattr(script, "calc_errors", None)), raising=False)
+    monkeypatch.setattr(script, "calc_losses", spied_too := Spy(getattr(script, "calc_losses", None)), raising=False)
+    script.train(params, runs.RunOptions(knobs=knobs))
+    return made | {"errors": spied.results, "losses": spied_too.results}
+
+
+class Spy:
+    """A function that keeps what it has returned."""
+
+    def __init__(self, function):
+        self.function = function
+        self.results = []
+
+    def __call__(self, *args, **options):
+        self.results.append(self.function(*args, **options))
+        return self.results[-1]
+
+
+def same(one, other):
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_the_target_network_is_the_one_of_the_last_copy(monkeypatch, script):
+    made = learnt(monkeypatch, script.stem, 12)
+    after = made["after"]
+    assert not same(made["before"], after[0])
+    assert same(made["target"].state_dict(), after[9])
+    assert not same(made["target"].state_dict(), after[11])
+
+
+@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
+def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
+    sample = replay.PrioritisedRing.sample
+    monkeypatch.setattr(
+        replay.PrioritisedRing,
+        "sample",
+        lambda ring, size: dataclasses.replace(sample(ring, size), weights=torch.zeros(size)),
+    )
+    made = learnt(monkeypatch, name, 3)
+    assert same(made["before"], made["after"][-1])
+
+
+@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
+def test_priorities_are_what_was_learnt_from(monkeypatch, name):
+    given, update = [], replay.PrioritisedRing.update
+
+    def spy(ring, indices, priorities):
+        given.append(priorities.detach())
+        update(ring, indices, priorities)
+
+    monkeypatch.setattr(replay.PrioritisedRing, "update", spy)
+    made = learnt(monkeypatch, name, 3)
+    expected = [errors.abs() for errors in made["errors"]] or [priorities for _, priorities in made["losses"]]
+    assert len(given) == len(expected) == 3
+    for priorities, of_batch in zip(given, expected, strict=True):
+        assert priorities.std() > 0.0
+        assert torch.allclose(priorities, of_batch + 1e-5)
+
+
+def test_dueling_is_dueling_and_noise_is_the_one_that_is_asked_for(monkeypatch):
+    assert learnt(monkeypatch, "06_dqn_dueling", 1)["net"].value is not None
+    for noise in ("factorised", "independent"):
+        assert learnt(monkeypatch, "04_dqn_noisy_net", 1, noise=noise)["net"].advantage[0].noise == noise
+
+
+def test_no_gradient_goes_through_the_target_distribution(networks):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    load("07_dqn_distrib").calc_loss(random_batch(), net, target).backward()
+    assert all(parameter.grad is None for parameter in target.parameters())
+    assert all(parameter.grad is not None for parameter in net.parameters())
 
 
 @pytest.mark.parametrize("double", [True, False])
@@ -293,10 +394,15 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
     ("script", "options", "message"),
     [
         ("02_dqn_n_steps", ["-n", "0"], "argument -n: 0 is below 1"),
+        (
+            "07_dqn_distrib",
+            ["--v-max", "1e39"],
+            "v_min is -10 and v_max 1e+39; v_min has to be below v_max, both between",
+        ),
         ("05_dqn_prio_replay", ["--alpha", "1.5"], "alpha is 1.5; it has to be between 0 and 1"),
         ("05_dqn_prio_replay", ["--beta", "-1"], "beta is -1; it has to be between 0 and 1"),
         ("05_dqn_prio_replay", ["--beta-steps", "0"], "beta_steps is 0; beta rises to 1 within at least 1 step"),
-        ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be at least 2"),
+        ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be between 2 and 10000"),
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
         ("08_dqn_rainbow", ["--v-max", "-2"], "argument --v-max: -2 is not above 0"),

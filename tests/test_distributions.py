@@ -6,6 +6,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from lib import distributions, losses, masks, telemetry
 from lib.dqn_extra import ExtendedDQN
+from lib.replay import Ring
 
 
 def test_a_picture_shows_each_state_beside_the_distributions_of_its_actions():
@@ -20,6 +21,30 @@ def test_a_picture_shows_each_state_beside_the_distributions_of_its_actions():
     probs = net.predict(torch.from_numpy(states)).exp()
     shown = [patch.get_height() for patch in figure.axes[1 + 4 + 1 + 2].patches]  # of the second state, action 2
     assert np.allclose(shown, probs[1, 2].detach())
+
+
+def test_the_states_of_all_pictures_are_those_of_the_first_also_in_a_resumed_run():
+    net, ring = ExtendedDQN((3,), 4, support=losses.support(-2.0, 2.0, 5)), Ring(50, 1, (3,), 1, dtype=np.float32)
+    nothing = np.zeros(1, bool)
+
+    def play(steps):
+        for step in steps:
+            ring.add(np.full((1, 3), step, np.float32), np.zeros(1, int), np.zeros(1), nothing, nothing)
+
+    chosen = distributions.Chosen(net, ring)
+    assert len(chosen.state_dict()["states"]) == 0
+    play(range(31))
+    figure = chosen()
+    shown = [figure.axes[row * 5].images[0].get_array()[0, 0] for row in range(chosen.STATES)]
+    assert shown == [0.0, 9.0, 19.0, 29.0]
+    saved = chosen.state_dict()
+    play(range(100, 150))
+    chosen()
+    assert torch.equal(chosen.state_dict()["states"], saved["states"])
+    resumed = distributions.Chosen(net, ring)
+    resumed.load_state_dict(saved)
+    resumed()
+    assert torch.equal(resumed.states, saved["states"])
 
 
 def test_of_many_actions_the_best_are_drawn_and_nothing_of_what_is_not_allowed():

@@ -69,6 +69,16 @@ def test_factorised_noise_has_the_moments_of_its_equation():
     assert drawn.square().mean().item() == pytest.approx(2 / math.pi, rel=0.05)
 
 
+def test_independent_noise_is_a_normal_number_a_weight():
+    layer, features = NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
+    weight = layer.weight_mean + layer.weight_sigma * layer._noise
+    bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
+    assert torch.allclose(layer(features), features @ weight.T + bias, atol=1e-5)
+    assert layer._noise.shape == (200, 300)
+    assert abs(layer._noise.mean()) < 0.02
+    assert layer._noise.std().item() == pytest.approx(1.0, rel=0.02)
+
+
 @pytest.mark.parametrize("noise", NOISES)
 def test_means_and_spreads_are_learnt(noise):
     layer = NoisyLinear(6, 3, noise)
@@ -127,6 +137,19 @@ def test_in_a_dueling_network_the_mean_over_the_actions_is_the_states_value():
     states = torch.rand(5, 3)
     assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)
     assert torch.allclose(net(states).diff(dim=1), net.advantage(net.conv(states)).diff(dim=1), atol=1e-6)
+
+
+def test_a_dueling_distribution_has_the_advantages_less_their_mean_at_each_atom():
+    net, states = ExtendedDQN((3,), 4, dueling=True, support=losses.support(-2.0, 2.0, 5)), torch.rand(5, 3)
+    features = net.conv(states)
+    value, advantage = net.value(features), net.advantage(features).reshape(5, 4, 5)
+    for row in range(5):
+        for action in range(4):
+            logits = [
+                value[row, atom] + advantage[row, action, atom] - sum(advantage[row, :, atom]) / 4 for atom in range(5)
+            ]
+            expected = torch.stack(logits).log_softmax(0)
+            assert torch.allclose(net.predict(states)[row, action], expected, atol=1e-5)
 
 
 def test_a_distribution_sums_to_one_and_its_mean_is_the_value():

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -27,6 +29,43 @@ def test_targets_of_shapes_that_do_not_fit_are_refused(place, shape):
     given[place] = torch.zeros(shape)
     with pytest.raises(ValueError, match=r"have to be \(batch,\), \(batch,\), \(batch, n_actions\)"):
         losses.double_q_targets(*given)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), n_actions=st.integers(1, 6))
+def test_double_q_targets_are_those_of_a_loop(seed, n_actions):
+    generator = torch.Generator().manual_seed(seed)
+    returns, discounts = torch.randn(8, generator=generator), torch.rand(8, generator=generator).round() * 0.99
+    chosen_by, valued_by = torch.randn(2, 8, n_actions, generator=generator)
+    found = {
+        "double": losses.double_q_targets(returns, discounts, chosen_by, valued_by).tolist(),
+        "single": losses.q_targets(returns, discounts, valued_by).tolist(),
+    }
+    for row in range(8):
+        best = max(range(n_actions), key=lambda action: chosen_by[row, action].item())
+        ahead = {"double": valued_by[row, best].item(), "single": max(valued_by[row].tolist())}
+        for kind, value in ahead.items():
+            twin = returns[row].item() + discounts[row].item() * value
+            assert found[kind][row] == pytest.approx(twin, abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), atoms=st.integers(2, 51))
+def test_the_divergence_is_that_of_a_loop(seed, atoms):
+    generator = torch.Generator().manual_seed(seed)
+    targets, predicted = (3.0 * torch.randn(2, 4, atoms, generator=generator)).softmax(2)
+    targets[:, 0] = 0.0
+    found = losses.kl_divergence(targets, predicted.log()).tolist()
+    for row, told in enumerate(found):
+        pairs = zip(targets[row].tolist(), predicted[row].tolist(), strict=True)
+        assert told == pytest.approx(sum(p * math.log(p / q) for p, q in pairs if p > 0.0), abs=1e-4)
+
+
+def test_a_prioritised_batch_costs_what_its_weights_say():
+    each, weights = torch.tensor([1.0, 10.0, 100.0]), torch.tensor([1.0, 0.5, 0.0])
+    assert losses.weighted_mean(each, weights).item() == pytest.approx((1.0 + 5.0) / 3)
+    with pytest.raises(ValueError, match=r"both have to be \(batch,\)"):
+        losses.weighted_mean(each, weights[:, None])
 
 
 def test_what_follows_a_terminated_episode_may_be_no_number():
@@ -112,10 +151,16 @@ def test_penalties_are_squares_or_hubers():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((-1.0, 1.0, 1), "atoms is 1; it has to be at least 2"),
+        ((-1.0, 1.0, 1), "atoms is 1; it has to be between 2 and 10000"),
+        ((-1.0, 1.0, 10**9), "atoms is 1000000000; it has to be between 2 and 10000"),
         ((2.0, 2.0, 51), "v_min is 2 and v_max 2; v_min has to be below v_max"),
         ((0.0, float("nan"), 51), "v_min has to be below v_max"),
-        ((0.0, float("inf"), 51), "v_min is 0 and v_max inf; v_min has to be below v_max, both finite"),
+        (
+            (0.0, float("inf"), 51),
+            r"v_min is 0 and v_max inf; v_min has to be below v_max, both between -1e\+30 and 1e\+30",
+        ),
+        ((-1e39, 1e39, 51), "v_min is -1e.39 and v_max 1e.39; v_min has to be below v_max, both between"),
+        ((1e8, 1e8 + 1.0, 51), "51 returns between them are not apart in float32"),
     ],
 )
 def test_a_support_that_is_none_is_refused(given, message):

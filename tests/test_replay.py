@@ -200,6 +200,15 @@ def test_a_batch_is_stratified():
         assert counts[4] + counts[5] == counts[6] + counts[7] == 1
 
 
+def test_each_part_of_a_batch_is_drawn_by_itself():
+    ring, _ = rings_of(lambda *options, **more: replay.PrioritisedRing(*options, alpha=0.0, **more), 5000, 1, 1)
+    for step in steps_of(np.random.default_rng(1), 1, 4000):
+        ring.add(*step)
+    gaps = ring.sample(50).indices.diff()  # of parts of 80 steps: 80 apart each, were they drawn as one
+    assert gaps.unique().numel() > 25
+    assert ((gaps > 0) & (gaps < 160)).all()
+
+
 def test_weights_undo_the_priorities():
     ring = proportional()
     for _ in range(5):
@@ -221,8 +230,11 @@ def test_they_do_so_more_and_more_by_agent_steps_from_the_first_batch_on():
         ring.add(*step)
 
 
-def test_a_new_step_has_the_highest_priority_so_far():
+@pytest.mark.parametrize("later", [(), (2.0,)])
+def test_a_new_step_has_the_highest_priority_so_far(later):
     ring, nothing = proportional(), np.zeros(1, bool)
+    for priority in later:  # a lower one than was there before
+        ring.update(torch.tensor([4]), torch.tensor([priority]))
     for step in (9, 10):
         ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
     assert ring._tree[np.array([8, 9])].tolist() == [1.0, 4.0]  # of priority 1 when it came, and 16
@@ -293,6 +305,8 @@ def test_a_saved_ring_goes_on_as_the_first_one_does(tmp_path, kind, count):
     steps = list(steps_of(np.random.default_rng(1), 2, 40))
     for step in steps[:count]:
         ring.add(*step)
+    if kind is replay.PrioritisedRing:
+        ring.update(ring.sample(4).indices, torch.tensor([0.5, 2.0, 7.0, 3.0]))
     torch.save(ring.state_dict(), tmp_path / "ring.pt")
     other, _ = rings_of(kind, 9, 2, 2)
     other.load_state_dict(torch.load(tmp_path / "ring.pt", weights_only=True))
@@ -306,8 +320,13 @@ def test_a_saved_ring_goes_on_as_the_first_one_does(tmp_path, kind, count):
 def test_wrong_use_is_told(monkeypatch):
     ring, _ = rings_of(replay.Ring, 9, 2, 2)
     step = next(steps_of(np.random.default_rng(1), 2, 1))
-    with pytest.raises(UsageError, match="no transition of 2 steps is there yet, after 0 steps"):
+    with pytest.raises(UsageError, match="no transition of 2 steps is there yet, after 0 steps of each environment"):
         ring.sample(1)
+    with pytest.raises(UsageError, match="after 2 steps of each environment; n_step, times 2 environments, has to be"):
+        ring.require(1, more=4)
+    ring.require(6, more=5)
+    with pytest.raises(UsageError, match="a batch of 7 cannot be drawn from 6 steps"):
+        ring.require(7, more=5)
     with pytest.raises(ValueError, match="its final frame is needed"):
         ring.add(*step[:3], np.zeros(2, bool), np.ones(2, bool), None)
     with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need 5 at least"):
@@ -315,6 +334,18 @@ def test_wrong_use_is_told(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 10**9)
     with pytest.raises(UsageError, match=r"needs 7\.1 GB .*, and 1\.0 GB are free; --set replay_size=113026 would fit"):
         replay.Ring(10**6, 8, (84, 84))
+
+
+def test_states_are_spread_over_what_a_ring_keeps_and_nothing_is_drawn_for_it():
+    ring, _ = rings_of(replay.Ring, 20, 2, 1)
+    nothing = np.zeros(2, bool)
+    for step in range(51):
+        ring.add(np.full((2, 1), step), np.zeros(2, int), np.zeros(2), nothing, nothing)
+    before = ring._generator.bit_generator.state
+    newest = ring.spread(4)[:, -1, 0].tolist()
+    assert ring._generator.bit_generator.state == before
+    oldest = 51 - ring.length + ring.stack - 1
+    assert newest == np.linspace(oldest, 49, 4).astype(int).tolist()
 
 
 @pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
