@@ -4,7 +4,7 @@
     ./chapter08.py                        # step, draws, toy: about half an hour
     ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
     ./chapter08.py pong --seeds 2 --go-on --variants basic n_steps "double, n_steps" rainbow
-                                          # 240,000 steps each: two hours a seed. Each seed has a file of its own, and
+                                          # 240,000 steps each: two hours a seed. Each run has a file of its own, and
                                           # is measured when and where there is time
     ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
 
@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -54,7 +55,6 @@ SCRIPTS = [
 ]
 BARE = " ".join([SCRIPTS[-1], *(f"--without {part}" for part in PARTS)])  # bfloat16, as Rainbow, and nothing else of it
 TURNS = [*SCRIPTS, BARE]
-# Where it is learnt: options, steps, steps of a bin, and the mean return of the last 100 episodes that is asked for.
 TOY = {
     "replay_initial": 200,
     "replay_size": 5000,
@@ -71,45 +71,52 @@ PONG = {
     "learning_rate": 2.5e-4,
     "checkpoint_replay": "false",
 }
+
+
+class Place(NamedTuple):
+    """Where it is learnt."""
+
+    options: list[str]
+    fields: dict[str, Any]  # hyperparameters
+    steps: int
+    width: int  # steps of a bin
+    goal: float  # mean return of 100 episodes
+
+
 PLACES = {
-    "toy": (["--env-id", "fakes:Delayed-v0"], TOY, 6000, 250, 0.9),
-    "pong": (["--fast", "--envs", "4", "--v-max", "2"], PONG, 240_000, 10_000, 0.0),
+    "toy": Place(["--env-id", "fakes:Delayed-v0"], TOY, 6000, 250, 0.9),
+    "pong": Place(["--fast", "--envs", "4", "--v-max", "2"], PONG, 240_000, 10_000, 0.0),
 }
+COLUMNS = ("variant", "seed", "step", "mean_return", "reached")
 TIMED = 500  # agent steps of a script
 
 
 def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -> None:
-    """Mean return by steps of every variant, seed by seed, so many runs at a time.
+    """Mean return by steps of every variant, seed by seed, so many runs at a time, each into a file of its own.
 
-    Learning by steps is the same on any machine, but for rounding, coarser where there is bfloat16: seeds that another
+    Learning by steps is the same on any machine, but for rounding, coarser where there is bfloat16: runs that another
     one has measured are left alone.
     """
-    columns = ("variant", "seed", "step", "mean_return", "reached")
     stamp = lab.stamp(threads=1, place=list(PLACES[place]))
-    files = {}
-    for seed in range(1, seeds + 1):
-        name = f"chapter08-{place}-seed{seed}"
-        if go_on and whole(name, variants):
-            continue
-        files[seed] = lab.Results(name, columns, stamp, go_on)
-    turns = [(seed, variant) for seed in files for variant in variants]
-    missing = [(seed, variant) for seed, variant in turns if not files[seed].has(variant=variant)]
+    turns = itertools.product(range(1, seeds + 1), variants)
+    missing = [turn for turn in turns if not (go_on and (lab.RESULTS / f"{file_of(place, *turn)}.csv").exists())]
     with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(curve, place, seed, variant): (seed, variant) for seed, variant in missing}
+        running = {pool.submit(curve, place, *turn): turn for turn in missing}
         for run in tqdm(as_completed(running), total=len(running)):
             (seed, variant), (means, reached) = running[run], run.result()
+            results = lab.Results(file_of(place, seed, variant), COLUMNS, stamp)
             for at, value in means.items():
-                files[seed].add(variant=variant, seed=seed, step=at, mean_return=f"{value:.4f}", reached=reached)
+                results.add(variant=variant, seed=seed, step=at, mean_return=f"{value:.4f}", reached=reached)
 
 
-def whole(name: str, variants: list[str]) -> bool:
-    """Whether a file of results has all these variants."""
-    return (lab.RESULTS / f"{name}.csv").exists() and set(variants) <= set(lab.read(name)[0]["variant"])
+def file_of(place: str, seed: int, variant: str) -> str:
+    """The name of a run's file of results."""
+    return f"chapter08-{place}-{lab.slug(variant)}-seed{seed}"
 
 
 def kept(name: str) -> tuple[pd.DataFrame, list[str]]:
-    """All results of a kind, and where they were measured; what is learnt has a file a seed."""
-    names = sorted(path.stem for path in lab.RESULTS.glob(f"chapter08-{name}-seed*.csv")) or [f"chapter08-{name}"]
+    """All results of a kind, and where they were measured; what is learnt has a file a run."""
+    names = sorted(path.stem for path in lab.RESULTS.glob(f"chapter08-{name}-*-seed*.csv")) or [f"chapter08-{name}"]
     frames, stamps = zip(*map(lab.read, names), strict=True)
     if any(stamp["settings"] != stamps[0]["settings"] for stamp in stamps):
         raise SystemExit(f"{', '.join(names)} were measured with different settings; remove those of the older ones")
@@ -207,8 +214,7 @@ def by_variant(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def learn_table(place: str, frame: pd.DataFrame) -> str:
     """A row a variant: its mean return over the whole run and at the end, and when it reached the goal."""
-    *_, goal = PLACES[place]
-    steps = frame["step"].max()
+    goal, steps = PLACES[place].goal, frame["step"].max()
     rows = []
     for variant, found in by_variant(frame):
         area = found.groupby("seed")["mean_return"].mean()

@@ -16,7 +16,6 @@ agent steps, which leaves out its start and its first checkpoint.
 
 import argparse
 import json
-import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +73,9 @@ def solve(seeds: int, device: str, options: list[str]) -> None:
     """
     for seed in range(1, seeds + 1):
         for rung in RUNGS:
-            folder = lab.PROJECT / "runs" / "solve" / slug(" ".join(options) or "pong") / f"{slug(rung)}-seed{seed}"
+            folder = (
+                lab.PROJECT / "runs" / "solve" / lab.slug(" ".join(options) or "pong") / f"{lab.slug(rung)}-seed{seed}"
+            )
             made = sorted(folder.glob("*/params.json"))
             start = ("--resume", str(made[-1].parent)) if made else ("--seed", str(seed), "--runs-dir", str(folder))
             if not (made and finished(made[-1].parent)):
@@ -87,11 +88,6 @@ def finished(run: Path) -> bool:
     """Whether a run was solved or gave up at its limit of steps."""
     result = run / "result.json"
     return result.exists() and json.loads(result.read_text())["stopped"] in ("solved", "step limit")
-
-
-def slug(rung: str) -> str:
-    """A rung's name with its options, as part of a file's name."""
-    return re.sub(r"[^\w]+", "-", rung)
 
 
 def tables() -> None:

@@ -240,6 +240,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
+def slug(rung: str) -> str:
+    """A rung or a variant, with its options, as part of a file's name."""
+    return re.sub(r"[^\w]+", "-", rung)
+
+
 def where(stamped: Mapping[str, Any]) -> str:
     """A stamp in one sentence."""
     machine, versions = stamped["machine"], stamped["versions"]

@@ -277,3 +277,31 @@ def test_seeds_are_measured_where_there_is_time_and_kept(monkeypatch, tmp_path):
     assert [re.search("at commit (one|another)", each)[1] for each in where] == ["one", "another"]
     chapter08.learn("toy", ["basic"], seeds=1, jobs=1, go_on=False)
     assert asked[4:] == [(1, "basic")]
+
+
+def test_each_run_of_chapter_8_has_a_file_and_is_measured_once(monkeypatch, tmp_path):
+    ran, variants = [], ["basic", "double, n_steps"]
+
+    def curve(place, seed, variant):
+        ran.append((seed, variant))
+        return {250: seed / 2, 500: 1.0}, 300.0 if seed == 1 else float("nan")
+
+    monkeypatch.setattr(lab, "RESULTS", tmp_path)
+    monkeypatch.setattr(chapter08, "curve", curve)
+    chapter08.learn("toy", variants, 2, 2, go_on=True)
+    assert sorted(ran) == [(seed, variant) for seed in (1, 2) for variant in variants]
+    (tmp_path / "chapter08-toy-double-n_steps-seed2.csv").unlink()
+    ran.clear()
+    chapter08.learn("toy", variants, 2, 2, go_on=True)
+    assert ran == [(2, "double, n_steps")]
+    frame, [where] = chapter08.kept("toy")
+    assert where.startswith("Measured ")
+    [header, _, basic, both] = chapter08.learn_table("toy", frame).splitlines()
+    assert basic == "| basic | 2 | 0.88 (0.75 to 1.00) | 1.00 | 1 of 2 | 300 / 300 / 300 |"
+    assert both.startswith("| double, n_steps | 2 |")
+    chapter08.learn("toy", variants, 1, 1, go_on=False)
+    assert len(ran) == 3
+    monkeypatch.setitem(chapter08.PLACES, "toy", chapter08.PLACES["toy"]._replace(steps=7000))
+    chapter08.learn("toy", ["basic"], 1, 1, go_on=False)
+    with pytest.raises(SystemExit, match="were measured with different settings"):
+        chapter08.kept("toy")
