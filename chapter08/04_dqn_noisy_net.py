@@ -54,7 +54,5 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    parser.add_argument(
-        "--noise", choices=("factorised", "independent"), default="factorised", help="of the linear layers"
-    )
+    parser.add_argument("--noise", choices=("factorised", "independent"), default="factorised", help="kind of noise")
     options.main(train, parser, NAME)
