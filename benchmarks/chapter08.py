@@ -215,10 +215,12 @@ def by_variant(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 def learn_table(place: str, frame: pd.DataFrame) -> str:
     """A row a variant: its mean return over the whole run and at the end, and when it reached the goal."""
     goal, steps = PLACES[place].goal, frame["step"].max()
+    width = frame["step"].min()
     rows = []
     for variant, found in by_variant(frame):
         area = found.groupby("seed")["mean_return"].mean()
         late = found[found["step"] > 0.75 * steps].groupby("seed")["mean_return"].mean()
+        first = found[found["mean_return"] >= goal].groupby("seed")["step"].min()
         reached = found.groupby("seed")["reached"].first().dropna()
         between = f" ({' to '.join(f'{end:.2f}' for end in interval(area.to_numpy()))})" if len(area) > 1 else ""
         rows.append(
@@ -227,15 +229,19 @@ def learn_table(place: str, frame: pd.DataFrame) -> str:
                 len(area),
                 f"{area.mean():.2f}{between}",
                 f"{late.mean():.2f}",
-                f"{len(reached)} of {len(area)}",
-                lab.spread(reached, 0) if len(reached) else "",
+                *(of_seeds(steps_to, len(area)) for steps_to in (first, reached)),
             )
         )
     header = (
         *("variant", "seeds", "mean return of the whole run (95 % interval)", "of the last quarter"),
-        *(f"reached {goal:g}", "after agent steps"),
+        *(f"mean of {width:,} steps at {goal:g}, after agent steps", f"mean of 100 episodes at {goal:g}"),
     )
     return lab.table(header, rows)
+
+
+def of_seeds(steps: pd.Series, seeds: int) -> str:
+    """After how many steps, of those seeds that got there."""
+    return f"{len(steps)} of {seeds}" + (f": {lab.spread(steps, 0)}" if len(steps) else "")
 
 
 def draw(place: str, frame: pd.DataFrame) -> None:
