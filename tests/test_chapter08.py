@@ -277,7 +277,7 @@ RUNS = {
     **{script.stem: (script, LEARN) for script in SCRIPTS},
     **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "260"]) for part in PARTS},
     "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
-    "v-max": (SCRIPTS[-1], ["--v-max", "2", *LEARN]),
+    "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "260"]),
     "independent": (SCRIPTS[3], ["--noise", "independent", *LEARN]),
 }
 
