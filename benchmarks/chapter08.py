@@ -99,7 +99,7 @@ def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -
     """
     stamp = lab.stamp(threads=1, place=list(PLACES[place]))
     turns = itertools.product(range(1, seeds + 1), variants)
-    missing = [turn for turn in turns if not (go_on and (lab.RESULTS / f"{file_of(place, *turn)}.csv").exists())]
+    missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(place, *turn)).exists())]
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(curve, place, *turn): turn for turn in missing}
         for run in tqdm(as_completed(running), total=len(running)):
@@ -214,8 +214,7 @@ def by_variant(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def learn_table(place: str, frame: pd.DataFrame) -> str:
     """A row a variant: its mean return over the whole run and at the end, and when it reached the goal."""
-    goal, steps = PLACES[place].goal, frame["step"].max()
-    width = frame["step"].min()
+    goal, width, steps = PLACES[place].goal, PLACES[place].width, frame["step"].max()
     rows = []
     for variant, found in by_variant(frame):
         area = found.groupby("seed")["mean_return"].mean()

@@ -93,10 +93,10 @@ def finished(run: Path) -> bool:
 def tables() -> None:
     """The documents' tables and pictures from the CSV files that there are."""
     for name, document, marker, write in TABLES:
-        if (lab.RESULTS / f"{name}.csv").exists():
+        if lab.path_of(name).exists():
             lab.put(document, marker, stamped_table(name, write))
     for name, draw in (("speed", bars), ("sweep", line), ("catch", catch.draw)):
-        if (lab.RESULTS / f"chapter09-{name}.csv").exists():
+        if lab.path_of(f"chapter09-{name}").exists():
             draw(lab.read(f"chapter09-{name}")[0])
     ladder.write()
     curves = curve.kept("pong")

@@ -274,7 +274,7 @@ def stamped_table(name: str) -> str:
 def tables() -> None:
     """The page's tables and picture from the CSV files that there are."""
     for name in TABLES:
-        if (lab.RESULTS / f"{file_of(name)}.csv").exists():
+        if lab.path_of(file_of(name)).exists():
             lab.put(PAGE, name, stamped_table(name))
 
 

@@ -67,7 +67,7 @@ class Results:
     def __init__(
         self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None, go_on: bool = False
     ):
-        self.path = RESULTS / f"{name}.csv"
+        self.path = path_of(name)
         self.columns = columns
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
@@ -96,6 +96,11 @@ class Results:
             csv.DictWriter(file, self.columns).writerow(row)
 
 
+def path_of(name: str) -> Path:
+    """Where a results file is, or would be."""
+    return RESULTS / f"{name}.csv"
+
+
 def differences(name: str, stamped: Mapping[str, Any]) -> list[str]:
     """In what a results file was measured otherwise: some of commit, machine and settings."""
     _, old = read(name)
@@ -108,7 +113,7 @@ def _plain(stamped: Mapping[str, Any], key: str) -> str:
 
 def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     """A results file and its stamp."""
-    path = RESULTS / f"{name}.csv"
+    path = path_of(name)
     with path.open() as file:
         stamped = json.loads(file.readline().removeprefix("# "))
     return pd.read_csv(path, comment="#"), stamped

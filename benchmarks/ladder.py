@@ -43,7 +43,7 @@ def changed_lines(old: Path, new: Path) -> list[str]:
 def rows() -> list[tuple[str, ...]]:
     """A row a script; a rung that was measured with several options has its figures in one cell."""
     figures: dict[str, list[str]] = {}
-    if (lab.RESULTS / "chapter09-speed.csv").exists():
+    if lab.path_of("chapter09-speed").exists():
         speeds = lab.rounds(lab.read("chapter09-speed")[0], "rung", "steps_per_second")
         ratios = lab.ratios(speeds, lab.BASELINE)
         for rung in speeds:

@@ -84,7 +84,7 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
     name = slug(script, options)
     device = "cuda" if "--cuda" in [*script.split(), *options] else "cpu"
     stamped = lab.stamp(device, script=script, time_limit=time_limit, options=options)
-    go_on = (lab.RESULTS / f"{name}.csv").exists() and not lab.differences(name, stamped)
+    go_on = lab.path_of(name).exists() and not lab.differences(name, stamped)
     results = lab.Results(name, COLUMNS, stamped, go_on)
     for seed in range(1, seeds + 1):
         if results.has(seed=seed):
@@ -250,7 +250,7 @@ def tables() -> None:
     for document in (PAGE, "README.md"):
         lab.put(document, "solve", solve_table())
     lab.put(PAGE, "seeds", seeds_table())
-    if (lab.RESULTS / "fast-speed.csv").exists():
+    if lab.path_of("fast-speed").exists():
         frame, stamped = lab.read("fast-speed")
         lab.put(PAGE, "fast-speed", f"{speed_table(frame)} {lab.where(stamped)}")
     draw()

@@ -41,8 +41,8 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        errors = calc_errors(batch.to(args.device), net, tgt_net.target_model)
-        loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights.to(args.device))
+        errors = calc_errors(batch := batch.to(args.device), net, tgt_net.target_model)
+        loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()
         buffer.update(batch.indices, errors.abs().nan_to_num() + 1e-5)  # no number as a loss ends the run, not here

@@ -54,8 +54,8 @@ def train(params, args):
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
-        each, priorities = calc_losses(batch.to(args.device), net, tgt_net.target_model, double, params.huber)
-        loss = losses.weighted_mean(each, batch.weights.to(args.device))
+        each, priorities = calc_losses(batch := batch.to(args.device), net, tgt_net.target_model, double, params.huber)
+        loss = losses.weighted_mean(each, batch.weights)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -217,7 +217,7 @@ class Ring:
         Raises:
             UsageError: there would be no transition, or fewer steps than a batch has.
         """
-        added = self._added - (-more // self.num_envs)
+        added = self._added + -(-more // self.num_envs)
         if added <= self.n_step:
             raise UsageError(
                 f"no transition of {self.n_step} steps is there yet, after {added} steps of each environment; n_step, "

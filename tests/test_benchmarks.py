@@ -258,15 +258,23 @@ def test_every_extension_is_rainbow_without_the_others():
     assert [(lab.PROJECT / f"{script}.py").exists() for script in chapter08.SCRIPTS] == [True] * 8
 
 
-def test_seeds_are_measured_where_there_is_time_and_kept(monkeypatch, tmp_path):
-    monkeypatch.setattr(lab, "RESULTS", tmp_path)
-    asked = []
+@pytest.fixture
+def curves_of(monkeypatch, tmp_path):
+    """Puts an answer, by seed, in place of chapter 8's runs; gives the list of those that are asked for."""
 
-    def curve(place, seed, variant):
-        asked.append((seed, variant))
-        return {250: seed / 4, 500: seed / 2}, float("nan")
+    def put(answer):
+        asked = []
+        monkeypatch.setattr(lab, "RESULTS", tmp_path)
+        monkeypatch.setattr(
+            chapter08, "curve", lambda place, seed, variant: asked.append((seed, variant)) or answer(seed)
+        )
+        return asked
 
-    monkeypatch.setattr(chapter08, "curve", curve)
+    return put
+
+
+def test_seeds_are_measured_where_there_is_time_and_kept(monkeypatch, curves_of):
+    asked = curves_of(lambda seed: ({250: seed / 4, 500: seed / 2}, float("nan")))
     monkeypatch.setattr(lab, "commit", lambda: "one")
     chapter08.learn("toy", ["basic", "rainbow"], seeds=1, jobs=1, go_on=False)
     monkeypatch.setattr(lab, "commit", lambda: "another")  # which a single file would refuse
@@ -279,15 +287,9 @@ def test_seeds_are_measured_where_there_is_time_and_kept(monkeypatch, tmp_path):
     assert asked[4:] == [(1, "basic")]
 
 
-def test_each_run_of_chapter_8_has_a_file_and_is_measured_once(monkeypatch, tmp_path):
-    ran, variants = [], ["basic", "double, n_steps"]
-
-    def curve(place, seed, variant):
-        ran.append((seed, variant))
-        return {250: seed / 2, 500: 1.0}, 300.0 if seed == 1 else float("nan")
-
-    monkeypatch.setattr(lab, "RESULTS", tmp_path)
-    monkeypatch.setattr(chapter08, "curve", curve)
+def test_each_run_of_chapter_8_has_a_file_and_is_measured_once(monkeypatch, tmp_path, curves_of):
+    variants = ["basic", "double, n_steps"]
+    ran = curves_of(lambda seed: ({250: seed / 2, 500: 1.0}, 300.0 if seed == 1 else float("nan")))
     chapter08.learn("toy", variants, 2, 2, go_on=True)
     assert sorted(ran) == [(seed, variant) for seed in (1, 2) for variant in variants]
     (tmp_path / "chapter08-toy-double-n_steps-seed2.csv").unlink()

@@ -154,8 +154,8 @@ def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_th
     assert not torch.allclose(each, load("08_dqn_rainbow").calc_losses(batch, net, target, double=False)[0])
 
 
-def learnt(monkeypatch, name, batches, **changed):
-    """What a script hands over to be saved, with the networks it has after each of so many batches in "after"."""
+def learnt(monkeypatch, script, batches, **changed):
+    """What a loaded script hands over to be saved; in "after", the network's weights after each of so many batches."""
     made = {"after": []}
 
     def setup(engine, params, exp_source, run_name, *, save, **options):
@@ -179,23 +179,8 @@ def learnt(monkeypatch, name, batches, **changed):
     )
     knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
     knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "fast": False} | changed
-    script = load(name)
-    monkeypatch.setattr(script, "calc_errors", spied := Spy(getattr(script, "calc_errors", None)), raising=False)
-    monkeypatch.setattr(script, "calc_losses", spied_too := Spy(getattr(script, "calc_losses", None)), raising=False)
     script.train(params, runs.RunOptions(knobs=knobs))
-    return made | {"errors": spied.results, "losses": spied_too.results}
-
-
-class Spy:
-    """A function that keeps what it has returned."""
-
-    def __init__(self, function):
-        self.function = function
-        self.results = []
-
-    def __call__(self, *args, **options):
-        self.results.append(self.function(*args, **options))
-        return self.results[-1]
+    return made
 
 
 def same(one, other):
@@ -204,7 +189,7 @@ def same(one, other):
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_the_target_network_is_the_one_of_the_last_copy(monkeypatch, script):
-    made = learnt(monkeypatch, script.stem, 12)
+    made = learnt(monkeypatch, load(script.stem), 12)
     after = made["after"]
     assert not same(made["before"], after[0])
     assert same(made["target"].state_dict(), after[9])
@@ -219,21 +204,33 @@ def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
         "sample",
         lambda ring, size: dataclasses.replace(sample(ring, size), weights=torch.zeros(size)),
     )
-    made = learnt(monkeypatch, name, 3)
+    made = learnt(monkeypatch, load(name), 3)
     assert same(made["before"], made["after"][-1])
 
 
-@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
-def test_priorities_are_what_was_learnt_from(monkeypatch, name):
-    given, update = [], replay.PrioritisedRing.update
+@pytest.mark.parametrize(
+    ("name", "calculates", "priorities_of"),
+    [
+        ("05_dqn_prio_replay", "calc_errors", torch.abs),
+        ("08_dqn_rainbow", "calc_losses", lambda calculated: calculated[1]),
+    ],
+)
+def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, priorities_of):
+    script, given, expected = load(name), [], []
+    update, calculate = replay.PrioritisedRing.update, getattr(script, calculates)
 
-    def spy(ring, indices, priorities):
+    def updating(ring, indices, priorities):
         given.append(priorities.detach())
         update(ring, indices, priorities)
 
-    monkeypatch.setattr(replay.PrioritisedRing, "update", spy)
-    made = learnt(monkeypatch, name, 3)
-    expected = [errors.abs() for errors in made["errors"]] or [priorities for _, priorities in made["losses"]]
+    def calculating(*args):
+        calculated = calculate(*args)
+        expected.append(priorities_of(calculated))
+        return calculated
+
+    monkeypatch.setattr(replay.PrioritisedRing, "update", updating)
+    monkeypatch.setattr(script, calculates, calculating)
+    learnt(monkeypatch, script, 3)
     assert len(given) == len(expected) == 3
     for priorities, of_batch in zip(given, expected, strict=True):
         assert priorities.std() > 0.0
@@ -241,9 +238,9 @@ def test_priorities_are_what_was_learnt_from(monkeypatch, name):
 
 
 def test_dueling_is_dueling_and_noise_is_the_one_that_is_asked_for(monkeypatch):
-    assert learnt(monkeypatch, "06_dqn_dueling", 1)["net"].value is not None
+    assert learnt(monkeypatch, load("06_dqn_dueling"), 1)["net"].value is not None
     for noise in ("factorised", "independent"):
-        assert learnt(monkeypatch, "04_dqn_noisy_net", 1, noise=noise)["net"].advantage[0].noise == noise
+        assert learnt(monkeypatch, load("04_dqn_noisy_net"), 1, noise=noise)["net"].advantage[0].noise == noise
 
 
 def test_no_gradient_goes_through_the_target_distribution(networks):
