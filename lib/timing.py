@@ -6,6 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sized
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import psutil
@@ -34,12 +35,14 @@ class Stopwatch:
             self.seconds[part] += time.perf_counter() - start
 
 
-_PROCESS_START = time.monotonic() - (time.time() - psutil.Process().create_time())
-
-
 def since_process_start() -> float:
     """Seconds since the operating system started this process, imports included."""
-    return time.monotonic() - _PROCESS_START
+    return time.monotonic() - _process_start()
+
+
+@cache
+def _process_start() -> float:
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
 
 
 def clock_face(seconds: float) -> str:

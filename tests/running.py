@@ -33,32 +33,24 @@ CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "repla
 ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps an iteration
 
 
-def start(script, *options, env=ENVIRONMENT, **kwargs):
-    return subprocess.Popen(
-        [f"./{script.name}", *map(str, options)],
-        cwd=PROJECT / script.parent,
-        env=env,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **kwargs,
-    )
+def start(script, *options, env=ENVIRONMENT, start_new_session=False):
+    """A script that has just been started, forked from what has all imports."""
+    return FORKED.start(f"./{script.name}", list(map(str, options)), PROJECT / script.parent, env, start_new_session)
 
 
 def run(script, *options, env=ENVIRONMENT):
-    """Run a script to its end; forked, unless it is one that starts processes of its own."""
-    options = list(map(str, options))
-    if script.stem not in ("03_parallel", "04_wrappers", "02_ppo_actors"):
-        code, stdout, stderr = FORKED.run(f"./{script.name}", options, PROJECT / script.parent, env)
-        return subprocess.CompletedProcess(options, code, stdout, stderr)
-    return run_by_itself(script, *options, env=env)
+    """Run a script to its end, forked."""
+    process = start(script, *options, env=env)
+    stdout, stderr = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 def run_by_itself(script, *options, env=ENVIRONMENT):
     """Run a script to its end, as a process that imports all it needs."""
-    process = start(script, *options, env=env)
-    stdout, stderr = process.communicate(timeout=300)
-    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+    command = [f"./{script.name}", *map(str, options)]
+    return subprocess.run(
+        command, cwd=PROJECT / script.parent, env=env, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 def folder(runs_dir):

@@ -4,9 +4,6 @@ import copy
 import dataclasses
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,8 +16,8 @@ from torch import nn
 from lib import checkpoint, common, losses, replay, runs
 from lib.dqn_extra import ExtendedDQN
 from lib.replay import Batch
+from running import PROJECT, assignments, folder, run
 
-PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
 
 
@@ -268,7 +265,7 @@ def test_what_follows_a_terminated_episode_means_nothing(networks):
 
 
 FIELDS = ("replay_initial=200", "replay_size=2000", "epsilon_frames=1000", "learning_rate=0.001", "target_net_sync=50")
-CHAIN = ["--env-id", "fakes:Chain-v0", "--quiet", *(option for field in FIELDS for option in ("--set", field))]
+CHAIN = ["--env-id", "fakes:Chain-v0", "--quiet", *assignments(*FIELDS)]
 LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
 RUNS = {
     **{script.stem: (script, LEARN) for script in SCRIPTS},
@@ -282,31 +279,29 @@ RUNS = {
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
     """Runs on the abc chain, of which random play solves one in eight: (process, run folders) by name."""
-    environment = os.environ | {"PYTHONPATH": f"{PROJECT}{os.pathsep}{PROJECT / 'tests'}"}
 
-    def run(name):
+    def learn(name):
         script, options = RUNS[name]
         runs_dir = tmp_path_factory.mktemp(name)
-        command = [sys.executable, str(script), *CHAIN, *options, "--runs-dir", str(runs_dir)]
-        process = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        process = run(script.relative_to(PROJECT), *CHAIN, *options, "--runs-dir", runs_dir)
         return process, [path.parent for path in runs_dir.glob("*/result.json")]
 
     tmp_path_factory.getbasetemp()  # which two threads at once would both make
     with ThreadPoolExecutor(2) as pool:
-        return dict(zip(RUNS, pool.map(run, RUNS), strict=True))
+        return dict(zip(RUNS, pool.map(learn, RUNS), strict=True))
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_extension_solves_the_chain_and_rainbow_runs_without_each_part(chain, name):
-    process, runs = chain[name]
+    process, paths = chain[name]
     assert process.returncode == 0, process.stderr
-    stopped = [json.loads((run / "result.json").read_text())["stopped"] for run in runs]
+    stopped = [json.loads((path / "result.json").read_text())["stopped"] for path in paths]
     assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
 
 
 def test_signal_to_noise_is_written_for_each_noisy_layer(chain):
-    [run] = chain["04_dqn_noisy_net"][1]
-    accumulator = EventAccumulator(str(run))
+    [path] = chain["04_dqn_noisy_net"][1]
+    accumulator = EventAccumulator(str(path))
     accumulator.Reload()
     assert {"train/snr_1", "train/snr_2"} <= set(accumulator.Tags()["scalars"])
     assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # as they begin
@@ -314,8 +309,8 @@ def test_signal_to_noise_is_written_for_each_noisy_layer(chain):
 
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
 def test_beta_is_written_and_rises(chain, name):
-    [run] = chain[name][1]
-    accumulator = EventAccumulator(str(run))
+    [path] = chain[name][1]
+    accumulator = EventAccumulator(str(path))
     accumulator.Reload()
     betas = [scalar.value for scalar in accumulator.Scalars("train/beta")]
     assert 0.4 < betas[0] < betas[-1] < 0.5
@@ -332,10 +327,10 @@ def test_rainbow_is_over_the_returns_that_it_is_told(chain):
 
 def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
     def has(name):
-        [run] = chain[name][1]
-        content = checkpoint.newest(run / "checkpoints")
+        [path] = chain[name][1]
+        content = checkpoint.newest(path / "checkpoints")
         net, ring = content["net"], content["replay"]
-        epsilon = json.loads((run / "params.json").read_text())["hyperparameters"]["epsilon_start"]
+        epsilon = json.loads((path / "params.json").read_text())["hyperparameters"]["epsilon_start"]
         assert ("advantage.0.weight_sigma" in net) == (epsilon == 0.0)
         return {
             "dueling": "value.0.bias_mean" in net or "value.0.bias" in net,
@@ -351,13 +346,10 @@ def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
 
 
 def test_the_fast_rainbow_sees_pong_by_the_small_network_which_looked_at_the_first_batch(tmp_path):
-    fields = ("replay_initial=80", "replay_size=400", "batch_size=4")
-    command = [sys.executable, str(SCRIPTS[-1]), "--fast", "--envs", "4", "--v-max", "2", "--quiet"]
-    command += [option for field in fields for option in ("--set", field)]
-    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-    subprocess.run([*command, "--stop-after", "120", "--runs-dir", str(tmp_path)], env=environment, check=True)
-    [run] = tmp_path.iterdir()
-    content = checkpoint.newest(run / "checkpoints")
+    fields = assignments("replay_initial=80", "replay_size=400", "batch_size=4")
+    options = ("--fast", "--envs", 4, "--v-max", 2, "--quiet", *fields, "--stop-after", 120, "--runs-dir", tmp_path)
+    run(Path("chapter08/08_dqn_rainbow.py"), *options)
+    content = checkpoint.newest(folder(tmp_path) / "checkpoints")
     for net in (content["net"], content["target"]):
         assert net["conv.body.first.weight"].shape == (16, 4, 8, 8)
         assert net["conv.seen"]

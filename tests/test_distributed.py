@@ -27,6 +27,7 @@ from running import (
     episodes_of,
     folder,
     run,
+    run_by_itself,
     scalars_of,
     start,
     wait_for,
@@ -244,7 +245,7 @@ def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
 def uninterrupted(tmp_path_factory):
     """Two actors, left alone."""
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
-    assert run(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
+    assert run_by_itself(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     return folder(runs_dir)
 
 

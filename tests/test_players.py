@@ -19,6 +19,7 @@ from running import (
     episodes_of,
     folder,
     run,
+    run_by_itself,
     scalars_of,
     start,
     wait_for,
@@ -45,7 +46,7 @@ def start_players(runs_dir):
 def uninterrupted_players(tmp_path_factory):
     """A run of 03_parallel with two players to step 1140."""
     runs_dir = tmp_path_factory.mktemp("players")
-    process = run(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir)
+    process = run_by_itself(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir)
     assert process.returncode == 0, process.stderr
     return folder(runs_dir)
 

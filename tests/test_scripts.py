@@ -30,7 +30,6 @@ from running import (
     episodes_of,
     folder,
     run,
-    run_by_itself,
     scalars_of,
     start,
     wait_for,
@@ -55,7 +54,7 @@ def catch(tmp_path_factory):
     def short(script):
         runs_dir = tmp_path_factory.mktemp(script.stem)
         options = (*CATCH, *ROUNDS, *KNOBS.get(script.stem, ()), "--seed", 3, "--runs-dir", runs_dir)
-        process = run_by_itself(script, *options)
+        process = run(script, *options)
         return process, folder(runs_dir)
 
     tmp_path_factory.getbasetemp()  # which two threads at once would both make
