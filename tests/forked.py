@@ -95,6 +95,7 @@ def signals_as_in_a_terminal():
 
 def serve():
     """Fork what standard input asks for and tell its process, or how a process has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt all processes that this one's parent has
     for module in IMPORTED:
         __import__(module)
     for line in sys.stdin:
