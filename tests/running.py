@@ -41,7 +41,10 @@ def start(script, *options, env=ENVIRONMENT, start_new_session=False):
 def run(script, *options, env=ENVIRONMENT):
     """Run a script to its end, forked."""
     process = start(script, *options, env=env)
-    stdout, stderr = process.communicate()
+    try:
+        stdout, stderr = process.communicate()
+    finally:
+        process.kill()
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
