@@ -348,7 +348,8 @@ def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
 def test_the_fast_rainbow_sees_pong_by_the_small_network_which_looked_at_the_first_batch(tmp_path):
     fields = assignments("replay_initial=80", "replay_size=400", "batch_size=4")
     options = ("--fast", "--envs", 4, "--v-max", 2, "--quiet", *fields, "--stop-after", 120, "--runs-dir", tmp_path)
-    run(Path("chapter08/08_dqn_rainbow.py"), *options)
+    process = run(Path("chapter08/08_dqn_rainbow.py"), *options)
+    assert process.returncode == 0, process.stderr
     content = checkpoint.newest(folder(tmp_path) / "checkpoints")
     for net in (content["net"], content["target"]):
         assert net["conv.body.first.weight"].shape == (16, 4, 8, 8)
