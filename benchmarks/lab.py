@@ -101,6 +101,11 @@ def path_of(name: str) -> Path:
     return RESULTS / f"{name}.csv"
 
 
+def can_go_on(name: str, stamped: Mapping[str, Any]) -> bool:
+    """Whether there is a results file that was measured in the same way."""
+    return path_of(name).exists() and not differences(name, stamped)
+
+
 def differences(name: str, stamped: Mapping[str, Any]) -> list[str]:
     """In what a results file was measured otherwise: some of commit, machine and settings."""
     _, old = read(name)

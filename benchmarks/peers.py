@@ -55,8 +55,7 @@ PICTURE = "![Mean return of the last 100 episodes against seconds, ours and the 
 def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None) -> None:
     """Run the peers that are not in benchmarks/results/peers.csv yet, one after another."""
     stamped = lab.stamp(time_limit=time_limit, pins={name: pins(name) for name, _ in PEERS.values()})
-    go_on = lab.path_of("peers").exists() and not lab.differences("peers", stamped)
-    results = lab.Results("peers", COLUMNS, stamped, go_on)
+    results = lab.Results("peers", COLUMNS, stamped, lab.can_go_on("peers", stamped))
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # before hours are spent on the others
     for seed in range(1, seeds + 1):

@@ -84,8 +84,7 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
     name = slug(script, options)
     device = "cuda" if "--cuda" in [*script.split(), *options] else "cpu"
     stamped = lab.stamp(device, script=script, time_limit=time_limit, options=options)
-    go_on = lab.path_of(name).exists() and not lab.differences(name, stamped)
-    results = lab.Results(name, COLUMNS, stamped, go_on)
+    results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, stamped))
     for seed in range(1, seeds + 1):
         if results.has(seed=seed):
             continue
