@@ -23,8 +23,8 @@ NAME = Path(__file__).stem
 
 def calc_loss(batch, net, tgt_net):
     with torch.no_grad():
-        best = tgt_net.best_probs(batch.next_states)
-    targets = losses.project(best, batch.returns, batch.discounts, net.support)
+        best = tgt_net.best(batch.next_states)
+    targets = losses.project(best.exp(), batch.returns, batch.discounts, net.support)
     return losses.kl_divergence(targets, losses.of_actions(net.predict(batch.states), batch.actions)).mean()
 
 

@@ -22,18 +22,16 @@ NAME = Path(__file__).stem
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
 
 
-def calc_losses(batch, net, tgt_net, double, huber=False):
+def calc_loss(batch, net, tgt_net, double, huber=False):
     with torch.no_grad():
-        next_predicted = tgt_net.predict(batch.next_states)
-        next_values = net(batch.next_states) if double else tgt_net.values(next_predicted)
-    next_predicted = losses.of_actions(next_predicted, next_values.argmax(1))
+        best = tgt_net.best(batch.next_states, by=net if double else None)
     predicted = losses.of_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
-        errors = predicted - losses.td_targets(batch.returns, batch.discounts, next_predicted)
-        return losses.penalties(errors, huber), errors.abs()
-    targets = losses.project(next_predicted.exp(), batch.returns, batch.discounts, net.support)
+        errors = predicted - losses.td_targets(batch.returns, batch.discounts, best)
+        return losses.weighted_mean(losses.penalties(errors, huber), batch.weights), errors.detach().abs()
+    targets = losses.project(best.exp(), batch.returns, batch.discounts, net.support)
     divergences = losses.kl_divergence(targets, predicted)
-    return divergences, divergences.detach()
+    return losses.weighted_mean(divergences, batch.weights), divergences.detach()
 
 
 def train(params, args):
@@ -42,7 +40,7 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(-args.v_max, args.v_max, 51) if distributional else None
-    more = {"noise": "factorised" if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
+    more = {"sigma": args.sigma if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
     net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, normalise=args.fast, **more).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
@@ -51,12 +49,11 @@ def train(params, args):
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     drawn = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
     buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **drawn)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
+    optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):
-        each, priorities = calc_losses(batch := batch.to(args.device), net, tgt_net.target_model, double, params.huber)
-        loss = losses.weighted_mean(each, batch.weights)
         optimizer.zero_grad()
+        loss, priorities = calc_loss(batch := batch.to(args.device), net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
         buffer.update(batch.indices, priorities.nan_to_num() + 1e-5)
@@ -83,6 +80,7 @@ if __name__ == "__main__":
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
     parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
     parser.add_argument("--v-max", type=options.above_zero, default=10.0, metavar="V", help="support from -V to V")
+    parser.add_argument("--sigma", type=options.above_zero, default=0.1, metavar="S", help="how much noise at first")
     parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
     parser.add_argument("--fast", action="store_true", help="a smaller network, which normalises what it sees")
     options.main(train, parser, NAME)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -14,6 +15,7 @@ from lib.dqn_model import HIDDEN, trunk
 from lib.errors import UsageError
 
 FACTORISED, INDEPENDENT = "factorised", "independent"
+SIGMAS = {FACTORISED: 0.5, INDEPENDENT: 0.017}  # Fortunato et al. (2018), section 3.2
 
 
 class NoisyLinear(nn.Module):
@@ -26,23 +28,27 @@ class NoisyLinear(nn.Module):
         inputs, outputs: how many.
         noise: "factorised", one number an input and one an output, multiplied (equations 10 and 11); or
             "independent", one number a weight. The first values are the paper's, section 3.2.
+        sigma: what all spreads begin with, where factorised times the square root of inputs; the paper's, if None.
 
     Raises:
-        UsageError: there is no such noise.
+        UsageError: there is no such noise, or sigma is out of range.
     """
 
     _noise: torch.Tensor  # of each input, or of each weight where it is independent
     _bias_noise: torch.Tensor
 
-    def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED):
+    def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None):
         super().__init__()
-        if noise not in (FACTORISED, INDEPENDENT):
+        if noise not in SIGMAS:
             raise UsageError(f"noise is {noise!r}; it has to be {FACTORISED} or {INDEPENDENT}")
+        sigma = SIGMAS[noise] if sigma is None else sigma
+        if not 1e-6 <= sigma <= 1000.0:
+            raise UsageError(f"sigma is {sigma:g}; it has to be between 1e-06 and 1000")
         self.noise = noise
         if noise == FACTORISED:
-            bound, spread = 1.0 / math.sqrt(inputs), 0.5 / math.sqrt(inputs)
+            bound, spread = 1.0 / math.sqrt(inputs), sigma / math.sqrt(inputs)
         else:
-            bound, spread = math.sqrt(3.0 / inputs), 0.017
+            bound, spread = math.sqrt(3.0 / inputs), sigma
         self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
         self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), spread))
@@ -86,7 +92,8 @@ class ExtendedDQN(nn.Module):
         n_actions: how many actions there are.
         dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
-        noise: of the linear layers, see NoisyLinear; None for none. While training, every forward pass draws it anew.
+        noise, sigma: of the linear layers, see NoisyLinear; factorised where only sigma is given, and none where
+            both are None. While training, every forward pass draws it anew.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
         dtype: see dqn_model.Trunk.
         normalise: whether dqn_model.Normalising sees, and not Trunk.
@@ -101,6 +108,7 @@ class ExtendedDQN(nn.Module):
         *,
         dueling: bool = False,
         noise: str | None = None,
+        sigma: float | None = None,
         support: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         normalise: bool = False,
@@ -111,7 +119,8 @@ class ExtendedDQN(nn.Module):
         self.register_buffer("support", support)
         self.split = masks.Split(space)
         self.conv = trunk(self.split.shape, dtype, normalise)
-        linear = nn.Linear if noise is None else partial(NoisyLinear, noise=noise)
+        noisy = noise is not None or sigma is not None
+        linear = partial(NoisyLinear, noise=noise or FACTORISED, sigma=sigma) if noisy else nn.Linear
 
         def stream(outputs: int) -> nn.Sequential:
             return nn.Sequential(linear(self.conv.features, HIDDEN), nn.ReLU(), linear(HIDDEN, outputs))
@@ -148,10 +157,16 @@ class ExtendedDQN(nn.Module):
         means = (predicted.exp() * self.support).sum(dim=-1)
         return masks.only_allowed(means, predicted[..., 0] != masks.INVALID)
 
-    def best_probs(self, states: torch.Tensor) -> torch.Tensor:
-        """Each state's distribution of returns under its best action: (batch, atoms)."""
+    def best(self, states: torch.Tensor, by: nn.Module | None = None) -> torch.Tensor:
+        """What is predicted of each state's best action: (batch,) values, or (batch, atoms) log-probabilities.
+
+        Args:
+            states: (batch, *shape of the space).
+            by: by whose values the action is the best, as in double Q-learning; by those predicted here if None.
+        """
         predicted = self.predict(states)
-        return losses.of_actions(predicted, self.values(predicted).argmax(1)).exp()
+        values = self.values(predicted) if by is None else by(states)
+        return losses.of_actions(predicted, values.argmax(1))
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:
         if self.training:
@@ -167,6 +182,17 @@ class ExtendedDQN(nn.Module):
         """Draw new noise in all noisy layers."""
         for layer in self._noisy:
             layer.resample()
+
+    def parameter_groups(self, rate: float) -> list[dict[str, Any]]:
+        """All weights for an optimizer that learns at a rate, spreads of noise at a tenth of it.
+
+        Adam moves each number by about its rate, however small its gradient is; at the same rate as the means, spreads
+        that begin small would soon be as large as those that do not.
+        """
+        spreads = {name: weights for name, weights in self.named_parameters() if name.endswith("_sigma")}
+        others = [weights for name, weights in self.named_parameters() if name not in spreads]
+        groups = [{"params": others, "lr": rate}, {"params": list(spreads.values()), "lr": 0.1 * rate}]
+        return [group for group in groups if group["params"]]
 
     def signal_to_noise(self) -> dict[str, Callable[[], float]]:
         """Functions that calculate it of each noisy layer once it is logged: snr_1, snr_2, ..., advantages first."""

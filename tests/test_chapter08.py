@@ -125,30 +125,31 @@ def networks():
 def test_rainbow_without_the_other_parts_is_each_extension(networks):
     rainbow, batch = load("08_dqn_rainbow"), random_batch()
     net, target = networks()
-    each, priorities = rainbow.calc_losses(batch, net, target, double=True)
-    assert torch.allclose(each.mean(), load("03_dqn_double").calc_loss(batch, net, target))
-    each, priorities = rainbow.calc_losses(batch, net, target, double=False)
+    loss, _ = rainbow.calc_loss(batch, net, target, double=True)
+    assert torch.allclose(loss, load("03_dqn_double").calc_loss(batch, net, target))
+    batch.weights = torch.rand(len(batch))
+    loss, priorities = rainbow.calc_loss(batch, net, target, double=False)
     errors = load("05_dqn_prio_replay").calc_errors(batch, net, target)
-    assert torch.allclose(each, errors.square())
+    assert torch.allclose(loss, (batch.weights * errors.square()).mean())
     assert torch.allclose(priorities, errors.abs())
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
-    each, priorities = rainbow.calc_losses(batch, net, target, double=False)
-    assert torch.allclose(each.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
-    assert torch.allclose(priorities, each)
+    loss, priorities = rainbow.calc_loss(batch, net, target, double=False)
+    assert torch.allclose(loss, (batch.weights * priorities).mean())
+    assert torch.allclose(priorities.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
 
 
 def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_the_distribution(networks):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
     batch = random_batch()
-    each, _ = load("08_dqn_rainbow").calc_losses(batch, net, target, double=True)
+    _, divergences = load("08_dqn_rainbow").calc_loss(batch, net, target, double=True)
     for row in range(len(batch)):
         chosen = net(batch.next_states)[row].argmax()
         probs = target.predict(batch.next_states)[row, chosen].exp()
         [projected] = losses.project(probs[None], batch.returns[[row]], batch.discounts[[row]], net.support)
         predicted = net.predict(batch.states)[row, batch.actions[row]]
         divergence = sum(p * (p.log() - q) for p, q in zip(projected, predicted, strict=True) if p > 0)
-        assert each[row].item() == pytest.approx(divergence.item(), abs=1e-5)
-    assert not torch.allclose(each, load("08_dqn_rainbow").calc_losses(batch, net, target, double=False)[0])
+        assert divergences[row].item() == pytest.approx(divergence.item(), abs=1e-5)
+    assert not torch.allclose(divergences, load("08_dqn_rainbow").calc_loss(batch, net, target, double=False)[1])
 
 
 def learnt(monkeypatch, script, batches, **changed):
@@ -175,7 +176,7 @@ def learnt(monkeypatch, script, batches, **changed):
         learning_rate=0.001,
     )
     knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
-    knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "fast": False} | changed
+    knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False} | changed
     script.train(params, runs.RunOptions(knobs=knobs))
     return made
 
@@ -209,7 +210,7 @@ def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
     ("name", "calculates", "priorities_of"),
     [
         ("05_dqn_prio_replay", "calc_errors", torch.abs),
-        ("08_dqn_rainbow", "calc_losses", lambda calculated: calculated[1]),
+        ("08_dqn_rainbow", "calc_loss", lambda calculated: calculated[1]),
     ],
 )
 def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, priorities_of):
@@ -240,6 +241,15 @@ def test_dueling_is_dueling_and_noise_is_the_one_that_is_asked_for(monkeypatch):
         assert learnt(monkeypatch, load("04_dqn_noisy_net"), 1, noise=noise)["net"].advantage[0].noise == noise
 
 
+def test_rainbows_noise_begins_with_its_sigma_and_is_learnt_slowly(monkeypatch):
+    made = learnt(monkeypatch, load("08_dqn_rainbow"), 1, sigma=0.2)
+    sigmas = made["before"]["advantage.0.weight_sigma"]
+    assert torch.allclose(sigmas, torch.tensor(0.2 / sigmas.shape[1] ** 0.5))
+    assert [group["lr"] for group in made["optimizer"].param_groups] == pytest.approx([0.001, 0.0001])
+    made = learnt(monkeypatch, load("08_dqn_rainbow"), 1, without=["noisy"])
+    assert [group["lr"] for group in made["optimizer"].param_groups] == [0.001]
+
+
 def test_no_gradient_goes_through_the_target_distribution(networks):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
     load("07_dqn_distrib").calc_loss(random_batch(), net, target).backward()
@@ -250,8 +260,8 @@ def test_no_gradient_goes_through_the_target_distribution(networks):
 @pytest.mark.parametrize("double", [True, False])
 def test_no_gradient_goes_through_the_target(networks, double):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
-    each, _ = load("08_dqn_rainbow").calc_losses(random_batch(), net, target, double)
-    each.mean().backward()
+    loss, _ = load("08_dqn_rainbow").calc_loss(random_batch(), net, target, double)
+    loss.backward()
     assert all(parameter.grad is None for parameter in target.parameters())
 
 
@@ -259,9 +269,9 @@ def test_what_follows_a_terminated_episode_means_nothing(networks):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
     batch, rainbow = random_batch(), load("08_dqn_rainbow")
     batch.discounts = torch.zeros(len(batch))
-    expected, _ = rainbow.calc_losses(batch, net, target, double=True)
+    _, expected = rainbow.calc_loss(batch, net, target, double=True)
     batch.next_states = 100.0 * torch.rand_like(batch.next_states)
-    assert torch.allclose(rainbow.calc_losses(batch, net, target, double=True)[0], expected, atol=1e-5)
+    assert torch.allclose(rainbow.calc_loss(batch, net, target, double=True)[1], expected, atol=1e-5)
 
 
 FIELDS = ("replay_initial=200", "replay_size=2000", "epsilon_frames=1000", "learning_rate=0.001", "target_net_sync=50")
@@ -367,14 +377,14 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
         raise KeyError("seen")
 
     make = replay.PrioritisedRing.of
-    monkeypatch.setattr(rainbow, "calc_losses", spy)
+    monkeypatch.setattr(rainbow, "calc_loss", spy)
     monkeypatch.setattr(
         replay.PrioritisedRing, "of", lambda *args, **options: seen.update(options) or make(*args, **options)
     )
     monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
     params = dataclasses.replace(common.HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
     for without, n_step, double in (([], 5, True), (["n_step"], 1, True), (["double"], 5, False)):
-        knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0}
+        knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0, "sigma": 0.1}
         with pytest.raises(KeyError, match="seen"):
             rainbow.train(params, runs.RunOptions(runs_dir=tmp_path, knobs=knobs))
         assert (seen["n_step"], seen["double"]) == (n_step, double)
@@ -396,6 +406,8 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
         ("08_dqn_rainbow", ["--v-max", "-2"], "argument --v-max: -2 is not above 0"),
+        ("08_dqn_rainbow", ["--sigma", "0"], "argument --sigma: 0 is not above 0"),
+        ("08_dqn_rainbow", ["--sigma", "1e4"], "sigma is 10000; it has to be between 1e-06 and 1000"),
     ],
 )
 def test_wrong_use_is_one_line_that_names_the_field_and_its_range(refused, tmp_path, script, options, message):

@@ -54,6 +54,42 @@ def test_first_values_are_the_papers():
     assert 0.5 * math.sqrt(3 / 400) < independent.bias_mean.abs().max() <= math.sqrt(3 / 400)
 
 
+@pytest.mark.parametrize(("noise", "unit"), [("factorised", 1 / 20), ("independent", 1.0)])
+def test_the_first_spread_is_the_one_that_is_given(noise, unit):
+    layer = NoisyLinear(400, 50, noise, sigma=0.25)
+    assert torch.allclose(layer.weight_sigma, torch.full((50, 400), 0.25 * unit))
+    assert torch.allclose(layer.bias_sigma, torch.full((50,), 0.25 * unit))
+
+
+def test_a_network_that_is_given_a_first_spread_is_noisy():
+    net = ExtendedDQN((3,), 2, dueling=True, sigma=0.25)
+    for layer in (*net.advantage[::2], *net.value[::2]):
+        assert layer.noise == "factorised"
+        assert layer.weight_sigma.mean().item() == pytest.approx(0.25 / math.sqrt(layer.weight_sigma.shape[1]))
+    assert ExtendedDQN((3,), 2, noise="independent", sigma=0.25).advantage[0].noise == "independent"
+
+
+def test_spreads_learn_at_a_tenth_of_the_rate_and_every_weight_is_learnt_once():
+    net = ExtendedDQN((3,), 2, dueling=True, noise="factorised")
+    before = {name: weights.detach().clone() for name, weights in net.named_parameters()}
+    optimizer = torch.optim.Adam(net.parameter_groups(0.001))
+    net(torch.rand(5, 3)).square().sum().backward()
+    optimizer.step()
+    # Adam's first step is its rate, wherever there is a gradient.
+    for name, weights in net.named_parameters():
+        moved = (weights - before[name]).abs()[weights.grad.abs() > 1e-4]
+        assert len(moved) > 0
+        assert torch.allclose(moved, torch.tensor(0.0001 if name.endswith("sigma") else 0.001), rtol=0.01), name
+    [group] = ExtendedDQN((3,), 2, dueling=True).parameter_groups(0.001)
+    assert (len(group["params"]), group["lr"]) == (10, 0.001)
+
+
+@pytest.mark.parametrize("sigma", [0.0, -0.1, 1e-9, 1001.0, math.inf, math.nan])
+def test_a_first_spread_out_of_range_is_refused(sigma):
+    with pytest.raises(UsageError, match=rf"sigma is {sigma:g}; it has to be between 1e-06 and 1000"):
+        NoisyLinear(2, 1, sigma=sigma)
+
+
 def test_factorised_noise_is_that_of_the_weights_put_together():
     layer, features = NoisyLinear(6, 3), torch.rand(4, 6)
     weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise, layer._noise)
@@ -159,10 +195,17 @@ def test_a_distribution_sums_to_one_and_its_mean_is_the_value():
     assert probs.shape == (5, 4, 3)
     assert torch.allclose(probs.sum(-1), torch.ones(5, 4))
     assert torch.allclose(net(states), 5 * probs[..., 2] - probs[..., 0], atol=1e-5)
-    best = net(states).argmax(1)
-    assert torch.allclose(
-        net.best_probs(states), torch.stack([row[action] for row, action in zip(probs, best, strict=True)])
-    )
+
+
+@pytest.mark.parametrize("support", [None, torch.tensor([-1.0, 0.0, 5.0])], ids=["values", "distributions"])
+def test_what_is_best_is_chosen_by_the_network_or_by_another_and_is_predicted_by_the_network(support):
+    net, other = (ExtendedDQN((3,), 4, support=support) for _ in range(2))
+    states = torch.rand(50, 3)
+    for by in (None, other):
+        chosen = (by or net)(states).argmax(1)
+        expected = torch.stack([row[action] for row, action in zip(net.predict(states), chosen, strict=True)])
+        assert torch.equal(net.best(states, by=by), expected)
+    assert not torch.equal(net.best(states), net.best(states, by=other))
 
 
 def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
