@@ -81,7 +81,7 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
         time_limit: seconds after which a run counts as not solved.
         options: more of the script's.
     """
-    name = slug(script, options)
+    name = results_of(script, options)
     device = "cuda" if "--cuda" in [*script.split(), *options] else "cpu"
     stamped = lab.stamp(device, script=script, time_limit=time_limit, options=options)
     results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, stamped))
@@ -126,11 +126,9 @@ def figures(result: dict) -> dict[str, object]:
     }
 
 
-def slug(script: str, options: list[str]) -> str:
+def results_of(script: str, options: list[str]) -> str:
     """The results file's name."""
-    return "solve-" + "-".join([script, *options]).replace(" ", "-").replace("/", "-").replace("--", "").replace(
-        "=", ""
-    )
+    return f"solve-{lab.slug(' '.join([script, *options]))}"
 
 
 def speed(rounds: int) -> None:
@@ -232,7 +230,7 @@ def draw() -> None:
             axes.plot(frame["seconds"], frame["mean_100"], label=name, color="grey")
     colors = itertools.cycle(plt.rcParams["axes.prop_cycle"].by_key()["color"])
     for (script, frame, stamped), color in zip(kept(), colors, strict=False):
-        name = slug(stamped["settings"]["script"], stamped["settings"]["options"])
+        name = results_of(stamped["settings"]["script"], stamped["settings"]["options"])
         for number, seed in enumerate(frame["seed"]):
             episodes, _ = lab.read(f"{name}-seed{seed}")
             mean = episodes["return"].rolling(100, min_periods=1).mean()

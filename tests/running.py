@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -54,6 +55,13 @@ def run_by_itself(script, *options, env=ENVIRONMENT):
     return subprocess.run(
         command, cwd=PROJECT / script.parent, env=env, capture_output=True, text=True, timeout=300, check=False
     )
+
+
+def two_at_a_time(tmp_path_factory, do, names):
+    """{name: do(name)}, for fixtures: most of a script's time is waiting."""
+    tmp_path_factory.getbasetemp()  # which two threads at once would both make
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(names, pool.map(do, names), strict=True))
 
 
 def folder(runs_dir):

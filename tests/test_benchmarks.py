@@ -172,9 +172,9 @@ def test_a_run_that_was_not_solved_is_slower_than_all_others():
 
 
 def test_results_are_kept_apart_by_script_and_options():
-    assert time_to_solve.slug("distributed/01_ppo", []) == "solve-distributed-01_ppo"
-    assert time_to_solve.slug("07_pong_in_minutes --envs 32", ["--set", "epochs=2"]) == (
-        "solve-07_pong_in_minutes-envs-32-set-epochs2"
+    assert time_to_solve.results_of("distributed/01_ppo", []) == "solve-distributed-01_ppo"
+    assert time_to_solve.results_of("07_pong_in_minutes --envs 32", ["--set", "epochs=2"]) == (
+        "solve-07_pong_in_minutes-envs-32-set-epochs-2"
     )
 
 

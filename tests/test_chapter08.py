@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import importlib.util
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from torch import nn
 from lib import checkpoint, common, losses, replay, runs
 from lib.dqn_extra import ExtendedDQN
 from lib.replay import Batch
-from running import PROJECT, assignments, folder, run
+from running import PROJECT, assignments, folder, run, two_at_a_time
 
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
 
@@ -296,9 +295,7 @@ def chain(tmp_path_factory):
         process = run(script.relative_to(PROJECT), *CHAIN, *options, "--runs-dir", runs_dir)
         return process, [path.parent for path in runs_dir.glob("*/result.json")]
 
-    tmp_path_factory.getbasetemp()  # which two threads at once would both make
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(RUNS, pool.map(learn, RUNS), strict=True))
+    return two_at_a_time(tmp_path_factory, learn, RUNS)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from lib.telemetry import LAYOUT
-from running import CATCH, PROJECT, assignments, folder, run
+from running import CATCH, PROJECT, assignments, folder, run, two_at_a_time
 
 CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"), "--stop-after", 310)
 SMALL = ("--env-id", "fakes:Shown-v0", *assignments("envs=4", "rollout=16", "minibatch=32", "kl_final=0.001"))
@@ -38,9 +37,7 @@ def written(tmp_path_factory):
         accumulator.Reload()
         return folder(runs_dir), accumulator
 
-    tmp_path_factory.getbasetemp()  # which two threads at once would both make
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(RUNS, pool.map(of, RUNS), strict=True))
+    return two_at_a_time(tmp_path_factory, of, RUNS)
 
 
 def documented():

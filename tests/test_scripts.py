@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import cv2
@@ -32,6 +31,7 @@ from running import (
     run,
     scalars_of,
     start,
+    two_at_a_time,
     wait_for,
 )
 
@@ -57,9 +57,7 @@ def catch(tmp_path_factory):
         process = run(script, *options)
         return process, folder(runs_dir)
 
-    tmp_path_factory.getbasetemp()  # which two threads at once would both make
-    with ThreadPoolExecutor(2) as pool:
-        return dict(zip(SCRIPTS, pool.map(short, SCRIPTS), strict=True))
+    return two_at_a_time(tmp_path_factory, short, SCRIPTS)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
