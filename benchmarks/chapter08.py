@@ -8,9 +8,9 @@
                                           # is measured when and where there is time
     ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
 
-Learning is compared on the fast path, 08_dqn_rainbow.py with several games and on Pong with --fast, from which parts
-are left out: with none of them it is basic DQN, with one it is that extension. What a step costs is measured of the
-scripts themselves.
+Learning is compared on the fast path, 08_dqn_rainbow.py, on Pong with --fast and several games, from which parts are
+left out: with none of them it is basic DQN, with one it is that extension, as Rainbow has it (draws by the square
+root of priority, less noise at first). What a step costs is measured of the scripts themselves.
 """
 
 import argparse

@@ -257,9 +257,10 @@ def slug(rung: str) -> str:
 
 def where(stamped: Mapping[str, Any]) -> str:
     """A stamp in one sentence."""
-    machine, versions = stamped["machine"], stamped["versions"]
+    machine, versions, commit = stamped["machine"], stamped["versions"], str(stamped["commit"])
+    changed = " with changes" if commit.endswith("+") else ""
     return (
-        f"Measured {stamped['measured'][:10]} at commit {str(stamped['commit'])[:10]} on {machine['processor']}, "
+        f"Measured {stamped['measured'][:10]} at commit {commit[:10]}{changed} on {machine['processor']}, "
         f"{machine['cores']} cores, {machine['torch_threads']} torch threads, {machine['device']}; "
         f"torch {versions['torch']}, ale-py {versions['ale-py']}."
     )

@@ -21,10 +21,10 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    params = params.without_epsilon()
+    params = params.without_epsilon()  # and so says params.json
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_extra.ExtendedDQN(space, n_actions, noise=args.noise).to(args.device)
+    net = dqn_extra.ExtendedDQN(space, n_actions, sigma=dqn_extra.SIGMAS[args.noise], noise=args.noise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
@@ -38,7 +38,7 @@ def train(params, args):
         optimizer.step()
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
-        return {"loss": loss.item(), **net.signal_to_noise()}
+        return {"loss": loss.item(), **net.snr_metrics()}
 
     engine = Engine(process_batch)
     save = {
@@ -54,5 +54,5 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = options.parser(__doc__)
-    parser.add_argument("--noise", choices=("factorised", "independent"), default="factorised", help="kind of noise")
+    parser.add_argument("--noise", choices=dqn_extra.SIGMAS, default="factorised", help="kind of noise")
     options.main(train, parser, NAME)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prioritised replay: learn more often from what was surprising.
 
-Idea    draw transitions in proportion to their last error, and weigh the loss so that the mean stays what it was
+Idea    draw more often what had a large error, and take that back by weights in the loss, wholly once beta is 1
 Parent  01_dqn_basic.py, and its replay
 Keeps   changes the task: not the game, but how often a transition is learnt from
 Paper   Schaul et al., Prioritized experience replay, 2016, https://arxiv.org/abs/1511.05952
@@ -45,7 +45,7 @@ def train(params, args):
         loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, errors.abs().nan_to_num() + 1e-5)  # no number as a loss ends the run, not here
+        buffer.update(batch.indices, replay.priorities(errors))
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()

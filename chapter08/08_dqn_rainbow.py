@@ -2,7 +2,7 @@
 """Rainbow: all six extensions at once, and each of them left out at will.
 
 Idea    they help against different things, so that they add up
-Parent  01_dqn_basic.py, with the ideas of 02 to 07, and --envs and bfloat16 of chapter 9
+Parent  01_dqn_basic.py, with the ideas of 02 to 07, and --envs, --fast and bfloat16 of chapter 9
 Keeps   changes the task: not the game, but what is learnt from a step, and how often
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
@@ -28,10 +28,10 @@ def calc_loss(batch, net, tgt_net, double, huber=False):
     predicted = losses.of_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
         errors = predicted - losses.td_targets(batch.returns, batch.discounts, best)
-        return losses.weighted_mean(losses.penalties(errors, huber), batch.weights), errors.detach().abs()
+        return losses.weighted_mean(losses.penalties(errors, huber), batch.weights), errors
     targets = losses.project(best.exp(), batch.returns, batch.discounts, net.support)
     divergences = losses.kl_divergence(targets, predicted)
-    return losses.weighted_mean(divergences, batch.weights), divergences.detach()
+    return losses.weighted_mean(divergences, batch.weights), divergences
 
 
 def train(params, args):
@@ -40,27 +40,27 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(-args.v_max, args.v_max, 51) if distributional else None
-    more = {"sigma": args.sigma if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
-    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, normalise=args.fast, **more).to(args.device)
+    network = {"sigma": args.sigma if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
+    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, normalise=args.fast, **network).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    drawn = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
-    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **drawn)
+    sampling = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
+    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **sampling)
     optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss, priorities = calc_loss(batch := batch.to(args.device), net, tgt_net.target_model, double, params.huber)
+        loss, errors = calc_loss(batch := batch.to(args.device), net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, priorities.nan_to_num() + 1e-5)
+        buffer.update(batch.indices, replay.priorities(errors))
         epsilon_tracker.frame(engine.state.iteration * args.envs)
         if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
             tgt_net.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon, "beta": buffer.beta, **net.signal_to_noise()}
+        return {"loss": loss.item(), "epsilon": selector.epsilon, "beta": buffer.beta, **net.snr_metrics()}
 
     engine = Engine(process_batch)
     save = {

@@ -28,7 +28,7 @@ class NoisyLinear(nn.Module):
         inputs, outputs: how many.
         noise: "factorised", one number an input and one an output, multiplied (equations 10 and 11); or
             "independent", one number a weight. The first values are the paper's, section 3.2.
-        sigma: what all spreads begin with, where factorised times the square root of inputs; the paper's, if None.
+        sigma: spreads begin at it, divided by the square root of inputs where factorised; None for the paper's.
 
     Raises:
         UsageError: there is no such noise, or sigma is out of range.
@@ -76,8 +76,8 @@ class NoisyLinear(nn.Module):
         if self.noise == INDEPENDENT:
             return F.linear(features, self.weight_mean + self.weight_sigma * self._noise, bias)
         # The noise of a weight is its input's times its output's, so that the weights need not be put together.
-        spread = F.linear(features * self._noise, self.weight_sigma)
-        return F.linear(features, self.weight_mean, bias) + spread * self._bias_noise
+        noisy = F.linear(features * self._noise, self.weight_sigma)
+        return F.linear(features, self.weight_mean, bias) + noisy * self._bias_noise
 
     def signal_to_noise(self) -> float:
         """Root mean square of the weights' means, divided by that of their spreads."""
@@ -92,11 +92,19 @@ class ExtendedDQN(nn.Module):
         n_actions: how many actions there are.
         dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
-        noise, sigma: of the linear layers, see NoisyLinear; factorised where only sigma is given, and none where
-            both are None. While training, every forward pass draws it anew.
+        sigma: how much noise the linear layers begin with, see NoisyLinear; None for none. While training, every
+            forward pass draws it anew.
+        noise: which.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
         dtype: see dqn_model.Trunk.
         normalise: whether dqn_model.Normalising sees, and not Trunk.
+
+    Attributes:
+        support: as given, on the device of the weights.
+
+    Raises:
+        UsageError: as NoisyLinear says.
+        ValueError: as dqn_model.Trunk says.
     """
 
     support: torch.Tensor | None
@@ -107,8 +115,8 @@ class ExtendedDQN(nn.Module):
         n_actions: int,
         *,
         dueling: bool = False,
-        noise: str | None = None,
         sigma: float | None = None,
+        noise: str = FACTORISED,
         support: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         normalise: bool = False,
@@ -119,8 +127,7 @@ class ExtendedDQN(nn.Module):
         self.register_buffer("support", support)
         self.split = masks.Split(space)
         self.conv = trunk(self.split.shape, dtype, normalise)
-        noisy = noise is not None or sigma is not None
-        linear = partial(NoisyLinear, noise=noise or FACTORISED, sigma=sigma) if noisy else nn.Linear
+        linear = nn.Linear if sigma is None else partial(NoisyLinear, noise=noise, sigma=sigma)
 
         def stream(outputs: int) -> nn.Sequential:
             return nn.Sequential(linear(self.conv.features, HIDDEN), nn.ReLU(), linear(HIDDEN, outputs))
@@ -194,6 +201,6 @@ class ExtendedDQN(nn.Module):
         groups = [{"params": others, "lr": rate}, {"params": list(spreads.values()), "lr": 0.1 * rate}]
         return [group for group in groups if group["params"]]
 
-    def signal_to_noise(self) -> dict[str, Callable[[], float]]:
+    def snr_metrics(self) -> dict[str, Callable[[], float]]:
         """Functions that calculate it of each noisy layer once it is logged: snr_1, snr_2, ..., advantages first."""
         return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy, 1)}

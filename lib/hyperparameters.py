@@ -59,7 +59,7 @@ class Hyperparameters(RunParameters):
 
     Attributes:
         replay_size: transitions that the replay holds.
-        replay_initial: agent steps of random play before learning.
+        replay_initial: agent steps before learning, of random play where epsilon begins at 1.
         target_net_sync: agent steps of learning between copies of the network to the target network.
         epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
         batch_size: transitions learnt from for each agent step, and in an iteration of one step.

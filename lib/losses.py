@@ -1,4 +1,4 @@
-"""Targets and losses beyond the textbook's, as functions of tensors.
+"""Targets and losses as functions of tensors.
 
 Shapes: a batch is (batch, ...), action values are (batch, n_actions), distributions of returns (batch, atoms).
 """
@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from lib.errors import UsageError
 
-MOST_ATOMS = 10_000
+MOST_ATOMS = 500  # a projection takes the square of them, times the batch
 LARGEST = 1e30  # return that a support may have: float32 calculates with it
 
 
@@ -46,7 +46,14 @@ def double_q_targets(
 
 
 def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torch.Tensor) -> torch.Tensor:
-    """returns + discounts * next_values, all (batch,); where a discount is 0 a value means nothing, be it infinite."""
+    """returns + discounts * next_values, all (batch,); where a discount is 0 a value means nothing, be it infinite.
+
+    Raises:
+        ValueError: the shapes differ, or are not (batch,).
+    """
+    shapes = [tuple(tensor.shape) for tensor in (returns, discounts, next_values)]
+    if shapes != [(len(returns),)] * 3:
+        raise ValueError(f"returns, discounts and next_values have the shapes {shapes}; all have to be (batch,)")
     return returns + torch.where(discounts == 0.0, 0.0, discounts * next_values)
 
 

@@ -46,21 +46,28 @@ class Batch:
         return len(self.actions)
 
     def to(self, device: torch.device | str) -> Self:
-        """The same on a device, with states as networks want them: stacks of images (batch, stack, height, width), all
-        else (batch, *frame_shape).
+        """The same on a device, once, with states as networks want them: stacks of frames (batch, stack, *frame_shape),
+        and (batch, *frame_shape) where a state is one vector or board.
 
         On the way to a GPU the copies lie in page-locked memory, so that the CPU goes on while they travel.
         """
         pinned = torch.device(device).type == "cuda"
         moved = {
-            field.name: (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=pinned)
-            for field in dataclasses.fields(self)
-            if isinstance(tensor := getattr(self, field.name), torch.Tensor)
+            name: (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=pinned)
+            for name, tensor in vars(self).items()
         }
         states, next_states = (moved[name].movedim(-1, 1) for name in ("states", "next_states"))
         if states.shape[1] == 1 and states.ndim != 4:  # vectors and boards, of which a state has one
             states, next_states = states.squeeze(1), next_states.squeeze(1)
         return dataclasses.replace(self, **moved | {"states": states, "next_states": next_states})
+
+
+def priorities(errors: torch.Tensor) -> torch.Tensor:
+    """How much there is to learn from transitions: |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
+
+    An error that is no number is as good as none here: the loss is none either, and that ends the run.
+    """
+    return errors.detach().abs().nan_to_num() + 1e-5
 
 
 class Ring:
@@ -78,7 +85,8 @@ class Ring:
         source: of steps for `populate`: tuples of what `add` takes.
 
     Raises:
-        UsageError: the ring would not fit into the memory that is free, or hold a transition.
+        UsageError: a number is out of its range, or the ring would not fit into the memory that is free, or hold a
+            transition.
     """
 
     ARRAYS = ("frames", "actions", "rewards", "terminated", "ended", "older")
@@ -96,14 +104,17 @@ class Ring:
         seed: int = 0,
         source: Iterable[tuple[np.ndarray, ...]] = (),
     ):
+        for name, number in (("num_envs", num_envs), ("stack", stack), ("n_step", n_step)):
+            if number < 1:
+                raise UsageError(f"{name} is {number}; it has to be at least 1")
+        if not 0.0 <= gamma <= 1.0:
+            raise UsageError(f"gamma is {gamma:g}; it has to be between 0 and 1")
         self._source = iter(source)
         self.length = capacity // num_envs
         self.num_envs = num_envs
         self.stack = stack
         self.n_step = n_step
         self.gamma = gamma
-        if n_step < 1:
-            raise UsageError(f"n_step is {n_step}; it has to be at least 1")
         if self.length < stack + n_step:
             raise UsageError(
                 f"a replay of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
@@ -176,8 +187,10 @@ class Ring:
             final_frames: (num_envs, *frame_shape), what they showed last; looked at where one was truncated.
 
         Raises:
-            ValueError: an environment was truncated and there are no final_frames.
+            ValueError: the frames have another shape, or an environment was truncated and there are no final_frames.
         """
+        if np.shape(frames) != self._frames.shape[1:]:
+            raise ValueError(f"the frames have the shape {np.shape(frames)}; it has to be {self._frames.shape[1:]}")
         truncated = truncated & ~terminated
         if truncated.any() and final_frames is None:
             raise ValueError("an environment was truncated; its final frame is needed, as its value is bootstrapped")
@@ -215,8 +228,10 @@ class Ring:
         """Refuse what cannot be drawn, or could not after so many more agent steps.
 
         Raises:
-            UsageError: there would be no transition, or fewer steps than a batch has.
+            UsageError: there would be no transition, or fewer steps than a batch has, or it has none.
         """
+        if batch_size < 1:
+            raise UsageError(f"batch_size is {batch_size}; it has to be at least 1")
         added = self._added + -(-more // self.num_envs)
         if added <= self.n_step:
             raise UsageError(
@@ -345,9 +360,10 @@ class PrioritisedRing(Ring):
         since = 0 if self._first_batch is None else steps - self._first_batch
         return min(1.0, self._first_beta + (1.0 - self._first_beta) * since / self._beta_steps)
 
-    def add(self, *step: Any) -> None:
+    def add(self, *step: Any, **more: Any) -> None:
+        """See Ring.add; these steps have the highest priority so far."""
         row = self._added % self.length
-        super().add(*step)
+        super().add(*step, **more)
         self._priorities[row] = self._highest
         self._weigh(row, 0.0)  # its next state is not there yet
         if self._last > 0:
@@ -383,8 +399,9 @@ class PrioritisedRing(Ring):
         """New priorities of sampled transitions.
 
         Args:
-            indices: of a Batch that was drawn since the last `add`; what cannot be drawn any more is passed over.
-            priorities: (batch,) above 0, such as absolute temporal-difference errors plus something small.
+            indices: of a Batch, before the next `add`, by which a later step may take its place; those of what cannot
+                be drawn are passed over.
+            priorities: (batch,) above 0, see `priorities`.
 
         Raises:
             ValueError: a priority is not above 0, or no number.

@@ -210,15 +210,16 @@ class Stream:
         self._episodes = unpack_episodes(state["episodes"])
         if state["began"] is None:
             return
-        raised = False
+        raised = ""
         try:
             self._play_again(state["began"], state["actions"].numpy())
-        except Exception:  # noqa: BLE001 - it is another's code, and may refuse what it allowed before
-            raised = True
+        except Exception as error:  # noqa: BLE001 - it is another's code, and may refuse what it allowed before
+            raised = f" ({type(error).__name__}: {error})"
         if raised or not np.array_equal(self.states, state["states"].numpy()):
             log.warning(
                 "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
-                "continuation, but not bit for bit the uninterrupted one."
+                "continuation, but not bit for bit the uninterrupted one.%s",
+                raised,
             )
         if raised:
             self._begin(self.steps_done)

@@ -6,11 +6,11 @@ import numpy as np
 class SumTree:
     """Numbers whose running sums are searched in logarithmic time, many at once.
 
-    Each node has BRANCHES children, so that a million numbers are three rows away from the root, and numpy is called
-    a few times a row.
+    Each node has BRANCHES children, so that a million numbers are three levels away from the root, and numpy is called
+    a few times a level.
 
     Args:
-        size: how many numbers; all are 0 at first.
+        size: how many numbers, 0 or above; all are 0 at first.
     """
 
     BRANCHES = 128
@@ -25,12 +25,14 @@ class SumTree:
 
     @property
     def total(self) -> float:
+        """The sum of all."""
         return float(self._levels[0].sum())
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
         return self._levels[-1].reshape(-1)[indices]
 
     def __setitem__(self, indices: np.ndarray, values: np.ndarray) -> None:
+        """Numbers anew, and the sums above them."""
         self._levels[-1].reshape(-1)[indices] = values
         rows = np.asarray(indices)
         for above, below in zip(self._levels[-2::-1], self._levels[:0:-1], strict=True):
@@ -40,7 +42,10 @@ class SumTree:
             above.reshape(-1)[rows] = below[rows].sum(axis=1)
 
     def find(self, targets: np.ndarray) -> np.ndarray:
-        """For each target in [0, total): the first index at which the running sum exceeds it."""
+        """The first index, (batch,) int64, at which the running sum exceeds a target, (batch,) float64 in [0, total).
+
+        The total has to be above 0.
+        """
         sums = self._levels[0][0].cumsum()
         # Rounding may have brought a target to the end of its row, behind which there is nothing.
         targets = np.minimum(targets, np.nextafter(sums[-1], 0.0))

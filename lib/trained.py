@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import checkpoint, runs, vector_env
-from lib.dqn_extra import FACTORISED, ExtendedDQN
+from lib.dqn_extra import FACTORISED, SIGMAS, ExtendedDQN
 from lib.dqn_model import DQN
 from lib.errors import UsageError
 from lib.greedy import Greedy
@@ -86,10 +86,10 @@ def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions:
     if any(name.startswith("policy.") for name in weights):
         net = Model(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
-        noise = FACTORISED if any(name.endswith("_sigma") for name in weights) else None
+        sigma = SIGMAS[FACTORISED] if any(name.endswith("_sigma") for name in weights) else None
         dueling = any(name.startswith("value.") for name in weights)
         support = weights.get("support")
-        net = ExtendedDQN(space, n_actions, dueling=dueling, noise=noise, support=support, normalise=normalise)
+        net = ExtendedDQN(space, n_actions, dueling=dueling, sigma=sigma, support=support, normalise=normalise)
     else:
         net = DQN(space, n_actions, normalise=normalise)
     net.load_state_dict(weights)

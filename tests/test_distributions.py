@@ -10,7 +10,7 @@ from lib.replay import Ring
 
 
 def test_a_picture_shows_each_state_beside_the_distributions_of_its_actions():
-    net = ExtendedDQN((3,), 4, noise="factorised", support=losses.support(-2.0, 2.0, 5))
+    net = ExtendedDQN((3,), 4, sigma=0.5, support=losses.support(-2.0, 2.0, 5))
     before = torch.get_rng_state()
     states = np.eye(3, dtype=np.float32)[:2]
     figure = distributions.draw(net, states)

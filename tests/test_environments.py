@@ -321,6 +321,7 @@ def test_environments_that_refuse_what_they_took_begin_anew(caplog, monkeypatch)
     resumed = stream_of()
     resumed.load_state_dict(first.state_dict())
     assert "do not repeat themselves" in caplog.text
+    assert "(RuntimeError: not allowed)" in caplog.text
     monkeypatch.setattr(fakes.Refusing, "left", 100)
     assert resumed.steps_done == resumed.began == 8
     assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]

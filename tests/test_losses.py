@@ -72,6 +72,8 @@ def test_what_follows_a_terminated_episode_may_be_no_number():
     values = torch.tensor([float("inf"), float("nan"), 2.0])
     targets = losses.td_targets(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 0.5]), values)
     assert targets.tolist() == [1.0, 2.0, 4.0]
+    with pytest.raises(ValueError, match=r"all have to be \(batch,\)"):
+        losses.td_targets(torch.zeros(3), torch.zeros(3), torch.zeros(3, 1))
 
 
 def test_actions_and_distributions_that_would_be_broadcast_are_refused():
@@ -151,8 +153,8 @@ def test_penalties_are_squares_or_hubers():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((-1.0, 1.0, 1), "atoms is 1; it has to be between 2 and 10000"),
-        ((-1.0, 1.0, 10**9), "atoms is 1000000000; it has to be between 2 and 10000"),
+        ((-1.0, 1.0, 1), "atoms is 1; it has to be between 2 and 500"),
+        ((-1.0, 1.0, 10**9), "atoms is 1000000000; it has to be between 2 and 500"),
         ((2.0, 2.0, 51), "v_min is 2 and v_max 2; v_min has to be below v_max"),
         ((0.0, float("nan"), 51), "v_min has to be below v_max"),
         (

@@ -96,6 +96,8 @@ def test_all_that_can_be_drawn_is_and_nothing_else(kind):
     assert batch.weights.tolist() == [1.0] * 4000
     assert batch.states.shape == batch.next_states.shape == (4000, 1, 3)
     assert batch.returns.dtype == batch.discounts.dtype == batch.weights.dtype == torch.float32
+    assert batch.actions.dtype == batch.indices.dtype == torch.int64
+    assert batch.states.dtype == batch.next_states.dtype == torch.int32  # the frames'
 
 
 def test_states_have_their_frames_last_and_are_contiguous():
@@ -248,6 +250,8 @@ def test_a_new_step_has_the_highest_priority_so_far(later):
         ({"beta": 1.5}, r"beta is 1\.5; it has to be between 0 and 1"),
         ({"beta_steps": 0}, "beta_steps is 0; beta rises to 1 within at least 1 step"),
         ({"n_step": 0}, "n_step is 0; it has to be at least 1"),
+        ({"stack": 0}, "stack is 0; it has to be at least 1"),
+        ({"gamma": 1.5}, r"gamma is 1\.5; it has to be between 0 and 1"),
     ],
 )
 def test_what_is_out_of_its_range_is_named(options, message):
@@ -289,6 +293,26 @@ def test_priorities_of_steps_that_have_left_the_ring_are_passed_over():
     ring.update(torch.arange(8), torch.full((8,), 5.0))
     assert (ring._tree[np.arange(8)] > 0).sum() == len(twin.valid())
     assert ring._tree.total == pytest.approx(before * 5.0**0.6)
+
+
+def test_what_would_be_spread_over_all_environments_is_refused():
+    ring, _ = rings_of(replay.Ring, 9, 2, 2)
+    frames, *step = next(steps_of(np.random.default_rng(1), 2, 1))
+    for wrong in (frames[0], frames[:1], np.int32(3)):
+        with pytest.raises(ValueError, match=r"it has to be \(2, 1\)"):
+            ring.add(wrong, *step)
+    with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
+        replay.Ring(20, 0, (1,))
+    ring.add(frames, *step)
+    with pytest.raises(UsageError, match="batch_size is 0; it has to be at least 1"):
+        ring.sample(0)
+
+
+def test_priorities_are_absolute_errors_and_a_little_and_no_number_is_no_error():
+    errors = torch.tensor([0.0, -2.0, 3.0, float("nan")], requires_grad=True)
+    found = replay.priorities(errors)
+    assert not found.requires_grad
+    assert found.tolist() == pytest.approx([1e-5, 2.00001, 3.00001, 1e-5])
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])

@@ -18,14 +18,14 @@ NETWORKS = {
     "basic": lambda shape: DQN(shape, 6),
     "bfloat16": lambda shape: DQN(shape, 6, torch.bfloat16),
     "dueling": lambda shape: ExtendedDQN(shape, 6, dueling=True),
-    "noisy": lambda shape: ExtendedDQN(shape, 6, noise="factorised"),
-    "independent": lambda shape: ExtendedDQN(shape, 6, noise="independent"),
+    "noisy": lambda shape: ExtendedDQN(shape, 6, sigma=0.5),
+    "independent": lambda shape: ExtendedDQN(shape, 6, sigma=0.017, noise="independent"),
     "distributional": lambda shape: ExtendedDQN(shape, 6, support=losses.support(-2.0, 2.0, 5)),
     "all": lambda shape: ExtendedDQN(
-        shape, 6, dueling=True, noise="factorised", support=losses.support(-2.0, 2.0, 5), dtype=torch.bfloat16
+        shape, 6, dueling=True, sigma=0.1, support=losses.support(-2.0, 2.0, 5), dtype=torch.bfloat16
     ),
     "normalising": lambda shape: DQN(shape, 6, normalise=True),
-    "normalising rainbow": lambda shape: ExtendedDQN(shape, 6, dueling=True, noise="factorised", normalise=True),
+    "normalising rainbow": lambda shape: ExtendedDQN(shape, 6, dueling=True, sigma=0.1, normalise=True),
     "ppo": lambda shape: ppo.Model(IMAGES if len(shape) == 3 else NUMBERS, 6),
 }
 
