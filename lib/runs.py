@@ -197,14 +197,15 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The project's commit, with "+" behind it where files differ from it; None outside a git checkout."""
+    """The project's commit, "+" behind it where more than docs and results differs; None outside a git checkout."""
     git = ["git", "-C", str(PROJECT)]
+    code = ["--", ".", ":(exclude)docs", ":(exclude)benchmarks/results"]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True, check=True).stdout
+        status = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head + ("+" if changed else "")
+    return head + ("+" if status.stdout else "")
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -33,6 +33,26 @@ def test_params_json_says_what_a_run_was_made_with(tmp_path):
     assert session["commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", session["commit"])
 
 
+def test_the_commit_is_marked_where_the_code_differs_from_it_and_not_where_results_do(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    monkeypatch.setattr(runs, "PROJECT", tmp_path)
+    git("init")
+    for name in ("code.py", "docs/page.md", "benchmarks/results/figures.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    git("add", "."), git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    assert runs.commit() == head
+    (tmp_path / "docs" / "page.md").write_text("new")
+    (tmp_path / "benchmarks" / "results" / "figures.csv").unlink()
+    assert runs.commit() == head
+    (tmp_path / "code.py").write_text("new")
+    assert runs.commit() == f"{head}+"
+
+
 def test_a_resumed_run_notes_its_session_and_says_what_is_different(tmp_path, monkeypatch, caplog):
     first = runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path))
     first.close()
