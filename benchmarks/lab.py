@@ -73,14 +73,11 @@ class Results:
         self._stamp = dict(stamped or stamp())
         self._goes_on = go_on and self.path.exists()
         if self._goes_on:
-            frame, _ = read(name)
-            differing = differences(name, self._stamp)
-            if differing or list(frame.columns) != list(columns):
+            if differing := differences(name, columns, self._stamp):
                 raise SystemExit(
-                    f"{self.path} was measured with other {' and '.join(differing) or 'columns'}; "
-                    "measure anew, without --go-on"
+                    f"{self.path} was measured with other {' and '.join(differing)}; measure anew, or where it was"
                 )
-            self.rows = frame.astype(str).to_dict("records")
+            self.rows = read(name)[0].astype(str).to_dict("records")
 
     def has(self, **key: Any) -> bool:
         """Whether there is a row with these values."""
@@ -101,19 +98,25 @@ def path_of(name: str) -> Path:
     return RESULTS / f"{name}.csv"
 
 
-def can_go_on(name: str, stamped: Mapping[str, Any]) -> bool:
+def can_go_on(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -> bool:
     """Whether there is a results file that was measured in the same way."""
-    return path_of(name).exists() and not differences(name, stamped)
+    return path_of(name).exists() and not differences(name, columns, stamped)
 
 
-def differences(name: str, stamped: Mapping[str, Any]) -> list[str]:
-    """In what a results file was measured otherwise: some of commit, machine and settings."""
-    _, old = read(name)
-    return [key for key in ("commit", "machine", "settings") if _plain(old, key) != _plain(stamped, key)]
+def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -> list[str]:
+    """In what a results file was measured otherwise: some of commit, versions, machine, settings and columns."""
+    frame, old = read(name)
+    keys = ("commit", "versions", "machine", "settings")
+    differing = [key for key in keys if str(old.get(key)) != str(stamped.get(key))]
+    return differing + (["columns"] if list(frame.columns) != list(columns) else [])
 
 
-def _plain(stamped: Mapping[str, Any], key: str) -> str:
-    return str(stamped.get(key)).rstrip("+")
+def device_of(words: Sequence[str]) -> str:
+    """Where a script's options put its networks."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--cuda", dest="device", action="store_const", const="cuda")
+    return parser.parse_known_args(words)[0].device
 
 
 def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -188,7 +191,7 @@ def rounds(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:
     """
     turns = frame.pivot(index="round", columns=by, values=value)[list(dict.fromkeys(frame[by]))].dropna()
     if turns.empty:
-        raise SystemExit("no round of this measurement is complete; finish it with --go-on")
+        raise SystemExit("no round of this measurement is complete; finish one, or remove its file")
     return turns
 
 
@@ -199,7 +202,7 @@ def ratios(speeds: pd.DataFrame, to: str) -> pd.DataFrame:
         SystemExit: that one was not measured.
     """
     if to not in speeds:
-        raise SystemExit(f"{to} was not measured, to which the others are compared; go on with it by --go-on")
+        raise SystemExit(f"{to} was not measured, to which the others are compared; measure it, too")
     return speeds.div(speeds[to], axis=0)
 
 

@@ -55,12 +55,12 @@ PICTURE = "![Mean return of the last 100 episodes against seconds, ours and the 
 def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None) -> None:
     """Run the peers that are not in benchmarks/results/peers.csv yet, one after another."""
     stamped = lab.stamp(time_limit=time_limit, pins={name: pins(name) for name, _ in PEERS.values()})
-    results = lab.Results("peers", COLUMNS, stamped, lab.can_go_on("peers", stamped))
+    results = lab.Results("peers", COLUMNS, stamped, lab.can_go_on("peers", COLUMNS, stamped))
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # before hours are spent on the others
     for seed in range(1, seeds + 1):
         for peer in peers:
-            if results.has(peer=peer, seed=seed):
+            if results.has(peer=peer, version=version(peer, checkout), seed=seed):
                 continue
             python = Path() if peer == OWN else environment(PEERS[peer][0])
             emulator = time_to_solve.emulator_speed()
@@ -148,7 +148,8 @@ def play(command: Sequence[str], time_limit: float) -> tuple[str, list[tuple[int
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
-            env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": ""},
+            env=os.environ
+            | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""},  # on the CPU, as ours
             start_new_session=True,
         )
         assert process.stdout is not None
@@ -205,13 +206,13 @@ def table() -> str:
     frame, stamped = lab.read("peers")
     rows = []
     for (peer, version), found in frame.groupby(["peer", "version"], sort=False):
-        ended = found["stopped"] == "solved"
-        times = time_to_solve.quantiles(found["seconds"].where(ended, np.inf))
+        solved = found["stopped"] == "solved"
+        times = time_to_solve.quantiles(found["seconds"].where(solved, np.inf))
         rows.append(
             (
                 peer,
                 version,
-                f"{ended.sum()} of {len(found)} in {stamped['settings']['time_limit']} s",
+                f"{solved.sum()} of {len(found)} in {stamped['settings']['time_limit']} s",
                 " / ".join("-" if np.isinf(seconds) else f"{seconds:.0f}" for seconds in times),
                 lab.spread(found["steps"] / 1000, 0),
                 lab.spread(found["mean_100"]),

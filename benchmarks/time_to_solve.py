@@ -82,9 +82,9 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
         options: more of the script's.
     """
     name = results_of(script, options)
-    device = "cuda" if "--cuda" in [*script.split(), *options] else "cpu"
+    device = lab.device_of([*script.split(), *options])
     stamped = lab.stamp(device, script=script, time_limit=time_limit, options=options)
-    results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, stamped))
+    results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
     for seed in range(1, seeds + 1):
         if results.has(seed=seed):
             continue

@@ -135,14 +135,15 @@ class PPOHyperparameters(RunParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _within(self, 0.0, 1.0, "lam", "clip")
+        _within(self, 0.0, 1.0, "lam")
+        _require(0.0 < self.clip <= 1.0, self, "clip", "above 0, and 1 at most")
         _at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
         size = self.envs * self.rollout
         _require(
             self.minibatch > 1 and size % self.minibatch == 0,
             *(self, "minibatch", f"a divisor of envs * rollout, {size}: one of {divisors(size, least=2)}"),
         )
-        _require(self.entropy >= 0.0, self, "entropy", "at least 0")
+        _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number, at least 0")
         _require(self.gradient_norm > 0.0, self, "gradient_norm", "above 0")
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)

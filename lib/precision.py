@@ -27,7 +27,9 @@ def fast_dtype(device: torch.device) -> torch.dtype:
     """bfloat16 where the device calculates with it in hardware; else float32, and a line that says so."""
     if has_bfloat16(device):
         return torch.bfloat16
-    log.warning("No bfloat16 on this %s: float32 is used, and learning takes about twice as long.", device.type)
+    log.warning(
+        "No bfloat16 on this %s: float32 is used, and learning from images takes about twice as long.", device.type
+    )
     return torch.float32
 
 

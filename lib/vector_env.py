@@ -51,7 +51,8 @@ def make_vector_env(
     Raises:
         UsageError: as make_env does, or so many environments need more memory than is free.
     """
-    env = plain_env(env_id)
+    env = plain_env(env_id)  # to see what it is
+    env.close()
     if not isinstance(env.unwrapped, ale_py.AtariEnv):
         envs = SyncVectorEnv([lambda: single_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return RecordEpisodeStatistics(FinalStates(envs))
@@ -79,7 +80,7 @@ def single_env(env_id: str, render_mode: str | None = None) -> gym.Env:
 class NativeAtari(VectorWrapper):
     """ale_py's AtariVectorEnv, made equal to AtariPreprocessing and FrameStack: states, rewards, ends, bit for bit.
 
-    What is not equal: how many no-ops an episode starts with (both draw 0 or 1 to noop_max, from different generators).
+    What is not equal: how many no-ops an episode starts with, 0 to noop_max here and 1 to noop_max in gymnasium.
     Made equal here: the first states of an episode, whose missing frames ale_py leaves black, and FrameStack fills
     with the first one. Checked here: actions out of range, over which the native threads hang.
 

@@ -62,6 +62,34 @@ def test_a_measurement_with_other_settings_is_not_gone_on_with(results):
     assert lab.Results("x", ("round",), lab.stamp(steps=10), go_on=True).has(round=0)
 
 
+@pytest.mark.parametrize(
+    ("what", "other"),
+    [("commit", lambda commit: f"{commit}+"), ("versions", lambda versions: versions | {"torch": "1"})],
+)
+def test_a_measurement_of_changed_code_or_other_packages_is_not_gone_on_with(results, what, other):
+    stamped = lab.stamp() | {"commit": "abc"}
+    lab.Results("x", ("round",), stamped).add(round=0)
+    changed = stamped | {what: other(stamped[what])}
+    assert lab.can_go_on("x", ("round",), stamped)
+    assert not lab.can_go_on("x", ("round",), changed)
+    assert not lab.can_go_on("x", ("round", "more"), stamped)
+    with pytest.raises(SystemExit, match=f"other {what}; measure anew"):
+        lab.Results("x", ("round",), changed, go_on=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "device"),
+    [
+        (["--envs", "3"], "cpu"),
+        (["--cuda"], "cuda"),
+        (["--device", "cuda:1", "--set", "epochs=2"], "cuda:1"),
+        (["--device=cuda"], "cuda"),
+    ],
+)
+def test_where_the_networks_of_a_measured_script_are(words, device):
+    assert lab.device_of(words) == device
+
+
 def test_measured_anew_the_old_rows_stay_until_there_is_a_new_one(results):
     lab.Results("x", ("round",)).add(round=0)
     anew = lab.Results("x", ("round",))

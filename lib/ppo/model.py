@@ -48,7 +48,8 @@ class Model(nn.Module):
         dtype: what Images calculates in.
 
     Attributes:
-        return_mean, return_std: of all returns so far; the last layer gives values in these terms; see `expect`.
+        return_mean, return_std, returns_seen: of all returns so far, and how many there were; the last layer gives
+            values in these terms, see `expect`.
     """
 
     return_mean: torch.Tensor
@@ -72,12 +73,11 @@ class Model(nn.Module):
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
         bodies.begin(self.body)
-        bodies.orthogonal(
-            self.value, 0.01
-        )  # the first returns are small; values far from them would be all that is learnt
+        # The first returns are small; values far from them would be all that is learnt.
+        bodies.orthogonal(self.value, 0.01)
 
     def look_at(self, states: torch.Tensor) -> None:
-        """Normalise states from now on by these."""
+        """Normalise states from now on by these, (batch, ...) as `forward` takes them."""
         self.body.look_at(self.split(states)[0])
 
     @torch.no_grad()

@@ -101,7 +101,7 @@ class Progress:
             self._first_mean = sum(self._recent) / len(self._recent)
 
     def __call__(self, goal: float | None) -> float:
-        """0 to 1; 0 while there are too few episodes, or no goal, or one that the first ones were beyond."""
+        """0 to 1; 0 while there are too few episodes, or no goal, or below one that the first ones were beyond."""
         if self._first_mean is None or goal is None:
             return 0.0
         mean = sum(self._recent) / len(self._recent)

@@ -17,6 +17,10 @@ def advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
 
     A truncated episode is bootstrapped from the value of its last state, a terminated one from 0.
 
+    Args:
+        rollout: of T steps of N environments.
+        gamma, lam: the discount factor and the paper's lambda, 0 to 1.
+
     Returns:
         (T, N) float32.
     """
@@ -39,9 +43,42 @@ def policy_loss(
         log_probs, old_log_probs: (batch,) of the actions taken, now and when they were chosen.
         estimates: (batch,) advantages.
         clip: the paper's epsilon.
+
+    Raises:
+        ValueError: the shapes differ, or are not (batch,).
     """
+    _of_a_batch(log_probs=log_probs, old_log_probs=old_log_probs, estimates=estimates)
     ratio = (log_probs - old_log_probs).exp()
     return -torch.min(ratio * estimates, ratio.clamp(1.0 - clip, 1.0 + clip) * estimates).mean()
+
+
+def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+    """The mean squared error of values (batch,) in a unit (), such as the standard deviation of all returns.
+
+    Raises:
+        ValueError: the shapes differ, or are not (batch,).
+    """
+    _of_a_batch(values=values, targets=targets)
+    return F.mse_loss(values, targets) / unit**2
+
+
+def normalised(estimates: torch.Tensor) -> torch.Tensor:
+    """Advantages (batch,) with a mean of 0 and a standard deviation of 1; there have to be two of them at least."""
+    return (estimates - estimates.mean()) / (estimates.std() + 1e-8)
+
+
+def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Tensor:
+    """The Kullback-Leibler divergence of the old policy from the new one, estimated from the log-probabilities (batch,)
+    of actions that the old one chose: mean of r - 1 - log r, http://joschu.net/blog/kl-approx.html.
+    """
+    moved = log_probs - old_log_probs
+    return (moved.exp() - 1.0 - moved).mean()
+
+
+def _of_a_batch(**tensors: torch.Tensor) -> None:
+    shapes = [tuple(tensor.shape) for tensor in tensors.values()]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 1:
+        raise ValueError(f"{', '.join(tensors)} have the shapes {shapes}; all have to be (batch,)")
 
 
 class Trainer:
@@ -50,22 +87,26 @@ class Trainer:
     Args:
         model: what is trained.
         optimizer: of its parameters; its learning rate is changed where there is a kl_target.
-        minibatch: transitions in one.
+        minibatch: transitions in one, at least 2.
         epochs: how often a rollout is gone through.
         gamma, lam: of the advantages.
         clip: of the policy's ratio.
         entropy: weight of the entropy, which is maximised; it goes down to 0 with the progress.
         value: weight of the value loss.
         gradient_norm: the gradient is scaled down to this norm at most.
-        kl_target: the learning rate is divided by 1.5 after an epoch that moved the policy by more than twice this
-            Kullback-Leibler divergence, and multiplied after one that moved it by less than half; None for never.
+        kl_target: the learning rate is divided by 1.5 after an epoch in which the policy was further than twice this
+            Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
+            one in which it was nearer than half; None for never.
         kl_final: what kl_target has come down to when the goal is reached; None for no change.
-        max_rate: where the learning rate stops to grow.
+        max_rate: where the learning rate stops to grow; one that begins above it stays, or falls.
         device: of the model.
 
     Attributes:
         learners: those that learn beside this one, in processes of their own; None for none.
         group: its place among them.
+
+    Raises:
+        ValueError: a minibatch has fewer than 2, of which no advantage is normalised.
     """
 
     def __init__(
@@ -86,6 +127,8 @@ class Trainer:
         max_rate: float = 1e-2,
         device: torch.device | str = "cpu",
     ):
+        if minibatch < 2:
+            raise ValueError(f"minibatch is {minibatch}; it has to be at least 2")
         self.model = model
         self.optimizer = optimizer
         self.minibatch = minibatch
@@ -126,7 +169,7 @@ class Trainer:
         if len(rollout) % self.minibatch:
             raise ValueError(
                 f"a minibatch of {self.minibatch} does not divide the rollout of {len(rollout)}; "
-                f"give one of {divisors(len(rollout))}"
+                f"give one of {divisors(len(rollout), least=2)}"
             )
         estimates = advantages(rollout, self.gamma, self.lam)
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
@@ -161,8 +204,7 @@ class Trainer:
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
     def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
-        normal = columns[3].index_select(0, batch)
-        normal = (normal - normal.mean()) / (normal.std() + 1e-8)  # over the whole minibatch, whoever learns from it
+        normal = normalised(columns[3].index_select(0, batch))  # over the whole minibatch, whoever learns from it
         if self.group is not None:
             normal, batch = self.group.part(normal), self.group.part(batch)
         states, actions, old_log_probs, _, targets = (column.index_select(0, batch) for column in columns)
@@ -170,20 +212,19 @@ class Trainer:
         every_log_prob = F.log_softmax(logits, dim=1)
         log_probs = every_log_prob.gather(1, actions[:, None]).squeeze(1)
         of_policy = policy_loss(log_probs, old_log_probs, normal, self.clip)
-        of_values = F.mse_loss(values, targets) / self.model.return_std**2
+        of_values = value_loss(values, targets, self.model.return_std)
         entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
         loss = of_policy + self.value * of_values - entropy_weight * entropy
         self.optimizer.zero_grad()
         loss.backward()
         with torch.no_grad():
-            moved = log_probs - old_log_probs
             told = {
                 "loss": loss.detach(),
                 "policy_loss": of_policy.detach(),
                 "value_loss": of_values.detach(),
                 "entropy": entropy.detach(),
-                "kl": (moved.exp() - 1.0 - moved).mean(),  # http://joschu.net/blog/kl-approx.html
-                "clipped": ((moved.exp() - 1.0).abs() > self.clip).float().mean(),
+                "kl": divergence(log_probs, old_log_probs),
+                "clipped": (((log_probs - old_log_probs).exp() - 1.0).abs() > self.clip).float().mean(),
             }
         if self.group is not None:
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
@@ -198,4 +239,4 @@ class Trainer:
         target = self.kl_target + progress * (self.kl_final - self.kl_target)
         factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0
         for group in self.optimizer.param_groups:
-            group["lr"] = min(self.max_rate, group["lr"] * factor)
+            group["lr"] = min(group["lr"] * factor, max(group["lr"], self.max_rate))
