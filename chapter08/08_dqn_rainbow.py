@@ -36,7 +36,7 @@ def calc_loss(batch, net, tgt_net, double, huber=False):
 
 def train(params, args):
     double, dueling, noisy, prioritised, n_step, distributional = (part not in args.without for part in PARTS)
-    params = params.without_epsilon() if noisy else params
+    params = params.with_epsilon_to_zero() if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(-args.v_max, args.v_max, 51) if distributional else None

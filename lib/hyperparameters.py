@@ -86,6 +86,10 @@ class Hyperparameters(RunParameters):
         """The same for whoever explores in another way."""
         return dataclasses.replace(self, epsilon_start=0.0, epsilon_final=0.0)
 
+    def with_epsilon_to_zero(self) -> Self:
+        """The same for whoever explores in another way after the first steps."""
+        return dataclasses.replace(self, epsilon_final=0.0)
+
     def __post_init__(self) -> None:
         super().__post_init__()
         _within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")

@@ -329,11 +329,12 @@ def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
         [path] = chain[name][1]
         content = checkpoint.newest(path / "checkpoints")
         net, ring = content["net"], content["replay"]
-        epsilon = json.loads((path / "params.json").read_text())["hyperparameters"]["epsilon_start"]
-        assert ("advantage.0.weight_sigma" in net) == (epsilon == 0.0)
+        fields = json.loads((path / "params.json").read_text())["hyperparameters"]
+        assert fields["epsilon_start"] == 1.0
+        assert ("advantage.0.weight_sigma" in net) == (fields["epsilon_final"] == 0.0)
         return {
             "dueling": "value.0.bias_mean" in net or "value.0.bias" in net,
-            "noisy": epsilon == 0.0,
+            "noisy": fields["epsilon_final"] == 0.0,
             "prioritised": len(ring["weights"].unique()) > 2,
             "distributional": "support" in net,
         }
