@@ -132,6 +132,8 @@ def command(peer: str, python: Path, seed: int, checkout: Path | None) -> list[s
 def play(command: Sequence[str], time_limit: float) -> tuple[str, list[tuple[int, float, float]]]:
     """Let a peer train until its game is solved, or for so many seconds, and end it with all its processes.
 
+    It sees no GPU, as ours uses none here.
+
     Returns:
         "solved", "time limit" or "ended by itself", and its episodes: agent steps so far, seconds, return.
 
@@ -148,8 +150,7 @@ def play(command: Sequence[str], time_limit: float) -> tuple[str, list[tuple[int
             stderr=subprocess.STDOUT,
             text=True,
             cwd=folder,
-            env=os.environ
-            | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""},  # on the CPU, as ours
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONPATH": "", "CUDA_VISIBLE_DEVICES": ""},
             start_new_session=True,
         )
         assert process.stdout is not None

@@ -23,7 +23,7 @@ NAME = Path(__file__).stem
 
 def calc_loss(batch, net, tgt_net, device, huber=True):
     batch = batch.to(device)
-    values = net(batch.states).gather(1, batch.actions[:, None]).squeeze(1)
+    values = losses.of_actions(net(batch.states), batch.actions)
     with torch.no_grad():
         next_values = net(batch.next_states), tgt_net(batch.next_states)
     targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
