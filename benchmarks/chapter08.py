@@ -10,7 +10,7 @@
 
 Learning is compared on the fast path, 08_dqn_rainbow.py, on Pong with --fast and several games, from which parts are
 left out: with none of them it is basic DQN, with one it is that extension, as Rainbow has it (draws by the square
-root of priority, less noise at first). What a step costs is measured of the scripts themselves.
+root of priority, less noise at first and epsilon beside it). What a step costs is measured of the scripts themselves.
 """
 
 import argparse

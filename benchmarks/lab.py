@@ -113,10 +113,8 @@ def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -
 
 def device_of(words: Sequence[str]) -> str:
     """Where a script's options put its networks."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--cuda", dest="device", action="store_const", const="cuda")
-    return parser.parse_known_args(words)[0].device
+    given, _ = options.parser(__doc__).parse_known_args(words)
+    return getattr(given, "device", "cpu")
 
 
 def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:

@@ -60,7 +60,8 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
         command(peer, Path(), 0, checkout)  # before hours are spent on the others
     for seed in range(1, seeds + 1):
         for peer in peers:
-            if results.has(peer=peer, version=version(peer, checkout), seed=seed):
+            measured = version(peer, checkout)
+            if results.has(peer=peer, version=measured, seed=seed):
                 continue
             python = Path() if peer == OWN else environment(PEERS[peer][0])
             emulator = time_to_solve.emulator_speed()
@@ -74,7 +75,7 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
             step, seconds, _ = episodes[-1] if episodes else (0, time_limit, 0.0)
             results.add(
                 peer=peer,
-                version=version(peer, checkout),
+                version=measured,
                 seed=seed,
                 stopped=stopped,
                 seconds=f"{seconds:.1f}",

@@ -21,7 +21,7 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    params = params.without_epsilon()  # and so says params.json
+    params = params.without_epsilon()  # nothing here has one, and so says params.json
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_extra.ExtendedDQN(space, n_actions, sigma=dqn_extra.SIGMAS[args.noise], noise=args.noise).to(args.device)

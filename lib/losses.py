@@ -12,6 +12,17 @@ MOST_ATOMS = 500  # a projection takes the square of them, times the batch
 LARGEST = 1e30  # return that a support may have: float32 calculates with it
 
 
+def require_batch(**tensors: torch.Tensor) -> None:
+    """Refuse tensors, given by their names, that are not all (batch,): such are broadcast without a word.
+
+    Raises:
+        ValueError: the shapes differ, or are not (batch,).
+    """
+    shapes = [tuple(tensor.shape) for tensor in tensors.values()]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 1:
+        raise ValueError(f"{', '.join(tensors)} have the shapes {shapes}; all have to be (batch,)")
+
+
 def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
     """Targets of DQN, Mnih et al. (2015), algorithm 1; see double_q_targets."""
     return double_q_targets(returns, discounts, next_target_q_values, next_target_q_values)
@@ -51,9 +62,7 @@ def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torc
     Raises:
         ValueError: the shapes differ, or are not (batch,).
     """
-    shapes = [tuple(tensor.shape) for tensor in (returns, discounts, next_values)]
-    if shapes != [(len(returns),)] * 3:
-        raise ValueError(f"returns, discounts and next_values have the shapes {shapes}; all have to be (batch,)")
+    require_batch(returns=returns, discounts=discounts, next_values=next_values)
     return returns + torch.where(discounts == 0.0, 0.0, discounts * next_values)
 
 

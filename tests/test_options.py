@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib import common, options, runs
+from lib import common, hyperparameters, options, runs
 from lib.errors import UsageError
 
 RUNS = Path("/nowhere")
@@ -86,6 +86,23 @@ def test_wrong_use_is_one_line_that_says_what_is_allowed(argv, message):
         resolve(*argv)
     assert message in str(error.value)
     assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("clip=0", "clip is 0.0; it has to be above 0, and 1 at most"),
+        ("clip=1.5", "clip is 1.5; it has to be above 0, and 1 at most"),
+        ("entropy=-1", "entropy is -1.0; it has to be a finite number, at least 0"),
+        ("entropy=inf", "entropy is inf; it has to be a finite number, at least 0"),
+        ("minibatch=1", "minibatch is 1; it has to be a divisor of envs * rollout, 1024: one of 2, 4, 8"),
+    ],
+)
+def test_what_ppo_cannot_learn_with_is_named(assignment, message):
+    parser = options.parser("Summary.", hyperparameters.PPO_HYPERPARAMS)
+    with pytest.raises(UsageError) as error:
+        options.resolve(parser, ["--set", assignment], "01_ppo")
+    assert message in str(error.value)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.errors import divisors
+from lib.losses import require_batch
 from lib.ppo.learners import Group, Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Rollout
@@ -47,7 +48,7 @@ def policy_loss(
     Raises:
         ValueError: the shapes differ, or are not (batch,).
     """
-    _of_a_batch(log_probs=log_probs, old_log_probs=old_log_probs, estimates=estimates)
+    require_batch(log_probs=log_probs, old_log_probs=old_log_probs, estimates=estimates)
     ratio = (log_probs - old_log_probs).exp()
     return -torch.min(ratio * estimates, ratio.clamp(1.0 - clip, 1.0 + clip) * estimates).mean()
 
@@ -58,7 +59,7 @@ def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) 
     Raises:
         ValueError: the shapes differ, or are not (batch,).
     """
-    _of_a_batch(values=values, targets=targets)
+    require_batch(values=values, targets=targets)
     return F.mse_loss(values, targets) / unit**2
 
 
@@ -73,12 +74,6 @@ def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Te
     """
     moved = log_probs - old_log_probs
     return (moved.exp() - 1.0 - moved).mean()
-
-
-def _of_a_batch(**tensors: torch.Tensor) -> None:
-    shapes = [tuple(tensor.shape) for tensor in tensors.values()]
-    if len(set(shapes)) > 1 or len(shapes[0]) != 1:
-        raise ValueError(f"{', '.join(tensors)} have the shapes {shapes}; all have to be (batch,)")
 
 
 class Trainer:
