@@ -18,6 +18,7 @@ from torch import nn
 from lib import checkpoint, console, evaluation, losses, memory, recording, telemetry, timing, vector_env
 from lib.dqn_model import Normalising
 from lib.errors import UsageError
+from lib.experience import ReplayBuffer
 from lib.greedy import Greedy
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.replay import Batch, Ring
@@ -176,7 +177,7 @@ def batch_generator(
     Raises:
         UsageError: at once, if no batch could be drawn from so few transitions.
     """
-    if isinstance(buffer, Ring):
+    if isinstance(buffer, Ring | ReplayBuffer):
         buffer.require(batch_size, max(0, initial) + steps)
     return _batches(buffer, initial, batch_size, steps, tgt_net)
 

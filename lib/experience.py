@@ -301,12 +301,21 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         Raises:
             UsageError: the ring has fewer transitions than the batch.
         """
-        if len(self.buffer) < batch_size:
+        self.require(batch_size)
+        return super().sample(batch_size)
+
+    def require(self, batch_size: int, more: int = 0) -> None:
+        """Refuse a batch that cannot be drawn, or could not after so many more transitions.
+
+        Raises:
+            UsageError: there would be fewer transitions than the batch has.
+        """
+        kept = min(len(self.buffer) + more, self.capacity)
+        if kept < batch_size:
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {len(self.buffer)} transitions; "
+                f"a batch of {batch_size} cannot be drawn from {kept} transitions; "
                 f"give --set replay_initial={batch_size} at least, and no smaller replay_size"
             )
-        return super().sample(batch_size)
 
     def state_dict(self) -> dict[str, Any]:
         return {"pos": self.pos, "added": self._added, "transitions": packing.pack(self.buffer)}

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ptan.experience import ExperienceFirstLast
 
 from fakes import Catch, Counting, Forgetful, Random, Refusing
-from lib import experience, memory
+from lib import common, experience, memory
 from lib.atari_wrappers import FrameStack, LazyFrames
 from lib.errors import UsageError
 from oracles.replay import ListReplay
@@ -270,6 +270,17 @@ def test_loaded_frames_leave_memory_one_by_one():
     back = stacked_ring(30, 0)
     back.load_state_dict(stacked_ring(30, 40).state_dict())
     assert all(frame.base is None for t in back.buffer for frame in t.state.frames)
+
+
+@pytest.mark.parametrize(("capacity", "initial", "kept"), [(100, 9, 11), (10, 50, 10)])
+def test_a_batch_that_can_never_be_drawn_is_refused_before_a_step(capacity, initial, kept):
+    env = Counting()
+    ring = experience.ReplayBuffer(source_of(env), capacity)
+    with pytest.raises(UsageError, match=f"a batch of 12 cannot be drawn from {kept} transitions"):
+        common.batch_generator(ring, initial, 12, steps=2)
+    assert not ring.buffer
+    assert env.seeds == []
+    assert len(next(common.batch_generator(ring, initial, kept, steps=2))) == kept
 
 
 def test_a_ring_that_cannot_fit_is_refused_with_one_that_would(monkeypatch):
