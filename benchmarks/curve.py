@@ -22,6 +22,7 @@ from matplotlib import pyplot as plt
 
 from lib import runs
 from lib.common import HYPERPARAMS
+from lib.curves import means
 
 DEFAULTS = {"players": 1, "replay_ratio": 32}  # knobs that a rung's name tells only where they differ
 Curve = tuple[str, pd.DataFrame, dict]
@@ -35,6 +36,8 @@ def keep(run: Path, beside: int = 0) -> str:
         beside: how many other runs used the machine.
     """
     recorded = runs.read_params(run)
+    if "replay_size" not in recorded["hyperparameters"]:
+        raise SystemExit(f"{run} is of {recorded['script']}; curves are kept of DQNs, time_to_solve.py keeps PPO's")
     end = run / "result.json"
     result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
     knobs = {name: value for name, value in recorded["knobs"].items() if value and value != DEFAULTS.get(name)}
@@ -62,7 +65,7 @@ def keep(run: Path, beside: int = 0) -> str:
     stamped["result"] = {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")}
     episodes = pd.read_csv(run / "episodes.csv")
     results = lab.Results(name, ("episode", "step", "length", "return", "seconds", "mean_100"), stamped)
-    mean = episodes["return"].rolling(100, min_periods=1).mean()
+    mean = means(episodes["return"])
     for row, mean_100 in zip(episodes.itertuples(index=False), mean, strict=True):
         episode, step, length, total, seconds, _ = row
         results.add(

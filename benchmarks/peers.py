@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long this project and others take to solve Pong, one after another on one machine, by one rule.
 
-    ./peers.py --seeds 1 --time-limit 900
-    ./peers.py --cleanrl ~/cleanrl --peers cleanrl-ppo         # CleanRL is no package: its checkout
+    ./peers.py --cleanrl ~/cleanrl --time-limit 900            # CleanRL is no package: its checkout
+    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3               # some
     ./peers.py --tables                                        # only docs/speed.md's table and picture anew
 
 Each peer runs with the settings that it publishes for Atari or Pong, in an environment of its own with the pinned
@@ -35,6 +35,8 @@ import time_to_solve
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+
+from lib.curves import means
 
 HERE = Path(__file__).parent / "peers"
 OWN = "distributed/01_ppo"
@@ -199,10 +201,6 @@ def episodes_of(peer: str, seed: int) -> str:
     return f"peers-{peer.replace('/', '-')}-seed{seed}"
 
 
-def mean_100(episodes: pd.DataFrame) -> pd.Series:
-    return episodes["return"].rolling(WINDOW, min_periods=1).mean()
-
-
 def table() -> str:
     """A row a peer."""
     frame, stamped = lab.read("peers")
@@ -244,7 +242,7 @@ def draw() -> None:
     for row in frame[frame["episodes"] > 0].to_dict("records"):
         episodes, _ = lab.read(episodes_of(row["peer"], row["seed"]))
         label = row["peer"] if row["seed"] == 1 else ""
-        axes.plot(episodes["seconds"], mean_100(episodes), label=label, color=colors[row["peer"]], linewidth=1)
+        axes.plot(episodes["seconds"], means(episodes["return"]), label=label, color=colors[row["peer"]], linewidth=1)
     axes.axhline(GOAL, color="black", linewidth=0.8, linestyle="--")
     axes.set(xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
     axes.legend(loc="center right", fontsize="x-small")

@@ -34,6 +34,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from lib import vector_env
+from lib.curves import means
 from lib.stopping import NOT_FINITE
 
 PAGE = "docs/speed.md"
@@ -233,7 +234,7 @@ def draw() -> None:
         name = results_of(stamped["settings"]["script"], stamped["settings"]["options"])
         for number, seed in enumerate(frame["seed"]):
             episodes, _ = lab.read(f"{name}-seed{seed}")
-            mean = episodes["return"].rolling(100, min_periods=1).mean()
+            mean = means(episodes["return"])
             axes.plot(episodes["seconds"], mean, label="" if number else script, color=color, linewidth=1)
     axes.axhline(float(GOAL), color="black", linewidth=0.8, linestyle="--")
     axes.set(xscale="log", xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")

@@ -68,5 +68,5 @@ if __name__ == "__main__":
     parser = options.parser(__doc__)
     parser.add_argument("--alpha", type=float, default=0.6, help="0: uniform, 1: in proportion to priority")
     parser.add_argument("--beta", type=float, default=0.4, help="of the importance weights, at first")
-    parser.add_argument("--beta-steps", type=int, default=100_000, help="agent steps until beta is 1")
+    parser.add_argument("--beta-steps", type=options.whole, default=100_000, help="agent steps until beta is 1")
     options.main(train, parser, NAME)

@@ -69,5 +69,5 @@ if __name__ == "__main__":
     parser = options.parser(__doc__)
     parser.add_argument("--v-min", type=float, default=-10.0, help="lower end of the support")
     parser.add_argument("--v-max", type=float, default=10.0, help="upper end of it")
-    parser.add_argument("--atoms", type=int, default=51, help="returns that have a probability, the ends included")
+    parser.add_argument("--atoms", type=options.whole, default=51, help="returns with a probability, the ends included")
     options.main(train, parser, NAME)

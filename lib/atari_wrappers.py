@@ -235,7 +235,7 @@ def wrapped(env: gym.Env, env_id: str, tweaked: bool = False) -> gym.Env:
             "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
         )
     if is_atari(env):
-        stack = DirectAtari(env) if tweaked and _only_checked(env) else _preprocessed(env)
+        stack = DirectAtari(env) if tweaked and only_checked(env) else _preprocessed(env)
         return AdjacentFrameStack(stack) if tweaked else FrameStack(stack)
     env = RecordEpisodeStatistics(masks.OnlyMask(_from_zero(env)))
     masked = _reports_masks(env_id)
@@ -331,7 +331,7 @@ def _import_module_of(env_id: str) -> None:
         ) from error
 
 
-def _only_checked(env: gym.Env) -> bool:
+def only_checked(env: gym.Env) -> bool:
     """Whether an environment's wrappers can be left out: they check, and change nothing."""
     while isinstance(env, PassiveEnvChecker | OrderEnforcing):
         env = env.env

@@ -7,7 +7,6 @@ mean return so far, to be played and evaluated.
 
 import hashlib
 import logging
-import os
 import pickle
 import random
 import re
@@ -16,7 +15,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +24,7 @@ from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
 from ptan.ignite import EpisodeEvents
 
+from lib import files
 from lib.errors import Fault
 from lib.stopping import NOT_FINITE, Stopper
 
@@ -60,18 +60,19 @@ class VerifiedSaver(BaseSaveHandler):
         try:
             with temporary.open("wb") as file:
                 torch.save(dict(checkpoint), file)
-                _fsync(file)
-            with _digest_path(self.folder / filename).open("w") as file:
-                file.write(f"{_digest(temporary)}  {filename}\n")
-                _fsync(file)
+                files.sync(file)
+            files.write(_digest_path(self.folder / filename), f"{_digest(temporary)}  {filename}\n")
             temporary.replace(self.folder / filename)
-            _fsync_folder(self.folder)
+            files.sync_folder(self.folder)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             free = shutil.disk_usage(self.folder).free
             temporary.unlink(missing_ok=True)
+            advice = "What was saved before is kept; make room and go on with --resume"
+            if not _numbered(self.folder, "step"):
+                advice = "Nothing was saved before; make room and start a new run"
             raise Fault(
                 f"{self.folder / filename} could not be saved: {_first_line(error)} ({free / 1e6:.0f} MB were free). "
-                "What was saved before is kept; make room and go on with --resume"
+                f"{advice}"
             ) from error
         for outdated in self._outdated:
             if outdated != filename:
@@ -176,7 +177,8 @@ def load(file: Path) -> dict[str, Any]:
             raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
         if not zipfile.is_zipfile(file):
             raise Fault(f"{file} is no checkpoint of PyTorch's present format; it was not loaded")
-        return torch.load(file, map_location="cpu", weights_only=True)
+        # Mapped, so that a replay is not in the memory twice while it is brought back.
+        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
     except (OSError, RuntimeError, ValueError, EOFError) as error:
@@ -278,20 +280,6 @@ def _digest_path(file: Path) -> Path:
 def _digest(file: Path) -> str:
     with file.open("rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _fsync(file: IO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _fsync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _first_line(error: BaseException) -> str:

@@ -171,6 +171,10 @@ def batch_generator(
     """Fill the replay with `initial` transitions, then forever add `steps` of them and yield a batch.
 
     Args:
+        buffer: with PTAN's populate and sample.
+        initial: agent steps; none if below 1, as on a resumed run.
+        batch_size: of an iteration, all environments' share together.
+        steps: agent steps between two batches: those of all environments.
         tgt_net: both of its networks look at the first batch, of a Ring, if they have dqn_model.Normalising, and have
             seen nothing yet.
 
@@ -257,15 +261,19 @@ def setup_ignite(
         checkpoint.restore(state, content)
         log.info("Resumed at step %s.", f"{steps():,}")
     elif args.resume and telemetry.last_step(run.path) > params.warm_up:
-        raise UsageError(f"{run.path} has learnt, but has no checkpoint any more; start a new run")
+        raise UsageError(f"{run.path} has learnt, but has no checkpoint; start a new run")
     elif args.resume:
         log.info("Nothing had been learnt yet: the run starts again from its beginning.")
-    if steps() >= stopper.step_limit:
-        raise UsageError(f"{run.path} is at step {steps():,} already; give --stop-after more than that")
     warm_up = 0 if content is not None and "replay" in content else params.warm_up
+    if steps() + warm_up >= stopper.step_limit:
+        filling = f", and fills its replay with {warm_up:,} more first" if warm_up else ""
+        raise UsageError(f"{run.path} is at step {steps():,} already{filling}; give --stop-after more than that")
     # Only now, when nothing can be refused any more, is a file of the run changed.
+    if args.resume:
+        run.go_on()
     files.load_state_dict(content["files"] if content is not None else {})
-    recording.cut_back(run.path, episodes.count)
+    if args.record_every:
+        recording.cut_back(run.path, episodes.count)
     board = telemetry.TensorBoard(run.path)
     files.flush = board.flush
     late = {

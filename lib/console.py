@@ -128,11 +128,14 @@ def log_result(
         frame_skip: emulator frames in an agent step.
         checkpoints: their folder, or None where the run has none.
     """
-    log.info("Where the seconds of training went:\n%s", speed.table())
-    log.info(
-        "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
-        *(speed.overall, speed.overall * frame_skip, speed.updates_per_second),
-    )
+    if speed.updates:
+        log.info("Where the seconds of training went:\n%s", speed.table())
+        log.info(
+            "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
+            *(speed.overall, speed.overall * frame_skip, speed.updates_per_second),
+        )
+    else:
+        log.info("Nothing was learnt in this process.")
     if stopped == SOLVED:
         log.info(
             "Game solved in %s, after %d episodes and %d iterations!",

@@ -58,7 +58,8 @@ class Hyperparameters(RunParameters):
     """DQN's, as in the book.
 
     Attributes:
-        replay_size: transitions that the replay holds.
+        replay_size: agent steps that the replay holds, at most 1e12; of environments that step together, rounded up to
+            a multiple of them.
         replay_initial: agent steps before learning, of random play where epsilon begins at 1.
         target_net_sync: agent steps of learning between copies of the network to the target network.
         epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
@@ -94,6 +95,7 @@ class Hyperparameters(RunParameters):
         super().__post_init__()
         _within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
         _at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
+        _require(self.replay_size <= 10**12, self, "replay_size", "at most 1e12")
         _require(
             self.replay_initial <= self.replay_size, self, "replay_initial", f"at most replay_size, {self.replay_size}"
         )
@@ -143,6 +145,7 @@ class PPOHyperparameters(RunParameters):
         _require(0.0 < self.clip <= 1.0, self, "clip", "above 0, and 1 at most")
         _at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
         size = self.envs * self.rollout
+        _require(1 < size <= 10**9, self, "rollout", f"such that envs, {self.envs}, times it is 2 to 1e9")
         _require(
             self.minibatch > 1 and size % self.minibatch == 0,
             *(self, "minibatch", f"a divisor of envs * rollout, {size}: one of {divisors(size, least=2)}"),

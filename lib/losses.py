@@ -94,11 +94,7 @@ def weighted_mean(each: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: the shapes differ, or are not (batch,).
     """
-    if each.shape != weights.shape or each.ndim != 1:
-        raise ValueError(
-            f"losses and weights have the shapes {tuple(each.shape)} and {tuple(weights.shape)}; "
-            "both have to be (batch,)"
-        )
+    require_batch(losses=each, weights=weights)
     return (weights * each).mean()
 
 

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import dataclasses
 import math
+import os
 import re
 import sys
 import threading
@@ -181,6 +182,17 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[Any, r
     return params, runs.RunOptions(**given, knobs=knobs)
 
 
+def writable(path: Path) -> Path:
+    """The path of a file that is written once the work is done, if it can be.
+
+    Raises:
+        UsageError: its folder is not there, or not to be written into, or the path is a folder's.
+    """
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise UsageError(f"{path} cannot be written; give a file in a folder that is there and can be written into")
+    return path
+
+
 def usable_device(name: str) -> torch.device:
     """The device of that name, if this machine has it.
 
@@ -223,9 +235,24 @@ def override(params: RunParameters, assignments: list[str]) -> Any:
         raise UsageError(f"--set: {error}") from error
 
 
+def whole(text: str) -> int:
+    """argparse type: a whole number, which 1e5 is too."""
+    try:
+        return _whole(text)
+    except (ValueError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from error
+
+
 def seed(text: str) -> int:
     """argparse type: a whole number that every generator takes as its seed, 0 to 2**32 - 1."""
-    value = int(text)
+    value = whole(text)
     if not 0 <= value < 2**32:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and {2**32 - 1}")
     return value
@@ -233,7 +260,7 @@ def seed(text: str) -> int:
 
 def share(text: str) -> float:
     """argparse type: a number from 0 to 1."""
-    value = float(text)
+    value = _number(text)
     if not 0.0 <= value <= 1.0:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
@@ -241,7 +268,7 @@ def share(text: str) -> float:
 
 def positive(text: str) -> int:
     """argparse type: a whole number of at least 1."""
-    value = int(text)
+    value = whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is below 1")
     return value
@@ -249,7 +276,7 @@ def positive(text: str) -> int:
 
 def above_zero(text: str) -> float:
     """argparse type: a finite number above 0."""
-    value = float(text)
+    value = _number(text)
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value

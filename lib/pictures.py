@@ -1,6 +1,7 @@
 """Where the screens of an episode go: a video file, or a window."""
 
 import io
+import itertools
 import math
 import os
 import sys
@@ -73,8 +74,24 @@ class Video:
         self._writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
 
     def close(self) -> None:
+        """Finish the file; once more does no harm."""
         if self._writer is not None:
             self._writer.release()
+
+    def keep_as(self, stem: str) -> Path:
+        """Finish the file and give it this name, with "-2", "-3", ... behind it where there is one of it already.
+
+        Args:
+            stem: without the folder, which stays, and without ".webm".
+
+        Returns:
+            Where it is now.
+        """
+        self.close()
+        names = (f"{stem}{'' if number == 1 else f'-{number}'}.webm" for number in itertools.count(1))
+        free = next(path for path in map(self.path.with_name, names) if not path.exists())
+        self.path = self.path.rename(free)
+        return self.path
 
 
 class Animation:

@@ -254,8 +254,8 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 - it is another's code, for which training is not to end
             failure = f"{type(error).__name__}: {error}"
         finally:
-            video.close()
             if played is None or not played.same:
+                video.close()
                 video.path.unlink(missing_ok=True)
         if failure:
             self._warn("No video of episode %d: played again, its environment failed with %s.", number, failure)
@@ -271,7 +271,7 @@ class Recorder:
         else:
             for other in video.path.parent.glob(f"{stem}-return-*.webm"):  # of a stretch that was lost and played anew
                 other.unlink()
-            path = video.path.rename(video.path.with_name(f"{stem}-return-{episode.total:.7g}.webm"))
+            path = video.keep_as(f"{stem}-return-{episode.total:.7g}")
             self.video = f"{FOLDER}/{path.name}"
             self.on_video(animation, episode)
 

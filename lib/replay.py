@@ -74,7 +74,7 @@ class Ring:
     """The last steps, sampled uniformly.
 
     Args:
-        capacity: steps over all environments; rounded down to a multiple of them.
+        capacity: steps over all environments; rounded up to a multiple of them.
         num_envs: environments that step together.
         frame_shape: of one frame.
         stack: frames of a state.
@@ -82,7 +82,8 @@ class Ring:
         gamma: discount factor of a step.
         dtype: of the frames.
         seed: of the draws.
-        source: of steps for `populate`: tuples of what `add` takes.
+        source: of steps for `populate`: tuples of what `add` takes. If it has `last_frames`, these are asked for when a
+            saved ring is brought back, see `cut` and ExperienceStream.
 
     Raises:
         UsageError: a number is out of its range, or the ring would not fit into the memory that is free, or hold a
@@ -109,8 +110,9 @@ class Ring:
                 raise UsageError(f"{name} is {number}; it has to be at least 1")
         if not 0.0 <= gamma <= 1.0:
             raise UsageError(f"gamma is {gamma:g}; it has to be between 0 and 1")
-        self._source = iter(source)
-        self.length = capacity // num_envs
+        self._source = source
+        self._steps = iter(source)
+        self.length = -(-capacity // num_envs)
         self.num_envs = num_envs
         self.stack = stack
         self.n_step = n_step
@@ -187,10 +189,16 @@ class Ring:
             final_frames: (num_envs, *frame_shape), what they showed last; looked at where one was truncated.
 
         Raises:
-            ValueError: the frames have another shape, or an environment was truncated and there are no final_frames.
+            ValueError: something has another shape, or an environment was truncated and there are no final_frames.
         """
-        if np.shape(frames) != self._frames.shape[1:]:
-            raise ValueError(f"the frames have the shape {np.shape(frames)}; it has to be {self._frames.shape[1:]}")
+        of_each, shape = (self.num_envs,), self._frames.shape[1:]
+        for name, given, wanted in (
+            *(("frames", frames, shape), ("final_frames", frames if final_frames is None else final_frames, shape)),
+            *(("actions", actions, of_each), ("rewards", rewards, of_each)),
+            *(("terminated", terminated, of_each), ("truncated", truncated, of_each)),
+        ):
+            if np.shape(given) != wanted:
+                raise ValueError(f"the {name} have the shape {np.shape(given)}; it has to be {wanted}")
         truncated = truncated & ~terminated
         if truncated.any() and final_frames is None:
             raise ValueError("an environment was truncated; its final frame is needed, as its value is bootstrapped")
@@ -209,10 +217,24 @@ class Ring:
         self._begun = np.where(terminated | truncated, 0, self._begun + 1)
         self._added += 1
 
+    def cut(self, final_frames: np.ndarray) -> None:
+        """Count the newest step of every environment as the end of its episode, a truncation if it was none before.
+
+        Args:
+            final_frames: (num_envs, *frame_shape), what the environments showed after it.
+        """
+        if not self._added:
+            return
+        row = (self._added - 1) % self.length
+        for place in np.flatnonzero(~self._ended[row]).tolist():
+            self._final[row, place] = final_frames[place].copy()
+        self._ended[row] = True
+        self._begun[:] = 0
+
     def populate(self, steps: int) -> None:
         """Add so many agent steps from the source, rounded up to whole steps of all environments."""
         for _ in range(0, steps, self.num_envs):
-            self.add(*next(self._source))
+            self.add(*next(self._steps))
 
     def sample(self, batch_size: int) -> Batch:
         """Transitions drawn at random, with repetition.
@@ -317,6 +339,9 @@ class Ring:
         self._begun = state["begun"].numpy().copy()
         self._added = state["added"]
         self._generator.bit_generator.state = state["draws"]
+        last_frames = getattr(self._source, "last_frames", None)
+        if last_frames is not None:  # another episode follows than the one that was under way
+            self.cut(last_frames)
 
 
 class PrioritisedRing(Ring):

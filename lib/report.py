@@ -13,7 +13,7 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib import comparison, curves, recorded, runs
+from lib import comparison, curves, files, recorded, runs
 from lib.errors import UsageError
 from lib.telemetry import WINDOW
 
@@ -72,9 +72,7 @@ def write(paths: Sequence[Path], folder: Path) -> Path:
             old.unlink()
         for picture in drawn:
             (folder / picture.file).write_bytes(picture.png)
-        unfinished = folder / f"{TEMPLATE}.tmp"
-        unfinished.write_text(html, encoding="utf-8")
-        unfinished.replace(folder / TEMPLATE)
+        files.write(folder / TEMPLATE, html)
     except OSError as error:
         raise UsageError(f"{folder} cannot be written ({error.strerror}); give another --output") from error
     return folder / TEMPLATE

@@ -26,6 +26,7 @@ import filelock
 import psutil
 import torch
 
+from lib import files
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Run:
 
     def __init__(self, script: str, params: Any, options: RunOptions):
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}")
+        self._options = options
         self.checkpoints = self.path / "checkpoints"
         self._lock = filelock.FileLock(self.path / "lock")
         try:
@@ -97,28 +99,29 @@ class Run:
             raise UsageError(f"{self.path} is in use by process {holder}; stop that one first") from error
         (self.path / "pid").write_text(str(os.getpid()))
         self.checkpoints.mkdir(exist_ok=True)
-        if options.resume:
-            self._add_session(options)
-        else:
+        if not options.resume:
             self.write_json("params.json", describe(script, params, options))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of the folder as a whole or not at all."""
-        temporary = self.path / f".{name}.tmp"
-        temporary.write_text(json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
-        temporary.replace(self.path / name)
+        files.write(self.path / name, json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
 
-    def _add_session(self, options: RunOptions) -> None:
-        """Note in params.json that another process goes on, and say in what it differs from the one before."""
+    def go_on(self) -> None:
+        """Note in params.json that this process goes on with a run, and say in what it differs from the one before,
+        whose result.json becomes a part of its session: the run has no result until it ends again."""
         recorded = read_params(self.path)
-        now = session(options)
-        before = recorded["sessions"][-1]
+        now = session(self._options)
+        result = self.path / "result.json"
+        before = recorded["sessions"].pop()
         changed = [name for name in ("commit", "versions", "machine") if now[name] != before[name]]
         if changed:
             log.warning(
                 "Other than before: %s. The run may not be bit for bit the uninterrupted one.", ", ".join(changed)
             )
-        self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], now]})
+        if result.exists():
+            before |= {"result": json.loads(result.read_text())}
+        self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], before, now]})
+        result.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Let others work in the folder; the lock also ends with the process, however that dies."""

@@ -11,7 +11,7 @@ from ale_py.vector_env import AtariVectorEnv
 from gymnasium.vector import VectorEnv
 
 from lib.atari_wrappers import FRAME_SKIP
-from lib.experience import Again, Episode, episode_seed, pack_episodes, unpack_episodes
+from lib.experience import Again, Episode, hashed_seed, pack_episodes, unpack_episodes
 from lib.observations import is_stack
 from lib.timing import Stopwatch, since_process_start
 from lib.vector_env import derived_seeds
@@ -103,6 +103,8 @@ class Stream:
         clock: seconds spent in "environment".
         frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
         native: whether they are Atari games that ale_py steps.
+        broken_off: what they showed when they were saved, where they could not be brought back to it and have begun
+            anew in its place; None else.
         on_step: called with the agent steps of a step of all environments; None for nothing.
     """
 
@@ -119,6 +121,7 @@ class Stream:
         self.native = is_native(envs)
         self.on_step: Callable[[int], Any] | None = None
         self.began: int | None = None
+        self.broken_off: np.ndarray | None = None
         self._taken: list[np.ndarray] = []  # the actions since then
         self._no_ops: np.ndarray | None = None  # that each native game's episode began with
         self._episodes: list[Episode] = []
@@ -133,8 +136,12 @@ class Stream:
 
         Args:
             actions: (num_envs,) whole numbers.
+
+        Raises:
+            RuntimeError: they have not begun.
         """
-        assert self.began is not None
+        if self.began is None:
+            raise RuntimeError("the environments have not begun; call begin() first")
         acted_in = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
@@ -205,7 +212,8 @@ class Stream:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin as the saved one did and take the same actions; half a million take a minute or two."""
+        """Begin as the saved one did and take the same actions; half a million take a minute or two. Where that leads
+        elsewhere, all environments begin anew."""
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
         if state["began"] is None:
@@ -217,11 +225,11 @@ class Stream:
             raised = f" ({type(error).__name__}: {error})"
         if raised or not np.array_equal(self.states, state["states"].numpy()):
             log.warning(
-                "The environments do not repeat themselves from their seeds and actions: the resumed run is a good "
-                "continuation, but not bit for bit the uninterrupted one.%s",
+                "The environments do not repeat themselves from their seeds and actions, and begin anew: the resumed "
+                "run is a good continuation, but not bit for bit the uninterrupted one.%s",
                 raised,
             )
-        if raised:
+            self.broken_off = state["states"].numpy()
             self._begin(self.steps_done)
 
     def _play_again(self, began: int, taken: np.ndarray) -> None:
@@ -234,7 +242,7 @@ class Stream:
 
 def _seeds(seed: int, step: int, num_envs: int) -> np.ndarray:
     """The seeds of a run's first environments when all begin anew, after so many agent steps of all."""
-    return derived_seeds(episode_seed(seed, 0, step), num_envs)
+    return derived_seeds(hashed_seed(seed, 0, step), num_envs)
 
 
 def frame_skip(envs: VectorEnv) -> int:
@@ -266,6 +274,11 @@ class ExperienceStream(Stream):
         super().__init__(envs, seed)
         self.agent = agent
         self.stacked = is_stack(envs.single_observation_space)  # type: ignore[arg-type]
+
+    @property
+    def last_frames(self) -> np.ndarray | None:
+        """Of the episodes that were broken off, (num_envs, *frame_shape); see Stream.broken_off."""
+        return None if self.broken_off is None else self._newest(self.broken_off)
 
     def _newest(self, states: np.ndarray) -> np.ndarray:
         return states[:, -1] if self.stacked else states

@@ -29,10 +29,16 @@ class SumTree:
         return float(self._levels[0].sum())
 
     def __getitem__(self, indices: np.ndarray) -> np.ndarray:
+        """The numbers, float64, at indices of any shape, 0 to size - 1."""
         return self._levels[-1].reshape(-1)[indices]
 
     def __setitem__(self, indices: np.ndarray, values: np.ndarray) -> None:
-        """Numbers anew, and the sums above them."""
+        """Numbers anew, and the sums above them.
+
+        Args:
+            indices: (batch,) int64, 0 to size - 1; of several that are the same the last one counts.
+            values: (batch,), or one number for all, 0 or above.
+        """
         self._levels[-1].reshape(-1)[indices] = values
         rows = np.asarray(indices)
         for above, below in zip(self._levels[-2::-1], self._levels[:0:-1], strict=True):

@@ -16,6 +16,7 @@ from ptan.ignite import EpisodeEvents
 from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard.summary import hparams
 
+from lib import files
 from lib.experience import Episode
 from lib.timing import Speed, TrainingEvents, clock_face, since_process_start
 
@@ -307,12 +308,18 @@ class GrowingFiles:
 
     def state_dict(self) -> dict[str, int]:
         self.flush()
+        for path in self._files():
+            with path.open("rb+") as file:
+                files.sync(file)  # a checkpoint that is on the disk is not to know more than they do
         return {path.name: path.stat().st_size for path in self._files()}
 
     def load_state_dict(self, sizes: dict[str, int]) -> None:
         for path in self._files():
-            if sizes.get(path.name, 0):
-                os.truncate(path, sizes[path.name])
+            there, size = path.stat().st_size, sizes.get(path.name, 0)
+            if there < size:
+                log.warning("%s is shorter than it was: what its last %d bytes told is lost.", path, size - there)
+            elif size:
+                os.truncate(path, size)
             else:
                 path.unlink()
 

@@ -58,6 +58,7 @@ class Speed:
         metrics: names of what is put into the engine's metrics, beside the parts.
         parts: seconds of training so far in this process, by part.
         warm_up: (agent steps, seconds) of filling the replay.
+        updates: learner iterations of this process.
         every: the event after which the metrics are new.
     """
 
@@ -71,7 +72,7 @@ class Speed:
         self.warm_up = (0, 0.0)
         self._apart = 0.0  # seconds of what was no training
         self._batch, self._learn = Timer(), Timer()
-        self._updates = 0
+        self.updates = 0
         self._start = (0, 0.0)
         self.names = (*getattr(exp_source, "PARTS", ()), "sample", "learn")
         self.metrics = ("avg_fps", "replay_ratio", *getattr(exp_source, "METRICS", ()))
@@ -109,7 +110,7 @@ class Speed:
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 
     def _mark(self, engine: Engine) -> None:
-        self._updates += 1
+        self.updates += 1
         self._marks.append((self.steps(), self._clock()))
         while len(self._marks) > 2 and self._marks[1][0] <= self._marks[-1][0] - self.WINDOW:
             self._marks.popleft()
@@ -162,10 +163,12 @@ class Speed:
     @property
     def updates_per_second(self) -> float:
         """Learner iterations a second of this process, from the end of the warm-up on."""
-        return self._updates / self.seconds if self.seconds else math.nan
+        return self.updates / self.seconds if self.seconds else math.nan
 
     @property
     def parts(self) -> dict[str, float]:
+        if not self._marks:
+            return dict.fromkeys(self.names, 0.0)
         parts = self._all_parts()
         return {part: parts[part] - self._parts_at_start[part] for part in self.names}
 

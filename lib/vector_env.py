@@ -20,12 +20,14 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib import memory
-from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, plain_env, wrapped
+from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, only_checked, plain_env, wrapped
 from lib.errors import UsageError
 from lib.experience import hashed_seed
 
 STACK = 4
 EMULATOR = 2 * 2**20  # bytes, measured for Pong and Breakout, and rounded up
+# What ale_py registers a game with: native environments have these, and frameskip as plain_env sets it.
+NATIVE = ("game", "repeat_action_probability", "full_action_space", "frameskip", "max_num_frames_per_episode")
 
 
 def make_vector_env(
@@ -49,7 +51,8 @@ def make_vector_env(
             game counts it, in any case.
 
     Raises:
-        UsageError: as make_env does, or so many environments need more memory than is free.
+        UsageError: as make_env does, or so many environments need more memory than is free, or it is an Atari game with
+            options or wrappers that native environments do not have.
     """
     env = plain_env(env_id)  # to see what it is
     env.close()
@@ -62,8 +65,7 @@ def make_vector_env(
             f"{num_envs} environments need {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; "
             f"take {int(0.8 * free / EMULATOR)} at most"
         )
-    assert env.spec is not None
-    native = RecordEpisodeStatistics(NativeAtari(env.spec.kwargs, num_envs, threads, noop_max))
+    native = RecordEpisodeStatistics(NativeAtari(_game(env, env_id), num_envs, threads, noop_max))
     return ClipReward(native, -1.0, 1.0) if clip_rewards else native
 
 
@@ -75,6 +77,24 @@ def single_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         render_mode: gymnasium's.
     """
     return wrapped(plain_env(env_id, render_mode), env_id)
+
+
+def _game(env: gym.Env, env_id: str) -> Mapping[str, Any]:
+    """What an Atari game was registered with, if that is all that there is to it.
+
+    Raises:
+        UsageError: ale_py's native environments would play another game than it.
+    """
+    kwargs = {} if env.spec is None else env.spec.kwargs
+    beyond = [f"{name}={value!r}" for name, value in kwargs.items() if name not in NATIVE and value is not None]
+    lacking = [f"no {name}" for name in NATIVE if name not in kwargs]
+    wrapped_in = [] if only_checked(env) else ["wrappers of its own"]
+    if different := [*wrapped_in, *beyond, *lacking]:
+        raise UsageError(
+            f"{env_id} is an Atari game with {', '.join(different)}, which ale_py's native environments do not have; "
+            "play it with one of the scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
+        )
+    return kwargs
 
 
 class NativeAtari(VectorWrapper):

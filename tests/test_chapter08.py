@@ -185,6 +185,12 @@ def test_the_target_network_is_the_one_of_the_last_copy(monkeypatch, script):
     assert not same(made["target"].state_dict(), after[11])
 
 
+def test_with_several_environments_target_and_epsilon_go_by_agent_steps(monkeypatch):
+    made = learnt(monkeypatch, load("08_dqn_rainbow"), 8, envs=2, without=["noisy"])
+    assert same(made["target"].state_dict(), made["after"][4])  # ten steps, two an iteration
+    assert made["epsilon"].selector.epsilon == pytest.approx(1.0 - 16 / 100_000)
+
+
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
 def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
     sample = replay.PrioritisedRing.sample
@@ -205,10 +211,17 @@ def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
     ],
 )
 def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, errors_of):
-    script, given, expected = load(name), [], []
+    script, given, expected, drawn, updated = load(name), [], [], [], []
     update, calculate = replay.PrioritisedRing.update, getattr(script, calculates)
+    sample = replay.PrioritisedRing.sample
+
+    def sampling(ring, size):
+        batch = sample(ring, size)
+        drawn.append(batch.indices.tolist())
+        return batch
 
     def updating(ring, indices, priorities):
+        updated.append(indices.tolist())
         given.append(priorities.detach())
         update(ring, indices, priorities)
 
@@ -217,10 +230,12 @@ def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, erro
         expected.append(errors_of(calculated).abs())
         return calculated
 
+    monkeypatch.setattr(replay.PrioritisedRing, "sample", sampling)
     monkeypatch.setattr(replay.PrioritisedRing, "update", updating)
     monkeypatch.setattr(script, calculates, calculating)
     learnt(monkeypatch, script, 3)
     assert len(given) == len(expected) == 3
+    assert drawn == updated
     for priorities, of_batch in zip(given, expected, strict=True):
         assert priorities.std() > 0.0
         assert torch.allclose(priorities, of_batch + 1e-5)

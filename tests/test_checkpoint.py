@@ -103,6 +103,21 @@ def test_a_full_disk_is_a_fault_and_leaves_the_one_before(tmp_path, monkeypatch,
     checkpoint.load(file)
 
 
+def test_a_full_disk_says_what_is_there_to_go_on_with(tmp_path, monkeypatch):
+    def full(content, into):
+        raise OSError(28, "No space left on device")
+
+    save(tmp_path, "best-000000001.pt")  # which nobody can go on with
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", full)
+        with pytest.raises(Fault, match="Nothing was saved before; make room and start a new run"):
+            save(tmp_path, "step-000000002.pt")
+    save(tmp_path, "step-000000002.pt")
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(Fault, match="What was saved before is kept; make room and go on with --resume"):
+        save(tmp_path, "step-000000003.pt")
+
+
 def test_an_outdated_file_goes_only_after_its_successor_is_there(tmp_path):
     first = save(tmp_path, "step-000000001.pt")
     saver = checkpoint.VerifiedSaver(tmp_path)

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fakes
 from lib import atari_wrappers, dqn_extra, dqn_model, losses, masks, observations, ppo, replay, stream, vector_env
@@ -325,6 +327,65 @@ def test_environments_that_refuse_what_they_took_begin_anew(caplog, monkeypatch)
     monkeypatch.setattr(fakes.Refusing, "left", 100)
     assert resumed.steps_done == resumed.began == 8
     assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
+
+
+def idle(states, agent_states):
+    return np.zeros(len(states), np.int64), agent_states
+
+
+idle.initial_state = lambda: None
+
+
+def ring_of(env_id, kind=replay.Ring):
+    source = stream.ExperienceStream(vector_env.make_vector_env(env_id, 2), idle, seed=1)
+    return source, kind.of(source, 40, n_step=3, gamma=0.5)
+
+
+@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+def test_no_transition_goes_on_in_the_episodes_of_environments_that_began_anew(kind):
+    source, ring = ring_of("fakes:Forgetful-v0", kind)
+    ring.populate(8)
+    last = source.states.copy()  # of the fourth of seven steps
+    saved = {"source": source.state_dict(), "replay": ring.state_dict()}
+    for _ in range(20):  # a ball may come back by chance
+        resumed, again = ring_of("fakes:Forgetful-v0", kind)
+        resumed.load_state_dict(saved["source"])
+        again.load_state_dict(saved["replay"])
+        if resumed.broken_off is not None:
+            break
+    assert np.array_equal(resumed.broken_off, last)
+    assert resumed.began == 8
+    again.populate(8)
+    both = np.arange(2)
+    batch = again._batch(np.full(2, 3), both, np.ones(2))
+    assert np.array_equal(batch.to("cpu").next_states.numpy(), last)
+    assert batch.discounts.tolist() == [0.5, 0.5]
+    begun = again._batch(np.full(2, 4), both, np.ones(2))
+    assert np.array_equal(begun.states[..., 0].numpy(), begun.states[..., -1].numpy())  # its first frame alone
+
+
+@pytest.mark.parametrize("restart", [stream.Stream.RESTART, 10])
+def test_truncated_episodes_are_bootstrapped_from_what_they_showed_last(monkeypatch, restart):
+    monkeypatch.setattr(stream.Stream, "RESTART", restart)
+    envs = SyncVectorEnv([lambda: fakes.Counting(length=3, truncates=True)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = RecordEpisodeStatistics(vector_env.FinalStates(envs))
+    source = stream.ExperienceStream(envs, idle, seed=1)
+    ring = replay.Ring.of(source, 40, n_step=2, gamma=0.5)
+    ring.populate(24)
+    # Observations are 0, 1, 2 and at the end 3, rewards 1, 2, 3. With a restart all begin anew after five steps each.
+    lengths = [3, 3, 3, 3] if restart > 10 else [3, 2, 3, 2]
+    expected = [
+        (at, min(at + 2, length), at + 1 + (0.5 * (at + 2) if at + 2 <= length else 0), 0.5 ** min(2, length - at))
+        for length in lengths
+        for at in range(length)
+    ]
+    for step, (state, next_state, total, discount) in enumerate(expected[:9]):
+        batch = ring._batch(np.full(2, step), np.arange(2), np.ones(2))
+        found = batch.states, batch.next_states, batch.returns, batch.discounts
+        assert [tensor.flatten().tolist() for tensor in found] == [
+            *([state] * 2, [next_state] * 2),
+            *([total] * 2, [discount] * 2),
+        ], step
 
 
 @pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Vector-info-v0", "fakes:Image-info-v0"])

@@ -64,7 +64,7 @@ def test_the_divergence_is_that_of_a_loop(seed, atoms):
 def test_a_prioritised_batch_costs_what_its_weights_say():
     each, weights = torch.tensor([1.0, 10.0, 100.0]), torch.tensor([1.0, 0.5, 0.0])
     assert losses.weighted_mean(each, weights).item() == pytest.approx((1.0 + 5.0) / 3)
-    with pytest.raises(ValueError, match=r"both have to be \(batch,\)"):
+    with pytest.raises(ValueError, match=r"losses, weights have the shapes .*; all have to be \(batch,\)"):
         losses.weighted_mean(each, weights[:, None])
 
 

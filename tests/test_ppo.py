@@ -10,7 +10,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from fakes import Bandit, Chain, Counting
-from lib import experience, ppo, stream, vector_env
+from lib import experience, memory, ppo, stream, vector_env
+from lib.errors import UsageError
 from oracles import gae
 
 
@@ -30,6 +31,16 @@ def rollout_of(rewards, values, next_values, terminated, ended):
         ended=torch.tensor(ended),
         **{name: torch.tensor(numbers, dtype=torch.float32) for name, numbers in as_floats.items()},
     )
+
+
+def test_a_rollout_that_would_not_fit_is_refused_with_one_that_would(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: 10_000)
+    envs = vectorised(Counting, 2)
+    fitting = int(0.8 * 10_000 / (2 * 27))
+    with pytest.raises(UsageError, match=rf"a rollout of 1,000 steps of 2 .* take --set rollout={fitting} at most"):
+        ppo.Sampler(envs, None, 1000)
+    rollout = ppo.Sampler(envs, ppo.Agent(None), fitting).empty()
+    assert sum(tensor.nbytes for tensor in vars(rollout).values()) == 2 * 27 * fitting
 
 
 def test_advantages_worked_by_hand():

@@ -16,7 +16,7 @@ from PIL import Image
 
 import fakes  # noqa: F401
 from fakes import Linear
-from lib import atari_wrappers, experience, parallel, pictures, ppo, recording, stopping, stream, vector_env
+from lib import atari_wrappers, experience, parallel, pictures, ppo, recorded, recording, stopping, stream, vector_env
 from lib.errors import UsageError
 from lib.experience import Again, Episode
 from running import BASELINE, CATCH
@@ -388,6 +388,18 @@ def test_the_video_of_an_episode_that_is_played_anew_is_replaced(tmp_path):
         *("play-1-episode-1.part.webm", "episode-11-return-7.webm"),  # another's
         f"episode-1-return-{episode.total:g}.webm",
     }
+
+
+def test_a_video_takes_no_other_ones_name(tmp_path):
+    kept = []
+    for number in range(3):
+        video = pictures.Video(tmp_path / f"{number}.part.webm", 10.0)
+        video.show(np.full((32, 32, 3), 80 * number, np.uint8))
+        kept.append(video.keep_as("play-1-episode-1-return-20"))
+    stem = "play-1-episode-1-return-20"
+    assert [path.name for path in kept] == [f"{stem}.webm", f"{stem}-2.webm", f"{stem}-3.webm"]
+    assert len({path.read_bytes() for path in kept}) == len(list(tmp_path.iterdir())) == 3
+    assert all(recorded.VIDEO.match(path.name)["total"] == "20" for path in kept)
 
 
 def test_an_episode_of_which_nobody_knows_how_it_was_played_has_no_video(tmp_path, caplog):

@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ def steps_of(rng, num_envs, count, ends=0.25):
 
 
 def rings_of(kind, length, num_envs, n_step, stack=3):
-    ring = kind(length * num_envs + num_envs - 1, num_envs, (1,), stack, n_step, GAMMA, np.int32, seed=3)
+    ring = kind((length - 1) * num_envs + 1, num_envs, (1,), stack, n_step, GAMMA, np.int32, seed=3)
     return ring, ListOfSteps(length, num_envs, stack, n_step, GAMMA)
 
 
@@ -77,6 +78,25 @@ def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_st
         if kind is replay.PrioritisedRing:
             rows = {s % ring.length * num_envs + n for s, n in places}
             assert set(np.flatnonzero(ring._tree[np.arange(ring._tree.size)]).tolist()) == rows
+
+
+@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("cut", [1, 2, 7, 20])
+def test_an_episode_that_is_cut_off_is_truncated_there(kind, n_step, cut):
+    ring, twin = rings_of(kind, 9, 2, n_step)
+    ring.cut(np.zeros((2, 1), np.int32))  # before there is anything
+    for number, step in enumerate(steps_of(np.random.default_rng(7), 2, 26), 1):
+        ring.add(*step)
+        frames, actions, rewards, terminated, truncated, final_frames = step
+        if number == cut:
+            ring.cut(final_frames)
+            truncated = np.ones(2, bool)
+        twin.add(frames, actions, rewards, terminated, truncated, final_frames)
+    places = [(s, n) for s in twin.valid() for n in range(2)]
+    check(
+        ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places))), places, twin
+    )
 
 
 @pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
@@ -297,13 +317,15 @@ def test_priorities_of_steps_that_have_left_the_ring_are_passed_over():
 
 def test_what_would_be_spread_over_all_environments_is_refused():
     ring, _ = rings_of(replay.Ring, 9, 2, 2)
-    frames, *step = next(steps_of(np.random.default_rng(1), 2, 1))
-    for wrong in (frames[0], frames[:1], np.int32(3)):
-        with pytest.raises(ValueError, match=r"it has to be \(2, 1\)"):
-            ring.add(wrong, *step)
+    given = list(next(steps_of(np.random.default_rng(1), 2, 1)))
+    for place, right in enumerate(given):
+        for wrong in (right[0], right[:1], np.concatenate([right, right], -1), np.int32(3)):
+            with pytest.raises(ValueError, match=rf"it has to be {re.escape(str(right.shape))}"):
+                ring.add(*given[:place], wrong, *given[place + 1 :])
+    assert len(ring) == 0
     with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
         replay.Ring(20, 0, (1,))
-    ring.add(frames, *step)
+    ring.add(*given)
     with pytest.raises(UsageError, match="batch_size is 0; it has to be at least 1"):
         ring.sample(0)
 

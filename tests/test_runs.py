@@ -57,13 +57,32 @@ def test_a_resumed_run_notes_its_session_and_says_what_is_different(tmp_path, mo
     first = runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path))
     first.close()
     options = runs.RunOptions(resume=first.path)
-    runs.Run("01_baseline", PONG, options).close()
-    assert caplog.text == ""
-    monkeypatch.setattr(runs, "versions", lambda: {"torch": "9.9"})
-    runs.Run("01_baseline", PONG, options).close()
+    before = (first.path / "params.json").read_bytes()
+    for versions in (runs.versions(), {"torch": "9.9"}):
+        assert "Other than before" not in caplog.text
+        monkeypatch.setattr(runs, "versions", lambda versions=versions: versions)
+        run = runs.Run("01_baseline", PONG, options)
+        assert (first.path / "params.json").read_bytes() == before  # it may be refused yet
+        run.go_on()
+        before = (first.path / "params.json").read_bytes()
+        run.close()
     assert "Other than before: versions." in caplog.text
     sessions = json.loads((first.path / "params.json").read_text())["sessions"]
     assert [session["versions"]["torch"] == "9.9" for session in sessions] == [False, False, True]
+
+
+def test_the_result_of_the_process_before_is_no_longer_the_runs_and_not_lost(tmp_path):
+    first = runs.Run("01_baseline", PONG, runs.RunOptions(runs_dir=tmp_path))
+    first.write_json("result.json", {"stopped": "solved", "evaluation": {"mean": 20.5}})
+    first.close()
+    for _ in range(2):
+        run = runs.Run("01_baseline", PONG, runs.RunOptions(resume=first.path))
+        run.go_on()
+        run.close()  # as one that is killed
+        assert not (first.path / "result.json").exists()
+    one, *others = json.loads((first.path / "params.json").read_text())["sessions"]
+    assert one["result"] == {"stopped": "solved", "evaluation": {"mean": 20.5}}
+    assert ["result" in session for session in others] == [False, False]
 
 
 HOLDER = """

@@ -28,6 +28,7 @@ LEAVES = {
         "dqn_model",
         "errors",
         "experience",
+        "files",
         "greedy",
         "losses",
         "masks",

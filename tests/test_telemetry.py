@@ -1,6 +1,7 @@
 import csv
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import ptan
 import pytest
@@ -216,6 +217,25 @@ def test_a_cut_back_board_and_table_double_nothing(tmp_path):
     assert [step for step, _ in written["episodes/reward"]] == list(range(1, 16))
     assert telemetry.last_step(tmp_path) == 150
     assert not (tmp_path / "events.out.tfevents.9.lost").exists()
+
+
+def test_a_file_that_is_shorter_than_it_was_is_not_filled_with_nothing(tmp_path, caplog):
+    for name in ("episodes.csv", "events.out.tfevents.1"):
+        (tmp_path / name).write_bytes(b"12345")
+    telemetry.GrowingFiles(tmp_path).load_state_dict({"episodes.csv": 8, "events.out.tfevents.1": 3})
+    assert (tmp_path / "episodes.csv").read_bytes() == b"12345"
+    assert (tmp_path / "events.out.tfevents.1").read_bytes() == b"123"
+    assert "episodes.csv is shorter than it was: what its last 3 bytes told is lost." in caplog.text
+    assert "tfevents" not in caplog.text
+
+
+def test_before_anything_is_learnt_no_part_of_training_has_taken_time():
+    source = SimpleNamespace(PARTS=("act",), clock=timing.Stopwatch(), steps_done=0)
+    speed = timing.Speed(source, lambda: source.steps_done)
+    speed.attach(Engine(lambda engine, batch: None))
+    source.clock.seconds["act"] = 5.0
+    assert speed.parts == {"act": 0.0, "sample": 0.0, "learn": 0.0}
+    assert speed.updates == 0
 
 
 def test_episodes_csv_has_a_row_an_episode(tmp_path):

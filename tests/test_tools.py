@@ -39,8 +39,16 @@ def test_evaluate_tells_a_line_and_writes_all_of_it(trained):
     assert float(said[1]) == pytest.approx(found["mean"], abs=0.005)
     assert found["mean"] == pytest.approx(sum(found["returns"]) / 40)
     assert (found["episodes"], len(found["returns"]), set(found["lengths"])) == (40, 40, {6})
-    assert found["step"] in (640, 1280) or found["checkpoint"].startswith("best-")
+    [best] = (trained / "checkpoints").glob("best-*.pt")
+    assert (found["checkpoint"], found["step"]) == (best.name, int(best.stem.removeprefix("best-")))
     assert not list(trained.glob("videos/*"))
+
+
+@pytest.mark.parametrize("place", ["nowhere/found.json", "."])
+def test_what_cannot_be_written_is_refused_before_an_episode_is_played(refused, monkeypatch, trained, tmp_path, place):
+    monkeypatch.setattr("lib.evaluation.evaluate", fail)
+    said = refused(EVALUATE, trained, "--output", tmp_path / place)
+    assert f"{tmp_path / place} cannot be written; give a file in a folder that is there" in said
 
 
 def evaluated(answer, trained, tmp_path, *options):
@@ -232,7 +240,8 @@ def test_the_doctor_is_well_enough_to_say_what_is_missing(tmp_path, package):
     ("options", "message"),
     [
         (["--device", "cuda:77"], r"problem  cuda:77 asks for a GPU, and PyTorch"),
-        (["--runs-dir", "/dev/null"], r"problem  /dev/null cannot be made: File exists"),
+        (["--runs-dir", "/dev/null"], r"problem  /dev/null cannot be written: File exists"),
+        (["--runs-dir", "/proc/self"], r"problem  /proc/self cannot be written: No such file or directory"),
     ],
 )
 def test_the_doctor_finds_a_gpu_that_is_not_there_and_a_folder_that_cannot_be(monkeypatch, capsys, options, message):

@@ -1,3 +1,4 @@
+import ale_py
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -114,6 +115,28 @@ def test_actions_of_another_shape_or_type_are_refused(actions):
     envs.reset(seed=0)
     with pytest.raises(ValueError, match="one for each of 2 environments"):
         envs.step(actions)
+
+
+def hard_pong():
+    return gym.make("PongNoFrameskip-v4", difficulty=1, frameskip=1)
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "changes", "message"),
+    [
+        ("ale_py.env:AtariEnv", {"difficulty": 1}, "difficulty=1"),
+        ("ale_py.env:AtariEnv", {"mode": None, "max_num_frames_per_episode": ...}, "no max_num_frames_per_episode"),
+        (hard_pong, {}, "no game, no repeat_action_probability"),
+        (lambda **game: gym.wrappers.TransformReward(ale_py.AtariEnv(**game), float), {}, "wrappers of its own"),
+    ],
+)
+def test_what_native_environments_do_not_have_is_refused_and_not_left_out(monkeypatch, entry_point, changes, message):
+    game = gym.spec("PongNoFrameskip-v4").kwargs | {"frameskip": 1} | changes
+    game = {} if entry_point is hard_pong else {name: value for name, value in game.items() if value is not ...}
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+    gym.register("Another-v0", entry_point, kwargs=game)
+    with pytest.raises(UsageError, match=rf"Another-v0 is an Atari game with .*{message}.* 00 to 04 of chapter 9"):
+        vector_env.make_vector_env("Another-v0", 2)
 
 
 def test_any_other_environment_has_the_same_interface():

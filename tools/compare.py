@@ -11,7 +11,7 @@ report.py shows the same as a page, with curves.
 
 from pathlib import Path
 
-from lib import comparison, options
+from lib import comparison, files, options
 
 WIDTH = 40  # characters of a run's name
 
@@ -21,12 +21,14 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", type=options.existing_run, help="folders, or names in runs/")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table there, too")
     args = parser.parse_args()
-    found = comparison.table(args.runs)
     if args.csv:
-        found.to_csv(args.csv)
+        options.writable(args.csv)
+    found = comparison.table(args.runs)
     # A column a run, as there are more properties than fit beside each other.
-    found.index = [name if len(name) <= WIDTH else f"{name[: WIDTH - 1]}…" for name in found.index]
-    print(found.map(comparison.text).T.to_string())
+    shown = found.set_axis([name if len(name) <= WIDTH else f"{name[: WIDTH - 1]}…" for name in found.index])
+    print(shown.map(comparison.text).T.to_string())
+    if args.csv:
+        files.write(args.csv, found.to_csv())
 
 
 if __name__ == "__main__":

@@ -197,10 +197,11 @@ def examine(env_id: str, game_name: str, device_name: str, runs_dir: Path, quick
     try:
         device = options.usable_device(device_name)
         runs_dir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=runs_dir).close()
     except UsageError as error:
         needed.append(Finding(PROBLEM, str(error)))
     except OSError as error:
-        needed.append(Finding(PROBLEM, f"{runs_dir} cannot be made: {error.strerror}", "give another --runs-dir"))
+        needed.append(Finding(PROBLEM, f"{runs_dir} cannot be written: {error.strerror}", "give another --runs-dir"))
     yield from needed
     yield from processor()
     yield from accelerator(device)

@@ -12,7 +12,7 @@ length into evaluation.json in the run's folder.
 import json
 from pathlib import Path
 
-from lib import console, evaluation, options
+from lib import console, evaluation, files, options
 from lib.greedy import Exploring
 from lib.trained import Trained
 
@@ -23,14 +23,15 @@ def main():
     parser.add_argument("--output", type=Path, metavar="FILE", help="in place of evaluation.json")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     args = parser.parse_args()
+    output = options.writable(args.output or args.run / "evaluation.json")
     trained = Trained(args.run, args.checkpoint, args.device)
     policy = Exploring(trained.policy, trained.n_actions, args.epsilon, args.seed)
     env = trained.make_env()
     found = evaluation.evaluate(policy, env, args.episodes, args.seed, progress=not args.quiet)
     env.close()
     played = {"checkpoint": trained.file.name, "step": trained.step, "epsilon": args.epsilon, "seed": args.seed}
-    (args.output or args.run / "evaluation.json").write_text(json.dumps(played | found, indent=2) + "\n")
     console.log_evaluation(found)
+    files.write(output, json.dumps(played | found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -5,8 +5,11 @@
     ./play.py 2026-11-20T1200-pong-01_ppo --checkpoint last --scores
     ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
 
-A video lies in the run's folder, as videos/play-<step of the checkpoint>-episode-<number>-return-<return>.webm.
+A video lies in the run's folder, as videos/play-<step of the checkpoint>-episode-<number>-return-<return>.webm, with
+"-2" behind it where another seed, say, has made one of that name.
 """
+
+import os
 
 import numpy as np
 
@@ -29,8 +32,9 @@ def main():
     names = pictures.action_names(env)
     window = None if args.record else pictures.Window(f"{trained.env_id}, {args.run.name}", per_second)
     for number in range(args.episodes):
-        stem = args.run / "videos" / f"play-{trained.step}-episode-{number + 1}"
-        screen = window or pictures.Video(stem.with_suffix(".part.webm"), per_second)
+        stem = f"play-{trained.step}-episode-{number + 1}"
+        part = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"  # others may play, too
+        screen = window or pictures.Video(part, per_second)
 
         def show(states, screen=screen):
             picture = np.asarray(env.render())
@@ -43,12 +47,11 @@ def main():
             total, length = player.play(policy, args.seed, number, show)
             print(f"Episode {number + 1}: return {total:.7g}, {length} steps")
             if screen is not window:
-                screen.close()
-                print(screen.path.rename(f"{stem}-return-{total:.7g}.webm"))
+                print(screen.keep_as(f"{stem}-return-{total:.7g}"))
         finally:
             if screen is not window:
                 screen.close()
-                screen.path.unlink(missing_ok=True)
+                part.unlink(missing_ok=True)
     if window is not None:
         window.close()
     env.close()

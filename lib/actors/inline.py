@@ -1,4 +1,4 @@
-"""Actors in the learner's own process, one after the other; the default, and what the other engines are held to."""
+"""Actors in the learner's own process, one after the other; what the other engines are held to."""
 
 import math
 from collections import deque

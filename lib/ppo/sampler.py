@@ -1,6 +1,7 @@
 """Acting: from a model and environments to rollouts."""
 
 import dataclasses
+import math
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch.nn import functional as F
 
+from lib import memory
+from lib.errors import UsageError
 from lib.ppo.model import Model
 from lib.stream import Part, Step, Stream
 
@@ -133,12 +136,26 @@ class Sampler(Stream):
     Attributes:
         progress: of the last num_envs episodes.
         clock: seconds spent in "act", "environment" and "store".
+
+    Raises:
+        UsageError: a rollout would not fit into the memory that is free.
     """
 
     PARTS = ("act", "environment", "store")
+    BESIDES = 26  # bytes of a step besides its state: action, four numbers, two ends
 
     def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, part: Part | None = None):
         super().__init__(envs, seed, part)
+        state = envs.single_observation_space
+        assert isinstance(state, spaces.Box)
+        of_each = steps * (math.prod(state.shape) * state.dtype.itemsize + self.BESIDES)
+        needed, free = envs.num_envs * of_each, memory.free()
+        if needed > free:
+            fitting = max(1, int(0.8 * steps * free / needed))
+            raise UsageError(
+                f"a rollout of {steps:,} steps of {envs.num_envs} environments needs {needed / 1e9:.1f} GB of memory, "
+                f"and {free / 1e9:.1f} GB are free; take --set rollout={fitting} at most"
+            )
         self.agent = agent
         self.steps = steps
         self.progress = Progress(envs.num_envs)
