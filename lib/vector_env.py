@@ -8,6 +8,7 @@ episode in infos["episode"]; infos["_episode"] says of which environments they a
     states, rewards, terminations, truncations, infos = envs.step(actions)
 """
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -86,7 +87,12 @@ def _game(env: gym.Env, env_id: str) -> Mapping[str, Any]:
         UsageError: ale_py's native environments would play another game than it.
     """
     kwargs = {} if env.spec is None else env.spec.kwargs
-    beyond = [f"{name}={value!r}" for name, value in kwargs.items() if name not in NATIVE and value is not None]
+    usual = inspect.signature(ale_py.AtariEnv.__init__).parameters
+    beyond = [
+        f"{name}={value!r}"
+        for name, value in kwargs.items()
+        if name not in NATIVE and (name not in usual or value != usual[name].default)
+    ]
     lacking = [f"no {name}" for name in NATIVE if name not in kwargs]
     wrapped_in = [] if only_checked(env) else ["wrappers of its own"]
     if different := [*wrapped_in, *beyond, *lacking]:
