@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -284,13 +285,7 @@ def draws_table(frame: pd.DataFrame) -> str:
     return lab.table(("replay", "transitions", "microseconds for 32 of them"), rows)
 
 
-TABLES = {
-    "toy": lambda frame: learn_table("toy", frame),
-    "pong": lambda frame: learn_table("pong", frame),
-    "half": lambda frame: learn_table("half", frame),
-    "step": step_table,
-    "draws": draws_table,
-}
+TABLES = {place: partial(learn_table, place) for place in PLACES} | {"step": step_table, "draws": draws_table}
 
 
 def stamped_table(name: str) -> str:
@@ -309,8 +304,8 @@ def tables() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lab.experiments(parser, "step", "draws", "toy", "pong", "half", "tables")
-    parser.add_argument("--seeds", type=int, default=5, help="of toy, pong, half: 1 to this one (default: 5)")
+    lab.experiments(parser, "step", "draws", *PLACES, "tables")
+    parser.add_argument("--seeds", type=int, default=5, help=f"of {', '.join(PLACES)}: 1 to this one (default: 5)")
     parser.add_argument(
         "--variants", nargs="+", choices=tuple(LEARNT), default=list(LEARNT), help="some (default: all)"
     )

@@ -122,8 +122,10 @@ def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, options)
     assert episodes_of(folder(tmp_path / "one")) == episodes_of(folder(tmp_path / "two"))
 
 
-RING = ("--envs", "4", *assignments("replay_initial=160", "replay_size=240", "batch_size=4", "checkpoint_every=80"))
-RING = (*RING, *assignments("epsilon_frames=300"))
+RING = (
+    *("--envs", "4"),
+    *assignments("replay_initial=160", "replay_size=240", "batch_size=4", "checkpoint_every=80", "epsilon_frames=300"),
+)
 NATIVE = {
     Path("distributed/01_ppo.py"): assignments(  # and with a goal out of reach, so that there is some progress
         *("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=9", "kl_final=0.001")
