@@ -54,30 +54,35 @@ class NoisyLinear(nn.Module):
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), spread))
         self.bias_sigma = nn.Parameter(torch.full((outputs,), spread))
         # Buffers, so that they go where the weights go; not in the state_dict, as they are drawn anew.
-        of_inputs = torch.empty(inputs) if noise == FACTORISED else torch.empty(outputs, inputs)
-        self.register_buffer("_noise", of_inputs, persistent=False)
-        self.register_buffer("_bias_noise", torch.empty(outputs), persistent=False)
+        self.register_buffer("_noise", torch.empty(1 if noise == FACTORISED else outputs, inputs), persistent=False)
+        self.register_buffer("_bias_noise", torch.empty(1, outputs), persistent=False)
         self.resample()
 
     @torch.no_grad()
-    def resample(self) -> None:
-        """Draw new noise."""
+    def resample(self, rows: int = 1) -> None:
+        """Draw new noise.
+
+        Args:
+            rows: of the batches that follow, for noise of its own for each row where it is factorised, which is no more
+                work then; 1 for the same noise for all, however many. Independent noise is always the same for all.
+        """
         # New tensors: the last ones may still be needed for a gradient.
-        drawn = [torch.randn_like(noise) for noise in (self._noise, self._bias_noise)]
-        if self.noise == FACTORISED:
-            drawn = [noise.sign() * noise.abs().sqrt() for noise in drawn]
-        self._noise, self._bias_noise = drawn
+        if self.noise == INDEPENDENT:
+            self._noise, self._bias_noise = map(torch.randn_like, (self._noise, self._bias_noise))
+            return
+        drawn = [noise.new_empty(rows, noise.shape[1]).normal_() for noise in (self._noise, self._bias_noise)]
+        self._noise, self._bias_noise = (noise.sign() * noise.abs().sqrt() for noise in drawn)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """(batch, inputs) to (batch, outputs)."""
         if not self.training:
             return F.linear(features, self.weight_mean, self.bias_mean)
-        bias = self.bias_mean + self.bias_sigma * self._bias_noise
         if self.noise == INDEPENDENT:
+            bias = self.bias_mean + self.bias_sigma * self._bias_noise[0]
             return F.linear(features, self.weight_mean + self.weight_sigma * self._noise, bias)
         # The noise of a weight is its input's times its output's, so that the weights need not be put together.
-        noisy = F.linear(features * self._noise, self.weight_sigma)
-        return F.linear(features, self.weight_mean, bias) + noisy * self._bias_noise
+        noisy = F.linear(features * self._noise, self.weight_sigma, self.bias_sigma)
+        return F.linear(features, self.weight_mean, self.bias_mean) + noisy * self._bias_noise
 
     def signal_to_noise(self) -> float:
         """Root mean square of the weights' means, divided by that of their spreads."""
@@ -93,7 +98,7 @@ class ExtendedDQN(nn.Module):
         dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
         sigma: how much noise the linear layers begin with, see NoisyLinear; None for none. While training, every
-            forward pass draws it anew.
+            forward pass draws it anew, for each state where it is factorised.
         noise: which.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
         dtype: see dqn_model.Trunk.
@@ -177,18 +182,14 @@ class ExtendedDQN(nn.Module):
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:
         if self.training:
-            self.resample()
+            for layer in self._noisy:
+                layer.resample(len(states))
         with self.conv.autocast(states.device):
             features = self.conv(states)
             outputs = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
             value = None if self.value is None else self.value(features)
         outputs = outputs.float()  # small differences between actions are lost if they are added up in less
         return outputs if value is None else value.float()[:, None] + outputs - outputs.mean(dim=1, keepdim=True)
-
-    def resample(self) -> None:
-        """Draw new noise in all noisy layers."""
-        for layer in self._noisy:
-            layer.resample()
 
     def parameter_groups(self, rate: float) -> list[dict[str, Any]]:
         """All weights for an optimizer that learns at a rate, spreads of noise at a tenth of it.

@@ -90,11 +90,24 @@ def test_a_first_spread_out_of_range_is_refused(sigma):
         NoisyLinear(2, 1, sigma=sigma)
 
 
+def put_together(layer, row, features):
+    """A layer of factorised noise as equation 9 has it, by the noise of a row."""
+    weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise[row], layer._noise[row])
+    return features @ weight.T + layer.bias_mean + layer.bias_sigma * layer._bias_noise[row]
+
+
 def test_factorised_noise_is_that_of_the_weights_put_together():
     layer, features = NoisyLinear(6, 3), torch.rand(4, 6)
-    weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise, layer._noise)
-    bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
-    assert torch.allclose(layer(features), features @ weight.T + bias, atol=1e-6)
+    assert torch.allclose(layer(features), put_together(layer, 0, features), atol=1e-6)
+
+
+def test_factorised_noise_of_rows_is_each_rows_own():
+    layer, features = NoisyLinear(6, 3), torch.rand(4, 6)
+    layer.resample(4)
+    expected = torch.stack([put_together(layer, row, features[row]) for row in range(4)])
+    assert torch.allclose(layer(features), expected, atol=1e-6)
+    found = layer(features[:1].expand(4, -1))
+    assert all(not torch.allclose(found[row], found[other]) for row in range(4) for other in range(row))
 
 
 def test_factorised_noise_has_the_moments_of_its_equation():
@@ -103,7 +116,7 @@ def test_factorised_noise_has_the_moments_of_its_equation():
     each = []
     for _ in range(20):
         layer.resample()
-        each.append(torch.outer(layer._bias_noise, layer._noise))
+        each.append(torch.outer(layer._bias_noise[0], layer._noise[0]))
     drawn = torch.stack(each)
     assert abs(drawn.mean()) < 0.02
     assert drawn.square().mean().item() == pytest.approx(2 / math.pi, rel=0.05)
@@ -217,6 +230,12 @@ def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
     assert not torch.allclose(net(states), net(states))
     net.eval()
     assert torch.equal(net(states), net(states))
+
+
+@pytest.mark.parametrize(("noise", "different"), [("factorised", 5), ("independent", 1)])
+def test_each_state_has_factorised_noise_of_its_own_and_all_share_independent_noise(noise, different):
+    net, states = ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise), torch.rand(1, 3).expand(5, -1)
+    assert len(net(states).round(decimals=4).unique(dim=0)) == different
 
 
 def test_a_network_calculates_in_bfloat16_and_answers_in_float32():
