@@ -63,9 +63,14 @@ class NoisyLinear(nn.Module):
         """Draw new noise.
 
         Args:
-            rows: of the batches that follow, for noise of its own for each row where it is factorised, which is no more
-                work then; 1 for the same noise for all, however many. Independent noise is always the same for all.
+            rows: of the batches that follow, for noise of its own for each row where it is factorised; 1 for the same
+                noise for all, however many. Independent noise is always the same for all.
+
+        Raises:
+            ValueError: there are no rows.
         """
+        if rows < 1:
+            raise ValueError(f"rows is {rows}; it has to be at least 1")
         # New tensors: the last ones may still be needed for a gradient.
         if self.noise == INDEPENDENT:
             self._noise, self._bias_noise = map(torch.randn_like, (self._noise, self._bias_noise))
@@ -74,9 +79,17 @@ class NoisyLinear(nn.Module):
         self._noise, self._bias_noise = (noise.sign() * noise.abs().sqrt() for noise in drawn)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """(batch, inputs) to (batch, outputs)."""
+        """(batch, inputs) to (batch, outputs).
+
+        Raises:
+            ValueError: there is noise for another number of rows.
+        """
         if not self.training:
             return F.linear(features, self.weight_mean, self.bias_mean)
+        if len(self._bias_noise) not in (1, len(features)):
+            raise ValueError(
+                f"{len(features)} rows, and noise for {len(self._bias_noise)}; resample it for as many, or 1"
+            )
         if self.noise == INDEPENDENT:
             bias = self.bias_mean + self.bias_sigma * self._bias_noise[0]
             return F.linear(features, self.weight_mean + self.weight_sigma * self._noise, bias)

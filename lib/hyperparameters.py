@@ -1,11 +1,14 @@
 """What each game is learnt with. Changed only by `dataclasses.replace`, which checks every field again."""
 
 import dataclasses
+import logging
 import math
 import re
 from typing import Self
 
 from lib.errors import divisors
+
+log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,11 +87,13 @@ class Hyperparameters(RunParameters):
         return self.replay_initial
 
     def without_epsilon(self) -> Self:
-        """The same for whoever explores in another way."""
+        """The same for whoever explores in another way, which it says."""
+        log.info("Noise explores: epsilon is 0, whatever --set gave for it.")
         return dataclasses.replace(self, epsilon_start=0.0, epsilon_final=0.0)
 
     def with_epsilon_to_zero(self) -> Self:
-        """The same for whoever explores in another way after the first steps."""
+        """The same for whoever explores in another way after the first steps, which it says."""
+        log.info("Noise explores after the first steps: epsilon_final is 0, whatever --set gave for it.")
         return dataclasses.replace(self, epsilon_final=0.0)
 
     def __post_init__(self) -> None:

@@ -433,7 +433,7 @@ class PrioritisedRing(Ring):
         """
         given = priorities.detach().cpu().double().numpy()
         if not (np.isfinite(given) & (given > 0.0)).all():
-            raise ValueError(f"the priorities lie between {given.min()} and {given.max()}; all have to be above 0")
+            raise ValueError(f"priorities from {given.min()} to {given.max()}; all have to be finite and above 0")
         where = indices.cpu().numpy()
         there = self._tree[where] > 0.0
         where, given = where[there], given[there]

@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import pytest
@@ -113,13 +114,11 @@ def test_factorised_noise_of_rows_is_each_rows_own():
 def test_factorised_noise_has_the_moments_of_its_equation():
     # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
     layer = NoisyLinear(300, 200)
-    each = []
-    for _ in range(20):
-        layer.resample()
-        each.append(torch.outer(layer._bias_noise[0], layer._noise[0]))
-    drawn = torch.stack(each)
-    assert abs(drawn.mean()) < 0.02
-    assert drawn.square().mean().item() == pytest.approx(2 / math.pi, rel=0.05)
+    layer.resample(rows=20)
+    drawn = torch.stack([torch.outer(*noise) for noise in zip(layer._bias_noise, layer._noise, strict=True)])
+    for each, mean_square in ((drawn, 2 / math.pi), (layer._noise, math.sqrt(2 / math.pi))):
+        assert abs(each.mean()) < 0.03
+        assert each.square().mean().item() == pytest.approx(mean_square, rel=0.05)
 
 
 def test_independent_noise_is_a_normal_number_a_weight():
@@ -232,10 +231,38 @@ def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
     assert torch.equal(net(states), net(states))
 
 
-@pytest.mark.parametrize(("noise", "different"), [("factorised", 5), ("independent", 1)])
-def test_each_state_has_factorised_noise_of_its_own_and_all_share_independent_noise(noise, different):
-    net, states = ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise), torch.rand(1, 3).expand(5, -1)
-    assert len(net(states).round(decimals=4).unique(dim=0)) == different
+@pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
+@pytest.mark.parametrize(("noise", "rows"), [("factorised", 5), ("independent", None)])
+def test_each_state_has_factorised_noise_of_its_own_in_every_layer_and_pass(noise, rows, learning):
+    net = ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
+    layers = (*net.advantage[::2], *net.value[::2])
+    drawn = []
+    for _ in range(3):
+        with torch.set_grad_enabled(learning):
+            net(torch.rand(5, 3))
+        drawn += [noise for layer in layers for noise in (layer._noise, layer._bias_noise)]
+    assert all(len(noise.unique(dim=0)) == (rows or len(noise)) for noise in drawn)
+    for each, other in itertools.combinations(drawn, 2):
+        assert each.shape != other.shape or not (each == other).any()
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 3])
+def test_batches_of_any_size_follow_each_other(batch):
+    net = ExtendedDQN((3,), 4, sigma=0.5)
+    for rows in (4, batch, 6):
+        assert net(torch.rand(rows, 3)).shape == (rows, 4)
+
+
+def test_noise_of_another_number_of_rows_is_refused():
+    layer = NoisyLinear(6, 3)
+    with pytest.raises(ValueError, match="rows is 0; it has to be at least 1"):
+        layer.resample(0)
+    layer.resample(4)
+    for rows in (1, 3, 5):
+        with pytest.raises(ValueError, match=f"{rows} rows, and noise for 4; resample it for as many, or 1"):
+            layer(torch.rand(rows, 6))
+    layer.resample()
+    assert layer(torch.rand(5, 6)).shape == (5, 3)
 
 
 def test_a_network_calculates_in_bfloat16_and_answers_in_float32():
