@@ -2,7 +2,7 @@
 """Pong in minutes: a recipe of the DQN family for games that are played faster than they are learnt from.
 
 Idea    double Q-learning over three steps, a network that subtracts what is the same in every screen, and a replay
-        ratio of 8 in place of 32, as another step of play costs less than learning once more from old ones
+        ratio of 4 in place of 32, as another step of play costs less than learning once more from old ones
 Parent  06_fast_learner.py, with another recipe
 Keeps   changes the task: not the game, but what is learnt from a step, and how often
 Paper   Hessel et al., Rainbow, 2018, https://arxiv.org/abs/1710.02298
@@ -70,7 +70,7 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = options.parser(__doc__, hyperparameters.FAST_HYPERPARAMS)
-    parser.add_argument("--envs", type=options.positive, default=4, metavar="N", help="environments")
+    parser.add_argument("--envs", type=options.positive, default=8, metavar="N", help="environments")
     parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
     parser.add_argument("--compile", action="store_true", help="let torch.compile fuse the network; takes some seconds")
     options.main(train, parser, NAME)

@@ -228,8 +228,8 @@ FAST_HYPERPARAMS = {
         replay_initial=5_000,
         epsilon_frames=25_000,
         epsilon_final=0.01,
-        learning_rate=0.00025,
-        batch_size=8,
+        learning_rate=0.0005,
+        batch_size=4,
         huber=True,
     )
 }
