@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from lib import ppo, stream, telemetry, vector_env
-from lib.actors import cluster
+from lib.actors import cluster, process_actor
 from lib.errors import Fault, UsageError
 from lib.ppo import learners
 from running import (
@@ -81,6 +81,19 @@ def test_an_actor_leaves_its_last_segment_alone():
     second = actor.get_trajectory_segment()
     assert all(np.array_equal(kept[name], first.arrays[name]) for name in kept)
     assert not np.array_equal(first.arrays["states"], second.arrays["states"])
+
+
+@pytest.mark.parametrize(
+    ("env_name", "envs", "actors", "rollout"),
+    [("PongNoFrameskip-v4", 8, 1, 16), ("PongNoFrameskip-v4", 8, 4, 16), ("CartPole-v1", 2, 2, 1)],
+)
+def test_a_whole_segment_finds_room_in_shared_memory(env_name, envs, actors, rollout):
+    acting = acting_of(env_name=env_name, envs=envs, actors=actors, rollout=rollout)
+    segment = ppo.PPOActor(acting, 0).get_trajectory_segment()
+    memory = bytearray(process_actor.SLOTS * acting.segment_size)
+    header, _, sizes = process_actor.packed(segment, memory, 0)
+    assert sum(sizes) > segment.arrays["states"].nbytes + segment.states.nbytes
+    assert len(header) < 4096
 
 
 @pytest.mark.parametrize(("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), (2, "ray")])

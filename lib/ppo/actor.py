@@ -1,6 +1,7 @@
 """An actor: it plays trajectory segments, wherever it is, with the weights that it is sent."""
 
 import dataclasses
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -78,6 +79,14 @@ class Acting:
     def frame_skip(self) -> int:
         """Frames of the emulator in an agent step; 1 for what is no Atari game."""
         return self._looked_at[2]
+
+    @property
+    def segment_size(self) -> int:
+        """Bytes of an actor's segment at most: states, those at its end too, numbers, and what aligns the arrays."""
+        dtype = self.space.dtype
+        assert dtype is not None
+        states = (self.rollout + 1) * math.prod(self.space.shape) * dtype.itemsize
+        return self.part(0).num_envs * (states + 64 * self.rollout) + 2**16
 
     def part(self, number: int) -> Part:
         """The environments of an actor."""

@@ -70,7 +70,6 @@ class Segments:
         self._played, self._busy = 0, 0.0
         self.frame_skip = acting.frame_skip
         self.native = self.frame_skip > 1
-        self._room = acting.part(0).num_envs * acting.rollout * (_bytes(acting.space) + 64) + 2**16
 
     def close(self) -> None:
         """End the actors."""
@@ -88,7 +87,7 @@ class Segments:
             patience=self.acting.patience,
             stop_asked=self.stop_asked,
             delay_of=lambda number: 2 * self._places[number].seconds,  # which were played beside others
-            room=self._room,
+            room=self.acting.segment_size,
             address=self.acting.address,
             cpus=self.acting.cpus,
         )
@@ -140,13 +139,13 @@ class Segments:
             yield batch
 
     def _count(self, came: Sequence[tuple[int, Segment]]) -> None:
-        each = self.acting.part(0).num_envs
+        num_envs = self.acting.part(0).num_envs
         ended: list[tuple[Ended, Trace]] = []
         for index, segment in came:
             ended += zip(segment.episodes, self._places[index].goes_on(segment), strict=True)
             self._busy += segment.seconds
-        for episode, again in sorted(ended, key=lambda each: each[0].step):  # and by actor, as they came
-            at = self.steps_done + (episode.step + 1) * each * len(came)
+        for episode, again in sorted(ended, key=lambda pair: pair[0].step):  # and by actor, as they came
+            at = self.steps_done + (episode.step + 1) * num_envs * len(came)
             self._episodes.append(Episode(episode.total, episode.length, at, since_process_start(), again))
             self.progress.add(episode.total)
         steps = sum(len(segment) for _, segment in came)
@@ -283,7 +282,3 @@ def run(
     finally:
         segments.close()
         learner.close()
-
-
-def _bytes(space: Any) -> int:
-    return int(np.prod(space.shape)) * space.dtype.itemsize
