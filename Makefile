@@ -1,4 +1,4 @@
-# Every target makes or refreshes .venv by itself; nothing has to be installed before but Python 3.11 and make.
+# Whatever needs .venv makes or refreshes it first; nothing has to be installed before but Python 3.11 and make.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PORT ?= 6006
@@ -17,7 +17,7 @@ help:  ## list the targets
 
 # ptan 0.8.1 pins packages of 2024, so it comes last and alone (docs/install.md).
 $(READY): requirements.lock setup.cfg pyproject.toml Makefile
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make test PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps ptan==0.8.1

@@ -38,7 +38,7 @@ SETTINGS = {
 def measure(turn: tuple[int, str]) -> list[float]:
     """Mean return of the episodes that end in each bin of steps."""
     seed, rung = turn
-    settings = itertools.chain(*(("--set", f"{name}={value}") for name, value in SETTINGS.items()))
+    settings = lab.assignments(SETTINGS)
     options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS), *settings]
     environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
     with lab.finished_run(rung, *options, **environment) as run:

@@ -131,7 +131,7 @@ def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]
         The second is no number where it never did.
     """
     options, settings, steps, width, goal = PLACES[place]
-    fields = itertools.chain(*(("--set", f"{name}={value}") for name, value in settings.items()))
+    fields = lab.assignments(settings)
     without = itertools.chain(*(("--without", part) for part in PARTS if part not in LEARNT[variant]))
     limits = ("--stop-after", str(steps), "--set", "stop_reward=none", "--seed", str(seed))
     modules = os.pathsep.join(map(str, (lab.PROJECT, lab.PROJECT / "tests")))

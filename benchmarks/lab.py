@@ -125,6 +125,11 @@ def read(name: str) -> tuple[pd.DataFrame, dict[str, Any]]:
     return pd.read_csv(path, comment="#"), stamped
 
 
+def assignments(fields: Mapping[str, Any]) -> list[str]:
+    """Hyperparameters as a script's options."""
+    return [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
+
+
 def experiments(parser: argparse.ArgumentParser, *names: str) -> None:
     """Let a command line name some of its experiments; argparse's own choices refuse to be left out beside options."""
 
@@ -133,7 +138,7 @@ def experiments(parser: argparse.ArgumentParser, *names: str) -> None:
             raise argparse.ArgumentTypeError(f"unknown experiment {text!r}; choose among {', '.join(names)}")
         return text
 
-    parser.add_argument("what", nargs="*", type=one, help=f"some of {', '.join(names)} (default: all)")
+    parser.add_argument("what", nargs="*", type=one, help=f"some of {', '.join(names)} (default: see above)")
 
 
 def device(name: str) -> str:

@@ -185,8 +185,11 @@ def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
 def tables() -> None:
     """Put the table and the picture into the document."""
     frame, random = measured()
-    where = lab.where(lab.read("own-environment-blocks")[1])
-    lab.put(DOCUMENT, "own-environment", f"{table(frame, random)}\n\nMinimum / median / maximum of the seeds. {where}")
+    stamps = [lab.read(f"own-environment-{name}")[1] for name in (*GAMES, "random")]
+    where = "\n\n".join(dict.fromkeys(map(lab.where, stamps)))
+    lab.put(
+        DOCUMENT, "own-environment", f"{table(frame, random)}\n\nMinimum / median / maximum of the seeds.\n\n{where}"
+    )
     draw(frame, random)
 
 

@@ -38,7 +38,7 @@ def train(params, args):
     def process_batch(engine, batch):
         optimizer.zero_grad()
         loss = common.calc_loss_dqn(
-            *(batch, net, tgt_net.target_model, params.gamma, args.device), no_grad=True, huber=params.huber
+            batch, net, tgt_net.target_model, params.gamma, args.device, no_grad=True, huber=params.huber
         )
         loss.backward()
         optimizer.step()

@@ -1,1 +1,1 @@
-"""What the numbered scripts share, one role a module (see DESIGN in docs/design.md)."""
+"""What the numbered scripts share, one role a module (see docs/design.md)."""

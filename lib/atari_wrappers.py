@@ -208,7 +208,7 @@ class DirectAtari(gym.Wrapper):
 
 
 def make_env(env_id: str, tweaked: bool = False) -> gym.Env:
-    """Build the environment that every rung of chapters 8 and 9 starts from.
+    """Build the environment of chapter 9's 00 to 04, and of evaluation; the others have vector_env.make_vector_env.
 
     Args:
         env_id: any id registered with gymnasium; "package.module:Id" imports the module first.

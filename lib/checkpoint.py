@@ -124,7 +124,7 @@ class RandomState:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """What is drawn within it from the global generators is not missed by the run."""
+    """Put the global generators back afterwards: the run draws what it would have drawn anyway."""
     random_state = RandomState()
     before = random_state.state_dict()
     try:

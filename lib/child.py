@@ -13,8 +13,8 @@ import cloudpickle
 import psutil
 
 from lib.errors import Fault, UsageError
+from lib.forking import context
 from lib.stopping import SIGNALS
-from lib.weights import processes
 
 IMPORTING = 120  # seconds that there are to import what a process needs
 
@@ -25,8 +25,8 @@ class ChildLost(Fault):
 
 def start_server() -> None:
     """Start the process that others are forked from, if the system can; it imports while this one goes on."""
-    if processes.get_start_method() == "forkserver":
-        processes.set_forkserver_preload(["lib.player_server", "lib.player_process", "lib.actors.process_actor"])
+    if context.get_start_method() == "forkserver":
+        context.set_forkserver_preload(["lib.player_server", "lib.player_process", "lib.actors.process_actor"])
         with _signals_blocked():
             forkserver.ensure_running()
 
@@ -43,7 +43,7 @@ def moved(what: Any, name: str, instead: str) -> Any:
         UsageError: it cannot be pickled.
     """
     try:
-        return processes.RawArray("c", cloudpickle.dumps(what))
+        return context.RawArray("c", cloudpickle.dumps(what))
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
         raise UsageError(f"{name} cannot be sent to another process: {error}. {instead}") from error
 
@@ -72,13 +72,13 @@ class Child:
         Raises:
             ChildLost: it could not be started.
         """
-        self.link, far_end = processes.Pipe()
-        self.process = processes.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
+        self.link, far_end = context.Pipe()
+        self.process = context.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
         self._start()
         far_end.close()
 
     def _start(self) -> None:
-        if processes.get_start_method() != "forkserver":
+        if context.get_start_method() != "forkserver":
             with _signals_blocked():
                 self.process.start()
             return

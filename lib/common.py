@@ -175,8 +175,8 @@ def batch_generator(
         initial: agent steps; none if below 1, as on a resumed run.
         batch_size: of an iteration, all environments' share together.
         steps: agent steps between two batches: those of all environments.
-        tgt_net: both of its networks look at the first batch, of a Ring, if they have dqn_model.Normalising, and have
-            seen nothing yet.
+        tgt_net: its two networks are normalised by the first batch's states, of a Ring, where they can be (see
+            dqn_model.Normalising) and have not been yet, as they have in a resumed run.
 
     Raises:
         UsageError: at once, if no batch could be drawn from so few transitions.
@@ -217,7 +217,7 @@ def setup_ignite(
     Args:
         engine: its process function returns at least {"loss": float}; every value is written as train/<name>, and a
             function among them is asked for it only then.
-        params: hyperparameters; stop_reward, milestone and max_steps say when to stop.
+        params: hyperparameters; stop_reward and max_steps say when to stop, milestone what is noted on the way.
         exp_source: what acts; its finished episodes are counted after every iteration.
         run_name: the script's name.
         extra_metrics: more names of engine.state.metrics to write as train/<name>.

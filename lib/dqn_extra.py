@@ -216,5 +216,5 @@ class ExtendedDQN(nn.Module):
         return [group for group in groups if group["params"]]
 
     def snr_metrics(self) -> dict[str, Callable[[], float]]:
-        """Functions that calculate it of each noisy layer once it is logged: snr_1, snr_2, ..., advantages first."""
+        """Each noisy layer's signal_to_noise, to be called when it is logged: snr_1, snr_2, ..., advantages first."""
         return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy, 1)}

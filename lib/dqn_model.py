@@ -116,7 +116,7 @@ def _channels_last(states: torch.Tensor) -> torch.Tensor:
 
 
 class DQN(nn.Module):
-    """Three convolutions and two fully connected layers, from stacked frames to one value an action.
+    """What sees, a Trunk or Normalising, and two fully connected layers: from states to one value an action.
 
     Args:
         space: of a state, or its shape; see Trunk, and masks.MaskedBox.

@@ -174,7 +174,7 @@ def draw(run: Path, stop_reward: float | None) -> Path:
     for axes, x, label in zip(
         figure.subplots(1, 2, sharey=True),
         (frame["step"], frame["seconds"] / 60),
-        ("agent steps", "minutes since the process started"),
+        ("agent steps", "minutes of work on the run"),
         strict=True,
     ):
         axes.plot(x, frame["return"], ".", markersize=2, alpha=0.4, label="an episode")

@@ -40,7 +40,7 @@ class Again(NamedTuple):
         actions: since that reset.
         last_state: in which the last of them was taken; it tells whether the same was played.
         begins: how many of the actions are of episodes before this one.
-        no_ops: how many an Atari game began with that draws them by itself; None where the seed decides that.
+        no_ops: with which a native Atari game began, which draws their number itself; None where the seed decides it.
     """
 
     seed: int

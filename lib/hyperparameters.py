@@ -66,7 +66,8 @@ class Hyperparameters(RunParameters):
         replay_initial: agent steps before learning, of random play where epsilon begins at 1.
         target_net_sync: agent steps of learning between copies of the network to the target network.
         epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
-        batch_size: transitions learnt from for each agent step, and in an iteration of one step.
+        batch_size: transitions learnt from for each agent step, and in an iteration of one step; in 03_parallel.py a
+            fourth of an update's, where --replay-ratio says how many a step.
         checkpoint_replay: whether a checkpoint holds the replay; without it a resumed run refills it first.
         huber: whether errors of values cost as Huber has it, and not as the book has it their square; see
             losses.penalties. Distributions of values know neither.
@@ -87,12 +88,12 @@ class Hyperparameters(RunParameters):
         return self.replay_initial
 
     def without_epsilon(self) -> Self:
-        """The same for whoever explores in another way, which it says."""
+        """These with epsilon at 0, for a script that explores by noise; a log line says so."""
         log.info("Noise explores: epsilon is 0, whatever --set gave for it.")
         return dataclasses.replace(self, epsilon_start=0.0, epsilon_final=0.0)
 
     def with_epsilon_to_zero(self) -> Self:
-        """The same for whoever explores in another way after the first steps, which it says."""
+        """These with epsilon going down to 0, for a script that explores by noise as well; a log line says so."""
         log.info("Noise explores after the first steps: epsilon_final is 0, whatever --set gave for it.")
         return dataclasses.replace(self, epsilon_final=0.0)
 

@@ -67,14 +67,16 @@ def parser(
         group.add_argument("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
         group.add_argument("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: pong)"),
         group.add_argument("--env-id", metavar="ID", help="another gymnasium id, with --game's hyperparameters"),
-        group.add_argument("--env-module", metavar="M", help="that registers the id when it is imported"),
+        group.add_argument("--env-module", metavar="M", help="module that registers the id when imported"),
         group.add_argument("--seed", metavar="N", type=seed, help="seed of everything random (default: 1)"),
         group.add_argument("--set", metavar="FIELD=VALUE", action="append", help="a hyperparameter; may be repeated"),
         group.add_argument("--stop-after", metavar="STEPS", type=positive, help="agent steps (default: max_steps)"),
         group.add_argument("--time-limit", metavar="SECONDS", type=positive, help="of this process (default: none)"),
         group.add_argument("--resume", metavar="RUN", help="go on with a run: its folder, or the folder's name"),
         group.add_argument("--runs-dir", metavar="DIR", type=Path, help="where runs are written (default: runs/)"),
-        group.add_argument("--evaluate-every", metavar="STEPS", type=positive, help="play ten greedy episodes"),
+        group.add_argument(
+            "--evaluate-every", metavar="STEPS", type=positive, help="so often play ten greedy episodes"
+        ),
         group.add_argument("--record-every", metavar="N", type=positive, help="a video of each N-th training episode"),
         group.add_argument("--quiet", action="store_true", help="no progress bar and no line an episode"),
     )

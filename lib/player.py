@@ -12,12 +12,13 @@ from lib import packing
 from lib.atari_wrappers import FrameStack
 from lib.child import IMPORTING, Child, ChildLost, moved
 from lib.experience import Again, ExperienceSourceFirstLast, episode_seed, pack_place
+from lib.forking import context
 from lib.player_process import Order, Report, play
 from lib.shared import BlockChannel
-from lib.weights import SharedWeights, processes
+from lib.weights import SharedWeights
 
 PATIENCE = 8  # seconds without a step after which a player that owes a block is stuck
-STARTING = PATIENCE if processes.get_start_method() == "forkserver" else IMPORTING  # to its first sign of life
+STARTING = PATIENCE if context.get_start_method() == "forkserver" else IMPORTING  # to its first sign of life
 
 
 class Player(Child):
@@ -47,7 +48,7 @@ class Player(Child):
         self._channel = BlockChannel(
             weights.size, rounds * envs, env.observation_space, isinstance(env, FrameStack), envs
         )
-        self._steps = processes.RawValue("q", 0)
+        self._steps = context.RawValue("q", 0)
         self._moved: Any = None
         self._awake = False  # it has imported what it needs
         self._ready = False  # and brought its environments to their place

@@ -1,5 +1,6 @@
 """What a network calculates in, and whether its kernels are made for it."""
 
+import functools
 import logging
 import os
 import shutil
@@ -23,8 +24,9 @@ def has_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and cpuinfo.exists() and bool(BF16_FLAGS & set(cpuinfo.read_text().split()))
 
 
+@functools.cache
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device calculates with it in hardware; else float32, and a line that says so."""
+    """bfloat16 where the device calculates with it in hardware; else float32, and a line that says so, once."""
     if has_bfloat16(device):
         return torch.bfloat16
     log.warning(

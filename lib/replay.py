@@ -65,7 +65,7 @@ class Batch:
 def priorities(errors: torch.Tensor) -> torch.Tensor:
     """How much there is to learn from transitions: |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
 
-    An error that is no number is as good as none here: the loss is none either, and that ends the run.
+    NaN counts as no error here: the loss is NaN as well then, and that ends the run.
     """
     return errors.detach().abs().nan_to_num() + 1e-5
 

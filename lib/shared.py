@@ -12,7 +12,7 @@ from ptan.experience import ExperienceFirstLast
 
 from lib import packing
 from lib.atari_wrappers import Adjacent
-from lib.weights import processes
+from lib.forking import context
 
 COLUMNS = ("states", "last_states", "dones", "actions", "rewards")  # what packing.pack tells of each transition
 
@@ -50,8 +50,8 @@ class BlockChannel:
             align=True,
         )
         self.lazy = lazy
-        self._memory = processes.RawArray("b", slots * self.layout.itemsize)
-        self._put, self._got = processes.RawValue("q", 0), processes.RawValue("q", 0)
+        self._memory = context.RawArray("b", slots * self.layout.itemsize)
+        self._put, self._got = context.RawValue("q", 0), context.RawValue("q", 0)
         self._sent: Sequence[np.ndarray] = ()  # the new frames of the block before, at its one end
         self._received: Sequence[np.ndarray] = ()  # and at the other
         self._adjacent = [Adjacent() for _ in range(envs)]

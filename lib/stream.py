@@ -53,7 +53,7 @@ class Part(NamedTuple):
 
 @dataclass
 class Trace:
-    """Where that is found which a finished episode is played again from; called, it is brought together.
+    """What a finished episode is played again from; a call puts it together as an Again.
 
     Attributes:
         seed: of the run.

@@ -287,7 +287,7 @@ class TensorBoard:
 
 
 def _told(output: Mapping[str, Any]) -> dict[str, Any]:
-    """An iteration's output, with what is only a way to tell asked now."""
+    """An iteration's output, with functions in it replaced by what they return now."""
     return {name: value() if callable(value) else value for name, value in output.items()}
 
 

@@ -1,17 +1,12 @@
 """The weights of a network, in memory that processes share, or that is sent in one piece."""
 
-import multiprocessing
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
 import torch
 
-# Not forked from this process: a copy of one in which PyTorch's threads or a GPU are at work can hang. A server that
-# has done nothing but import forks quickly and safely; where the system has none, every process imports for itself.
-processes: Any = multiprocessing.get_context(
-    "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-)
+from lib.forking import context
 
 
 def aligned(size: int) -> int:
@@ -59,8 +54,8 @@ class SharedWeights:
     def __init__(self, tensors: Iterable[torch.Tensor], size: int):
         self.size = size
         self._layout = Layout(tensors)
-        self._memory = processes.RawArray("b", max(1, size * self._layout.size))
-        self._versions = processes.RawArray("q", [-1] * size)
+        self._memory = context.RawArray("b", max(1, size * self._layout.size))
+        self._versions = context.RawArray("q", [-1] * size)
         self._published = 0
 
     @property

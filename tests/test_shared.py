@@ -13,8 +13,9 @@ from ptan.experience import ExperienceFirstLast
 
 import fakes
 from lib.atari_wrappers import LazyFrames
+from lib.forking import context
 from lib.shared import BlockChannel
-from lib.weights import SharedWeights, processes
+from lib.weights import SharedWeights
 
 FRAMES = spaces.Box(0, 255, (2, 3, 3), np.uint8)  # states of two frames
 
@@ -120,7 +121,7 @@ def test_blocks_cross_to_another_process_and_back():
         [ExperienceFirstLast(lazy(i, 1), i, 0.5, None), ExperienceFirstLast(lazy(1, i), 0, i, lazy(i, i))]
         for i in range(3)
     ]
-    process = processes.Process(target=fakes.echo, args=(there, back))
+    process = context.Process(target=fakes.echo, args=(there, back))
     process.start()
     for block in blocks:
         there.put(block)

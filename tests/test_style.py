@@ -29,6 +29,7 @@ LEAVES = {
         "errors",
         "experience",
         "files",
+        "forking",
         "greedy",
         "losses",
         "masks",

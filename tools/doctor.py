@@ -38,7 +38,7 @@ OK, NOTE, PROBLEM = "ok", "note", "problem"
 SECONDS = 5  # that each speed is measured for
 SLOW_DISK = 50  # megabytes a second, below which saving a full replay stops a run for a quarter of a minute
 REINSTALL = "make clean, then make test; docs/install.md"
-CHECKPOINTS = 3  # there are so many on the disk for a moment
+CHECKPOINTS = 3  # so many are on the disk for a moment, each half of a forecast, which has frames and their copy
 
 
 class Finding(NamedTuple):
@@ -107,7 +107,7 @@ def processor() -> Iterator[Finding]:
         yield Finding(NOTE, f"other programs keep {load:.1f} of {cores} cores busy", "what is timed below is too slow")
     capability = torch.backends.cpu.get_cpu_capability()
     fast = precision.has_bfloat16(torch.device("cpu"))
-    advice = "" if fast else "float32 is used in its place, and learning takes two to three times as long"
+    advice = "" if fast else "float32 is used in its place, and learning from images takes about twice as long"
     yield Finding(OK if fast else NOTE, f"{capability}, {'with' if fast else 'without'} bfloat16 in hardware", advice)
 
 
@@ -187,7 +187,7 @@ def learner(device: torch.device) -> Iterator[Finding]:
         loss.item()
         updates += 1
     speed = updates / (time.perf_counter() - start)
-    yield Finding(OK, f"learner: {speed:.0f} updates/s of 32 transitions on {device}, at most 01_baseline's steps/s")
+    yield Finding(OK, f"learner: {speed:.0f} updates/s of 32 transitions on {device}; 01_baseline makes fewer steps/s")
 
 
 def examine(env_id: str, game_name: str, device_name: str, runs_dir: Path, quick: bool) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from typing import Any
 from lib.actors.contract import Actors, Lost
 from lib.actors.process_actor import SLOTS, act, unpacked
 from lib.child import Child, moved, start_server
-from lib.weights import SharedWeights, processes
+from lib.forking import context
+from lib.weights import SharedWeights
 
 VERSIONS = 3  # of the weights that are kept
 
@@ -25,7 +26,7 @@ class ProcessActors(Actors):
         super().__init__(*arguments, **options)
         start_server()
         self._weights = SharedWeights(self.model.tensors.values(), VERSIONS)
-        self._memory = [processes.RawArray("b", SLOTS * room) for _ in range(self.number)]
+        self._memory = [context.RawArray("b", SLOTS * room) for _ in range(self.number)]
         self._children: dict[int, Child] = {}
         self._moved: dict[int, Any] = {}
         self._turns = [0] * self.number  # the slot that an actor fills next

@@ -19,8 +19,8 @@ from torch import distributed
 
 from lib.child import Child, start_server
 from lib.errors import Fault, UsageError, divisors
+from lib.forking import context
 from lib.orphans import ParentGone, end_with_learner, hear
-from lib.weights import processes
 
 if TYPE_CHECKING:
     from lib.ppo.trainer import Trainer
@@ -118,7 +118,7 @@ class Learners:
         folder = tempfile.mkdtemp(prefix="learners-")
         threads = max(1, (os.cpu_count() or 1) // self.number)
         self.trainer.learners = None  # the others have none
-        moved = processes.RawArray("c", cloudpickle.dumps(self.trainer))
+        moved = context.RawArray("c", cloudpickle.dumps(self.trainer))
         self.trainer.learners = self
         atexit.register(self.close)
         for rank in range(1, self.number):

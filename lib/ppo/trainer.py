@@ -93,7 +93,7 @@ class Trainer:
             Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
             one in which it was nearer than half; None for never.
         kl_final: what kl_target has come down to when the goal is reached; None for no change.
-        max_rate: where the learning rate stops to grow; one that begins above it stays, or falls.
+        max_rate: where the learning rate stops growing; one that begins above it stays, or falls.
         device: of the model.
 
     Attributes:
