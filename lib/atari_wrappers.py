@@ -260,6 +260,27 @@ def _reports_masks(env_id: str) -> bool:
         probe.close()
 
 
+class _Drawing:
+    """In place of the generator from which AtariPreprocessing draws the number of no-ops: draws this one."""
+
+    def __init__(self, number: int):
+        self._number = number
+
+    def integers(self, low: int, high: int) -> int:
+        return self._number
+
+
+def begin_after(env: gym.Env, no_ops: int) -> Any:
+    """Reset an Atari game without a seed, and have it begin after so many no-ops, not after a number that it draws.
+
+    Returns:
+        Its state.
+    """
+    emulator: Any = env.unwrapped
+    emulator.np_random = _Drawing(no_ops)  # until it is reset with a seed
+    return env.reset()[0]
+
+
 def is_atari(env: gym.Env) -> bool:
     """Whether an environment, wrapped or not, is an Atari game."""
     return isinstance(env.unwrapped, ale_py.AtariEnv)

@@ -1,5 +1,6 @@
 """How good a policy is without exploring, in the plain environment, and the picture of how it came about."""
 
+import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,6 +12,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from ignite.engine import Engine, Events
 from ignite.handlers import ProgressBar
 
+from lib.atari_wrappers import NOOP_MAX, begin_after, is_atari
 from lib.checkpoint import undisturbed
 from lib.experience import hashed_seed
 from lib.telemetry import WINDOW, EvaluationEvents
@@ -25,6 +27,9 @@ APART = 2**32  # hashed into the seeds, so that no evaluated episode begins as o
 
 class Player:
     """Plays whole episodes of an environment.
+
+    The number of no-ops is all that tells one episode of most Atari games from another, if the policy leaves nothing to
+    chance. So each number of them is had once before any is had again: the first NOOP_MAX episodes begin differently.
 
     Args:
         env: such as atari_wrappers.make_env makes; its returns are those of the game, before rewards are clipped.
@@ -55,6 +60,9 @@ class Player:
             Its return and length; None if it was left.
         """
         state, _ = self.env.reset(seed=hashed_seed(APART, seed, number))
+        if is_atari(self.env):
+            no_ops = np.random.default_rng(hashed_seed(APART, seed)).permutation(NOOP_MAX)[number % NOOP_MAX]
+            state = begin_after(self.env, int(no_ops) + 1)
         for _ in range(LONGEST):
             states = np.asarray(state)[None]
             if watch is not None:
@@ -81,13 +89,16 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[],
     """
     player = Player(env)
     played: list[tuple[float, int]] = []
+    different: set[tuple[float, int, bytes]] = set()  # with a digest of all that an episode showed
 
     def play(engine: Engine, number: int) -> None:
-        episode = player.play(policy, seed, number, stopped=stopped)
+        digest = hashlib.blake2b()
+        episode = player.play(policy, seed, number, lambda states: digest.update(states.tobytes()), stopped)
         if episode is None:
             engine.terminate()
         else:
             played.append(episode)
+            different.add((*episode, digest.digest()))
 
     engine = Engine(play)
     engine.register_events(*EvaluationEvents, event_to_attr={EvaluationEvents.EVALUATED: "evaluated"})
@@ -95,6 +106,7 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[],
     @engine.on(Events.STARTED)
     def started(engine: Engine) -> None:
         played.clear()
+        different.clear()
 
     @engine.on(Events.COMPLETED)
     def completed(engine: Engine) -> None:
@@ -102,7 +114,7 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[],
             return
         returns, lengths = map(list, zip(*played, strict=True))
         spread = {name: float(getattr(np, name)(returns)) for name in SPREAD}
-        counts = {"episodes": len(played), "distinct": len(set(played))}
+        counts = {"episodes": len(played), "distinct": len(different)}
         engine.state.metrics |= spread | counts | {"returns": returns, "lengths": lengths}
         engine.fire_event(EvaluationEvents.EVALUATED)
 
@@ -121,7 +133,7 @@ def evaluate(
 
     Returns:
         episodes; mean, std, min and max of their returns; returns and lengths, a list each; distinct, how many of the
-        episodes differ from all before in return or length.
+        episodes differ from all before in return, length or what was shown.
     """
     engine = evaluator(policy, env, seed)
     if progress:

@@ -40,7 +40,8 @@ class Again(NamedTuple):
         actions: since that reset.
         last_state: in which the last of them was taken; it tells whether the same was played.
         begins: how many of the actions are of episodes before this one.
-        no_ops: with which a native Atari game began, which draws their number itself; None where the seed decides it.
+        no_ops: frames with which a native Atari game began, which draws their number itself, those of its start-up
+            included; None where the seed decides it.
     """
 
     seed: int

@@ -17,7 +17,7 @@ import numpy as np
 from ignite.engine import Engine
 
 from lib import pictures, vector_env
-from lib.atari_wrappers import is_atari
+from lib.atari_wrappers import begin_after, is_atari
 from lib.checkpoint import undisturbed
 from lib.errors import UsageError
 from lib.evaluation import Apart
@@ -70,7 +70,12 @@ class Replayer:
             ) from error
         self.per_second = pictures.per_second(self.env)
         emulator: Any = self.env.unwrapped
-        self.sticky: float = emulator.ale.getFloat("repeat_action_probability") if is_atari(self.env) else 0.0
+        self.sticky = 0.0
+        self._start_up = 0  # frames of an Atari game that presses keys before it can be played
+        if is_atari(self.env):
+            self.sticky = emulator.ale.getFloat("repeat_action_probability")
+            begin_after(self.env, 0)
+            self._start_up = emulator.ale.getEpisodeFrameNumber()
 
     def _make(self) -> gym.Env:
         return vector_env.single_env(self._env_id, render_mode="rgb_array")
@@ -154,27 +159,17 @@ class Replayer:
             return self.env.reset(seed=again.seed)[0]
         emulator: Any = self.env.unwrapped
         limit = emulator.spec.kwargs["max_num_frames_per_episode"]
+        no_ops = again.no_ops - self._start_up
         # A native game does not count the no-ops among an episode's frames. The ROM's loading makes the bound count.
-        emulator.ale.setInt("max_num_frames_per_episode", limit + again.no_ops)
+        emulator.ale.setInt("max_num_frames_per_episode", limit + no_ops)
         emulator.load_game()
-        emulator.np_random = _Drawing(again.no_ops)
-        return self.env.reset()[0]
+        return begin_after(self.env, no_ops)
 
 
 def _show(env: gym.Env, show: Sequence[Show]) -> None:
     picture: Any = env.render()
     for each in show:
         each(picture)
-
-
-class _Drawing:
-    """In place of the generator from which AtariPreprocessing draws the number of no-ops: draws this one."""
-
-    def __init__(self, number: int):
-        self._number = number
-
-    def integers(self, low: int, high: int) -> int:
-        return self._number
 
 
 def cut_back(run: Path, number: int) -> None:

@@ -80,7 +80,7 @@ class Trace:
         seed = int(_seeds(self.seed, self.began, self.number + 1)[-1])
         actions: list[int] = np.vstack(self.taken)[: self.end, self.column].tolist()
         begins = self.end - self.length
-        if self.no_ops is not None:  # an emulator is the same after every reset, whatever was played before
+        if self.no_ops is not None:  # nearly every game is the same after a reset, whatever was played before
             actions, begins = actions[begins:], 0
         return Again(seed, actions, self.last_state, begins, self.no_ops)
 

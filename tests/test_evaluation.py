@@ -9,7 +9,7 @@ from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
 from ignite.engine import Engine, Events
 
 from fakes import Counting
-from lib import evaluation
+from lib import atari_wrappers, evaluation
 
 
 class Told(gym.Env):
@@ -28,6 +28,16 @@ class Told(gym.Env):
         return np.full(1, self.steps, np.uint8), self.np_random.random() + 10 * action, False, self.steps == 2, {}
 
 
+class Shown(Told):
+    """Shows its seed, and its returns are all alike."""
+
+    observation_space = spaces.Box(0, 2**32, (1,), np.int64)
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.seed), 1.0, False, self.steps == 2, {}
+
+
 def always(action):
     return lambda states: np.full(len(states), action)
 
@@ -42,6 +52,27 @@ def test_whole_episodes_are_counted():
 def test_returns_are_those_before_rewards_are_clipped():
     env = ClipReward(RecordEpisodeStatistics(Counting(3)), -1.0, 1.0)
     assert evaluation.evaluate(always(0), env, episodes=2)["returns"] == [6.0, 6.0]
+
+
+def test_episodes_that_show_something_else_are_distinct_though_their_returns_are_not():
+    found = evaluation.evaluate(always(0), Shown(), episodes=3)
+    assert (found["returns"], found["distinct"]) == ([2.0] * 3, 3)
+
+
+def test_the_first_thirty_episodes_of_an_atari_game_begin_after_different_numbers_of_no_ops():
+    env = atari_wrappers.make_env("PongNoFrameskip-v4")
+    player = evaluation.Player(env)
+
+    def first_frame(seed, number):
+        frames = []
+        watch = lambda states: frames.append(env.unwrapped.ale.getEpisodeFrameNumber())  # noqa: E731
+        assert player.play(always(0), seed, number, watch, stopped=lambda: True) is None
+        return frames[0]
+
+    first, other = ([first_frame(seed, number) for number in range(30)] for seed in (3, 4))
+    assert sorted(first) == sorted(other) == list(range(1, 31))
+    assert first != other
+    assert [first_frame(3, number) for number in (30, 7)] == [first[0], first[7]]
 
 
 def test_an_episode_without_end_is_cut(monkeypatch):

@@ -217,6 +217,16 @@ def test_a_native_game_is_played_again_after_as_many_no_ops(make, count):
     assert min(episode.total for episode in episodes) < 0
 
 
+def test_a_game_that_presses_keys_before_it_begins_is_played_again():
+    _, episodes = played(stream_of, "fakes:ShortAirRaid-v0", 2, 320)
+    agains = [episode.again() for episode in episodes]
+    assert min(again.no_ops for again in agains) >= 8
+    replayer = recording.Replayer("fakes:ShortAirRaid-v0")
+    results = [replayer.play(episode, again, []) for episode, again in zip(episodes, agains, strict=True)]
+    assert len(results) == 6
+    assert all(result.same for result in results)
+
+
 @pytest.mark.parametrize("env_id", [SHORT, STICKY])
 def test_a_game_with_seeds_of_its_own_is_played_again_whatever_chance_is_in_it(env_id):
     source = source_of(env_id, 1)
