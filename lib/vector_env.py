@@ -27,6 +27,7 @@ from lib.experience import hashed_seed
 
 STACK = 4
 EMULATOR = 2 * 2**20  # bytes, measured for Pong and Breakout, and rounded up
+OTHER = 6 * 2**10  # bytes of any other environment at least, measured for CartPole, besides what it shows
 # What ale_py registers a game with: native environments have these, and frameskip as plain_env sets it.
 NATIVE = ("game", "repeat_action_probability", "full_action_space", "frameskip", "max_num_frames_per_episode")
 
@@ -52,22 +53,29 @@ def make_vector_env(
             game counts it, in any case.
 
     Raises:
-        UsageError: as make_env does, or so many environments need more memory than is free, or it is an Atari game with
-            options or wrappers that native environments do not have.
+        UsageError: as make_env does, or there are to be none, or so many environments need more memory than is free, or
+            it is an Atari game with options or wrappers that native environments do not have.
     """
+    if num_envs < 1:
+        raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
     env = plain_env(env_id)  # to see what it is
     env.close()
-    if not isinstance(env.unwrapped, ale_py.AtariEnv):
-        envs = SyncVectorEnv([lambda: single_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        return RecordEpisodeStatistics(FinalStates(envs))
-    needed, free = num_envs * EMULATOR, memory.free()
+    native = isinstance(env.unwrapped, ale_py.AtariEnv)
+    _require_memory(num_envs, EMULATOR if native else OTHER)
+    if not native:
+        others = SyncVectorEnv([lambda: single_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        return RecordEpisodeStatistics(FinalStates(others))
+    envs = RecordEpisodeStatistics(NativeAtari(_game(env, env_id), num_envs, threads, noop_max))
+    return ClipReward(envs, -1.0, 1.0) if clip_rewards else envs
+
+
+def _require_memory(num_envs: int, each: int) -> None:
+    needed, free = num_envs * each, memory.free()
     if needed > free:
         raise UsageError(
             f"{num_envs} environments need {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; "
-            f"take {int(0.8 * free / EMULATOR)} at most"
+            f"take {int(0.8 * free / each)} at most"
         )
-    native = RecordEpisodeStatistics(NativeAtari(_game(env, env_id), num_envs, threads, noop_max))
-    return ClipReward(native, -1.0, 1.0) if clip_rewards else native
 
 
 def single_env(env_id: str, render_mode: str | None = None) -> gym.Env:
@@ -106,7 +114,9 @@ def _game(env: gym.Env, env_id: str) -> Mapping[str, Any]:
 class NativeAtari(VectorWrapper):
     """ale_py's AtariVectorEnv, made equal to AtariPreprocessing and FrameStack: states, rewards, ends, bit for bit.
 
-    What is not equal: how many no-ops an episode starts with, 0 to noop_max here and 1 to noop_max in gymnasium.
+    What is not equal: how many no-ops an episode starts with, 0 to noop_max here and 1 to noop_max in gymnasium; these
+    count among the frames of max_num_frames_per_episode there, and not here; where actions are repeated by chance (ids
+    such as ALE/Pong-v5), the same seed repeats others.
     Made equal here: the first states of an episode, whose missing frames ale_py leaves black, and FrameStack fills
     with the first one. Checked here: actions out of range, over which the native threads hang.
 
@@ -139,15 +149,15 @@ class NativeAtari(VectorWrapper):
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """All environments anew.
+        """All environments anew, or those of options["reset_mask"], (num_envs,) bool.
 
         Args:
             seed: what the environments' own seeds are derived from; or these themselves, 31 bits each.
         """
-        seeds = derived_seeds(seed, self.num_envs) if isinstance(seed, int) else seed
+        seeds = derived_seeds(int(seed), self.num_envs) if isinstance(seed, int | np.integer) else seed
         seeds = None if seeds is None else np.asarray(seeds, np.int64)
         states, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
-        self._age[:] = 0
+        self._age[(options or {}).get("reset_mask", slice(None))] = 0
         self._fill(states, self._age)
         return states, infos
 

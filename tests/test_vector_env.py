@@ -187,3 +187,61 @@ def test_an_unknown_id_and_too_many_environments_are_wrong_use(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 10**9)
     with pytest.raises(UsageError, match=r"1000 environments need 2\.1 GB of memory, and 1\.0 GB are free; take 381"):
         vector_env.make_vector_env("PongNoFrameskip-v4", 1000)
+    with pytest.raises(UsageError, match=r"1000000 environments need 6\.1 GB of memory, .* are free; take 130"):
+        vector_env.make_vector_env("CartPole-v1", 10**6)
+    with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
+        vector_env.make_vector_env("PongNoFrameskip-v4", 0)
+
+
+@pytest.mark.parametrize("seed", [3, np.int64(3)])
+def test_a_second_reset_begins_as_the_first_one_did(seed):
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    first, _ = envs.reset(seed=seed)
+    for _ in range(5):
+        envs.step(np.array([2, 3]))
+    again, _ = envs.reset(seed=3)
+    assert np.array_equal(first, again)
+
+
+def test_those_that_are_not_reset_go_on():
+    alone, envs = (vector_env.make_vector_env("PongNoFrameskip-v4", 3) for _ in range(2))
+    envs.reset(seed=1)
+    alone.reset(seed=1)
+    for _ in range(60):
+        before, *_ = envs.step(np.array([2, 3, 2]))
+        alone.step(np.array([2, 3, 2]))
+    states, _ = envs.reset(options={"reset_mask": np.array([True, False, False])})
+    assert np.array_equal(states[1:], before[1:])
+    assert not np.array_equal(states[0], before[0])
+    assert all(np.array_equal(states[0, 3], frame) for frame in states[0])
+    for _ in range(4):
+        assert np.array_equal(envs.step(np.array([2, 3, 2]))[0][1:], alone.step(np.array([2, 3, 2]))[0][1:])
+
+
+def test_actions_are_repeated_by_chance_where_the_game_says_so():
+    def play(seed):
+        envs = vector_env.make_vector_env("ALE/Pong-v5", 1, noop_max=0)
+        envs.reset(seed=seed)
+        return np.concatenate([envs.step(np.array([2 + step // 3 % 2]))[0] for step in range(60)])
+
+    assert np.array_equal(play(1), play(1))
+    assert not np.array_equal(play(1), play(2))
+
+
+def test_a_game_has_all_the_actions_that_it_is_registered_with(monkeypatch):
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+    game = gym.spec("PongNoFrameskip-v4").kwargs | {"full_action_space": True}
+    gym.register("FullPong-v0", "ale_py.env:AtariEnv", kwargs=game)
+    assert vector_env.make_vector_env("FullPong-v0", 1).single_action_space.n == 18
+
+
+def test_an_environment_that_is_truncated_shows_what_it_showed_last():
+    envs = vector_env.make_vector_env("MountainCar-v0", 2)
+    states, _ = envs.reset(seed=0)
+    for _ in range(200):
+        before = states
+        states, _, terminations, truncations, infos = envs.step(np.array([1, 1]))
+    assert truncations.all()
+    assert not terminations.any()
+    assert infos["final_obs"].shape == states.shape
+    assert np.abs(infos["final_obs"] - before).max() < 0.01 < np.abs(states - before).max()
