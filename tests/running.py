@@ -84,7 +84,7 @@ def differences(a, b, name=""):
         return [] if torch.equal(a, b) else [name]
     if isinstance(a, dict):
         return [d for key in a.keys() | b.keys() for d in differences(a.get(key), b.get(key), f"{name}/{key}")]
-    if isinstance(a, list):
+    if isinstance(a, list | tuple):
         pairs = zip(a, b, strict=True)
         return [d for i, (x, y) in enumerate(pairs) for d in differences(x, y, f"{name}/{i}")]
     return [] if a == b else [name]

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import math
 
@@ -12,7 +13,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from fakes import Bandit, Chain, Counting
 from lib import experience, memory, ppo, stream, vector_env
 from lib.errors import UsageError
-from oracles import gae
+from oracles import gae, ppo_update
 
 
 def vectorised(make, n):
@@ -334,6 +335,38 @@ def test_shapes_that_would_be_broadcast_are_refused():
         ppo.trainer.value_loss(row, column, torch.tensor(1.0))
     with pytest.raises(ValueError, match="minibatch is 1; it has to be at least 2"):
         trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), minibatch=1)
+
+
+def random_rollout(steps, envs):
+    ended = torch.rand(steps, envs) < 0.25
+    return ppo.Rollout(
+        states=torch.randn(steps, envs, 5),
+        actions=torch.randint(4, (steps, envs)),
+        log_probs=-2 * torch.rand(steps, envs),
+        terminated=ended & (torch.rand(steps, envs) < 0.5),
+        ended=ended,
+        **{name: torch.randn(steps, envs) for name in ("values", "next_values", "rewards")},
+    )
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.4, 0.9, 1.0])
+def test_updates_are_those_of_the_slow_twin(progress):
+    torch.manual_seed(int(10 * progress))
+    options = {"minibatch": 18, "epochs": 3, "gamma": 0.93, "lam": 0.8, "clip": 0.15, "entropy": 0.03, "value": 0.5}
+    options |= {"gradient_norm": 0.7, "kl_target": 0.1, "kl_final": 0.025}
+    model = ppo.Model(spaces.Box(-1.0, 1.0, (5,)), 4)
+    twin = copy.deepcopy(model)
+    optimizer, other = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
+    trainer = ppo.Trainer(model, optimizer, **options)
+    for rollout in (random_rollout(12, 6), random_rollout(6, 6), random_rollout(12, 6)):
+        order = torch.get_rng_state()
+        trainer.update(rollout, progress)
+        torch.set_rng_state(order)
+        ppo_update.update(twin, other, rollout, options, progress)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(other.param_groups[0]["lr"])
+        for weights, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            assert torch.allclose(weights, expected, atol=1e-5)
+    assert model.return_std == pytest.approx(twin.return_std.item())
 
 
 def test_an_update_tells_what_it_did_and_its_gradient_has_the_norm_that_is_allowed():

@@ -364,6 +364,19 @@ def test_a_saved_ring_goes_on_as_the_first_one_does(tmp_path, kind, count):
             assert torch.equal(a, b)
 
 
+def test_a_ring_keeps_copies_of_what_it_is_given():
+    ring, twin = rings_of(replay.Ring, 9, 2, 2)
+    for step in steps_of(np.random.default_rng(5), 2, 7):
+        twin.add(*(array.copy() for array in step))
+        ring.add(*step)
+        for array in step:
+            array[:] = 1
+    places = [(s, n) for s in twin.valid() for n in range(2)]
+    batch = ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places)))
+    assert ring._final
+    check(batch, places, twin)
+
+
 def test_wrong_use_is_told(monkeypatch):
     ring, _ = rings_of(replay.Ring, 9, 2, 2)
     step = next(steps_of(np.random.default_rng(1), 2, 1))
