@@ -21,6 +21,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import matplotlib
 import numpy as np
@@ -33,6 +34,7 @@ import lab
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from lib import options as arguments
 from lib import vector_env
 from lib.curves import means
 from lib.stopping import NOT_FINITE
@@ -218,9 +220,10 @@ def seeds_table() -> str:
                 "" if pd.isna(greedy) else f"{greedy:.1f} ± {row['evaluation_std']:.1f}, {row['evaluation_worst']:g}"
             )
             cells = (f"`{script}`", row["seed"], row["stopped"], row["seconds"], f"{row['steps']:,}", row["episodes"])
-            rows.append((*cells, found, row["start"], *(row[part] for part in PARTS)))
-    header = ("script", "seed", "ended", "seconds", "agent steps", "episodes", "greedy: mean ± std, worst", "start-up")
-    return lab.table((*header, *PARTS), rows)
+            distinct = "" if pd.isna(greedy) else f"{row['evaluation_distinct']:.0f}"
+            rows.append((*cells, found, distinct, row["start"], *(row[part] for part in PARTS)))
+    header = ("script", "seed", "ended", "seconds", "agent steps", "episodes", "greedy: mean ± std, worst", "distinct")
+    return lab.table((*header, "start-up", *PARTS), rows)
 
 
 def draw() -> None:
@@ -254,14 +257,23 @@ def tables() -> None:
     draw()
 
 
+def rung(text: str) -> str:
+    """argparse type: a script that is there, with its options."""
+    if not text.split() or not Path(lab.command(text)[1]).exists():
+        raise argparse.ArgumentTypeError(
+            f"no script is named {text!r}; give it without .py, as in distributed/01_ppo or '07_pong_in_minutes -n 4'"
+        )
+    return text
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="solve", choices=("solve", "speed", "tables"))
-    parser.add_argument("--script", default="distributed/01_ppo", help="the script and its options")
-    parser.add_argument("--seeds", type=int, default=5, help="1 to this one (default: 5)")
-    parser.add_argument("--time-limit", type=int, default=600, help="seconds of a run (default: 600)")
+    parser.add_argument("--script", type=rung, default="distributed/01_ppo", help="the script and its options")
+    parser.add_argument("--seeds", type=arguments.positive, default=5, help="1 to this one (default: 5)")
+    parser.add_argument("--time-limit", type=arguments.positive, default=600, help="seconds of a run (default: 600)")
     parser.add_argument("--options", type=shlex.split, default=[], help="more of the script's, kept apart by them")
-    parser.add_argument("--rounds", type=int, default=5, help="of speed (default: 5)")
+    parser.add_argument("--rounds", type=arguments.positive, default=5, help="of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, args.seeds, args.time_limit, args.options)

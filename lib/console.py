@@ -156,6 +156,8 @@ def log_evaluation(found: Mapping[str, Any]) -> None:
 def _advice(stopped: str, checkpoints: Path | None) -> str:
     if checkpoints is None:
         return ""
+    if stopped == NOT_FINITE and not any(checkpoints.glob("step-*.pt")):
+        return " Nothing was saved yet; try a new run with a smaller learning_rate."
     if stopped == NOT_FINITE:
         return f" The last good state is in {checkpoints}; try a new run with a smaller learning_rate."
     return f" Go on with --resume {checkpoints.parent}"

@@ -157,7 +157,7 @@ class PPOHyperparameters(RunParameters):
             *(self, "minibatch", f"a divisor of envs * rollout, {size}: one of {divisors(size, least=2)}"),
         )
         _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number, at least 0")
-        _require(self.gradient_norm > 0.0, self, "gradient_norm", "above 0")
+        _require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
             _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")

@@ -200,9 +200,9 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The project's commit, "+" behind it where more than docs and results differs; None outside a git checkout."""
+    """The project's commit, "+" behind it where more than documents and results differs; None where git is none."""
     git = ["git", "-C", str(PROJECT)]
-    code = ["--", ".", ":(exclude)docs", ":(exclude)benchmarks/results"]
+    code = ["--", ".", *(f":(exclude){path}" for path in ("docs", "README.md", "benchmarks/results"))]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         status = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True, check=True)

@@ -217,6 +217,14 @@ def test_a_rung_is_started_from_chapter_9_or_the_folder_it_names(rung, path):
     assert options == [*rung.split()[1:], "--quiet"]
 
 
+@pytest.mark.parametrize("options", [["--script", "distributed/01_ppo.py"], ["--script", ""], ["--seeds", "0"]])
+def test_what_cannot_be_timed_is_refused(monkeypatch, capsys, options):
+    monkeypatch.setattr(sys, "argv", ["time_to_solve.py", *options])
+    with pytest.raises(SystemExit, match="2"):
+        time_to_solve.main()
+    assert f"argument {options[0]}: " in capsys.readouterr().err
+
+
 def test_the_page_about_chapter_8_is_made_of_the_files():
     text = (lab.PROJECT / chapter08.PAGE).read_text()
     for name in chapter08.TABLES:

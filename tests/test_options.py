@@ -98,6 +98,7 @@ def test_wrong_use_is_one_line_that_says_what_is_allowed(argv, message):
         ("clip=1.5", "clip is 1.5; it has to be above 0, and 1 at most"),
         ("entropy=-1", "entropy is -1.0; it has to be a finite number, at least 0"),
         ("entropy=inf", "entropy is inf; it has to be a finite number, at least 0"),
+        ("gradient_norm=inf", "gradient_norm is inf; it has to be a finite number above 0"),
         ("rollout=1000000007", "rollout is 1000000007; it has to be such that envs, 16, times it is 2 to 1e9"),
         ("minibatch=1", "minibatch is 1; it has to be a divisor of envs * rollout, 1024: one of 2, 4, 8"),
     ],

@@ -40,13 +40,14 @@ def test_the_commit_is_marked_where_the_code_differs_from_it_and_not_where_resul
 
     monkeypatch.setattr(runs, "PROJECT", tmp_path)
     git("init")
-    for name in ("code.py", "docs/page.md", "benchmarks/results/figures.csv"):
+    for name in ("code.py", "README.md", "docs/page.md", "benchmarks/results/figures.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("old")
     git("add", "."), git("commit", "-m", "first")
     head = git("rev-parse", "HEAD")
     assert runs.commit() == head
     (tmp_path / "docs" / "page.md").write_text("new")
+    (tmp_path / "README.md").write_text("new")  # which has a table of figures
     (tmp_path / "benchmarks" / "results" / "figures.csv").unlink()
     assert runs.commit() == head
     (tmp_path / "code.py").write_text("new")

@@ -224,6 +224,16 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path
     assert "loss not finite" in process.stdout
     net = checkpoint.newest(folder(tmp_path) / "checkpoints")["net"]
     assert all(bool(torch.isfinite(weights).all()) for weights in net.values())
+    assert "The last good state is in " in process.stdout
+
+
+def test_a_first_update_that_is_no_number_leaves_nothing_and_says_so(tmp_path):
+    small = ("--set", "envs=2", "--set", "rollout=16", "--set", "minibatch=16")
+    options = (*small, "--env-id", "CartPole-v1", "--set", "learning_rate=1e30", "--quiet", "--runs-dir", tmp_path)
+    process = run(Path("distributed/01_ppo.py"), *options)
+    assert process.returncode == 1
+    assert "loss not finite" in process.stdout
+    assert "Nothing was saved yet; try a new run with a smaller learning_rate." in process.stdout
 
 
 @pytest.mark.parametrize(
