@@ -159,11 +159,10 @@ class Replayer:
             return self.env.reset(seed=again.seed)[0]
         emulator: Any = self.env.unwrapped
         limit = emulator.spec.kwargs["max_num_frames_per_episode"]
-        no_ops = again.no_ops - self._start_up
-        # A native game does not count the no-ops among an episode's frames. The ROM's loading makes the bound count.
-        emulator.ale.setInt("max_num_frames_per_episode", limit + no_ops)
+        # A native game does not count these frames among an episode's. The ROM's loading makes the bound count.
+        emulator.ale.setInt("max_num_frames_per_episode", limit + again.no_ops)
         emulator.load_game()
-        return begin_after(self.env, no_ops)
+        return begin_after(self.env, again.no_ops - self._start_up)
 
 
 def _show(env: gym.Env, show: Sequence[Show]) -> None:
