@@ -121,7 +121,7 @@ def kept(name: str) -> tuple[pd.DataFrame, list[str]]:
     frames, stamps = zip(*map(lab.read, names), strict=True)
     if any(stamp["settings"] != stamps[0]["settings"] for stamp in stamps):
         raise SystemExit(f"{', '.join(names)} were measured with different settings; remove those of the older ones")
-    return pd.concat(frames, ignore_index=True), list(dict.fromkeys(map(lab.where, stamps)))
+    return pd.concat(frames, ignore_index=True), lab.places(stamps)
 
 
 def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]:

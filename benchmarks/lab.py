@@ -272,6 +272,11 @@ def where(stamped: Mapping[str, Any]) -> str:
     )
 
 
+def places(stamps: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The sentences of several stamps, each once."""
+    return list(dict.fromkeys(map(where, stamps)))
+
+
 def put(document: str, marker: str, content: str) -> None:
     """Replace what stands between `<!-- marker -->` and `<!-- /marker -->` in a document of the project."""
     path = PROJECT / document

@@ -185,11 +185,9 @@ def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
 def tables() -> None:
     """Put the table and the picture into the document."""
     frame, random = measured()
-    stamps = [lab.read(f"own-environment-{name}")[1] for name in (*GAMES, "random")]
-    where = "\n\n".join(dict.fromkeys(map(lab.where, stamps)))
-    lab.put(
-        DOCUMENT, "own-environment", f"{table(frame, random)}\n\nMinimum / median / maximum of the seeds.\n\n{where}"
-    )
+    where = lab.places(lab.read(f"own-environment-{name}")[1] for name in (*GAMES, "random"))
+    paragraphs = [table(frame, random), "Minimum / median / maximum of the seeds.", *where]
+    lab.put(DOCUMENT, "own-environment", "\n\n".join(paragraphs))
     draw(frame, random)
 
 

@@ -68,7 +68,7 @@ class VerifiedSaver(BaseSaveHandler):
             free = shutil.disk_usage(self.folder).free
             temporary.unlink(missing_ok=True)
             advice = "What was saved before is kept; make room and go on with --resume"
-            if not _numbered(self.folder, "step"):
+            if not numbered(self.folder, "step"):
                 advice = "Nothing was saved before; make room and start a new run"
             raise Fault(
                 f"{self.folder / filename} could not be saved: {_first_line(error)} ({free / 1e6:.0f} MB were free). "
@@ -150,7 +150,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
         Fault: there are checkpoints, but not one that can be read.
     """
     damaged: list[Path] = []
-    for _, file in reversed(_numbered(folder, "step")):
+    for _, file in reversed(numbered(folder, "step")):
         try:
             content = load(file)
         except Fault as fault:
@@ -220,7 +220,7 @@ def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, st
             objects, saver, n_saved=keep, filename_pattern=pattern, global_step_transform=lambda *_: steps()
         )
         # A newer one than the state is of a stretch that will be run again, and written again then.
-        there = [(step, file.name) for step, file in _numbered(folder, kind) if step <= steps()]
+        there = [(step, file.name) for step, file in numbered(folder, kind) if step <= steps()]
         made.load_state_dict({"_saved": there})
         return made
 
@@ -267,7 +267,7 @@ def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, st
     engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, save_playable)
 
 
-def _numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
+def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
     """Our own files of a kind by agent step; a user's copies beside them are not touched."""
     named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
     return sorted((int(match[1]), file) for match, file in named if match)

@@ -10,6 +10,7 @@ from ignite.engine import Engine, Events
 from ptan.ignite import EpisodeEvents
 from tqdm import tqdm
 
+from lib import checkpoint
 from lib.stopping import NOT_FINITE, SOLVED
 from lib.telemetry import Episodes
 from lib.timing import Speed, TrainingEvents, clock_face
@@ -156,8 +157,8 @@ def log_evaluation(found: Mapping[str, Any]) -> None:
 def _advice(stopped: str, checkpoints: Path | None) -> str:
     if checkpoints is None:
         return ""
-    if stopped == NOT_FINITE and not any(checkpoints.glob("step-*.pt")):
-        return " Nothing was saved yet; try a new run with a smaller learning_rate."
     if stopped == NOT_FINITE:
-        return f" The last good state is in {checkpoints}; try a new run with a smaller learning_rate."
+        saved = bool(checkpoint.numbered(checkpoints, "step"))
+        state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
+        return f" {state}; try a new run with a smaller learning_rate."
     return f" Go on with --resume {checkpoints.parent}"

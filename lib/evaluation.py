@@ -88,8 +88,7 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[],
         It. On EvaluationEvents.EVALUATED its metrics are those that `evaluate` returns; one that is left has none.
     """
     player = Player(env)
-    played: list[tuple[float, int]] = []
-    different: set[tuple[float, int, bytes]] = set()  # with a digest of all that an episode showed
+    played: list[tuple[float, int, bytes]] = []  # returns, lengths, and digests of all that was shown
 
     def play(engine: Engine, number: int) -> None:
         digest = hashlib.blake2b()
@@ -97,8 +96,7 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[],
         if episode is None:
             engine.terminate()
         else:
-            played.append(episode)
-            different.add((*episode, digest.digest()))
+            played.append((*episode, digest.digest()))
 
     engine = Engine(play)
     engine.register_events(*EvaluationEvents, event_to_attr={EvaluationEvents.EVALUATED: "evaluated"})
@@ -106,15 +104,14 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[],
     @engine.on(Events.STARTED)
     def started(engine: Engine) -> None:
         played.clear()
-        different.clear()
 
     @engine.on(Events.COMPLETED)
     def completed(engine: Engine) -> None:
         if len(played) < (engine.state.epoch_length or 0):
             return
-        returns, lengths = map(list, zip(*played, strict=True))
+        returns, lengths, _ = map(list, zip(*played, strict=True))
         spread = {name: float(getattr(np, name)(returns)) for name in SPREAD}
-        counts = {"episodes": len(played), "distinct": len(different)}
+        counts = {"episodes": len(played), "distinct": len(set(played))}
         engine.state.metrics |= spread | counts | {"returns": returns, "lengths": lengths}
         engine.fire_event(EvaluationEvents.EVALUATED)
 

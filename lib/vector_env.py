@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib import memory
-from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, only_checked, plain_env, wrapped
+from lib.atari_wrappers import FRAME_SKIP, NOOP_MAX, SCREEN, is_atari, only_checked, plain_env, wrapped
 from lib.errors import UsageError
 from lib.experience import hashed_seed
 
@@ -60,7 +60,7 @@ def make_vector_env(
         raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
     env = plain_env(env_id)  # to see what it is
     env.close()
-    native = isinstance(env.unwrapped, ale_py.AtariEnv)
+    native = is_atari(env)
     _require_memory(num_envs, EMULATOR if native else OTHER)
     if not native:
         others = SyncVectorEnv([lambda: single_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)

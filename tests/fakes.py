@@ -457,11 +457,13 @@ def echo(there, back):
 for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Talkative, Refusing, Forgetful):
     gym.register(f"{environment.__name__}-v0", environment)
 gym.register("Catch-v0", Catch, kwargs={"zoom": ZOOM})
-for name, sticky in (("ShortPong", 0.0), ("StickyPong", 0.25)):  # of 100 steps
-    game = {"game": "pong", "full_action_space": False, "max_num_frames_per_episode": 400, "frameskip": 1}
-    gym.register(f"{name}-v0", "ale_py.env:AtariEnv", kwargs=game | {"repeat_action_probability": sticky})
-game |= {"game": "air_raid", "repeat_action_probability": 0.0}  # which presses keys for 8 frames before it begins
-gym.register("ShortAirRaid-v0", "ale_py.env:AtariEnv", kwargs=game)
+for name, game, sticky in (
+    ("ShortPong", "pong", 0.0),  # of 100 steps
+    ("StickyPong", "pong", 0.25),
+    ("ShortAirRaid", "air_raid", 0.0),  # which presses keys for 8 frames before it begins
+):
+    kwargs = {"game": game, "full_action_space": False, "max_num_frames_per_episode": 400, "frameskip": 1}
+    gym.register(f"{name}-v0", "ale_py.env:AtariEnv", kwargs=kwargs | {"repeat_action_probability": sticky})
 for how in ("raise", "hang", "die"):
     gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how, "zoom": ZOOM})
 SHAPES = {

@@ -41,6 +41,11 @@ def draws(ring, count, size=20):
     return replay.Batch(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
 
 
+def batch_of(ring, places):
+    """The transitions that begin at these (step, environment)."""
+    return ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places)))
+
+
 def check(batch, places, twin):
     for place, (step, n) in enumerate(places):
         state, action, total, next_state, discount = twin.transition(step, n)
@@ -73,8 +78,7 @@ def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_st
         truncations = [ends and not terminated for own in kept for _, _, _, terminated, ends, _ in own]
         assert len(ring._final) == sum(truncations)
         if places:
-            batch = ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places)))
-            check(batch, places, twin)
+            check(batch_of(ring, places), places, twin)
         if kind is replay.PrioritisedRing:
             rows = {s % ring.length * num_envs + n for s, n in places}
             assert set(np.flatnonzero(ring._tree[np.arange(ring._tree.size)]).tolist()) == rows
@@ -94,9 +98,7 @@ def test_an_episode_that_is_cut_off_is_truncated_there(kind, n_step, cut):
             truncated = np.ones(2, bool)
         twin.add(frames, actions, rewards, terminated, truncated, final_frames)
     places = [(s, n) for s in twin.valid() for n in range(2)]
-    check(
-        ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places))), places, twin
-    )
+    check(batch_of(ring, places), places, twin)
 
 
 @pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
@@ -372,9 +374,8 @@ def test_a_ring_keeps_copies_of_what_it_is_given():
         for array in step:
             array[:] = 1
     places = [(s, n) for s in twin.valid() for n in range(2)]
-    batch = ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places)))
     assert ring._final
-    check(batch, places, twin)
+    check(batch_of(ring, places), places, twin)
 
 
 def test_wrong_use_is_told(monkeypatch):

@@ -21,6 +21,7 @@ LEAVES = {
         "actors",
         "atari_wrappers",
         "bodies",
+        "checkpoint",
         "child",
         "console",
         "distributions",

@@ -1,7 +1,6 @@
 """An actor: it plays trajectory segments, wherever it is, with the weights that it is sent."""
 
 import dataclasses
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from lib.actors import Weights
 from lib.errors import UsageError, divisors
 from lib.experience import Episode
 from lib.ppo.model import Model
-from lib.ppo.sampler import Agent, Sampler
+from lib.ppo.sampler import Agent, Rollout, Sampler
 from lib.stream import Part, Trace, frame_skip
 
 
@@ -82,11 +81,8 @@ class Acting:
 
     @property
     def segment_size(self) -> int:
-        """Bytes of an actor's segment at most: states, those at its end too, numbers, and what aligns the arrays."""
-        dtype = self.space.dtype
-        assert dtype is not None
-        states = (self.rollout + 1) * math.prod(self.space.shape) * dtype.itemsize
-        return self.part(0).num_envs * (states + 64 * self.rollout) + 2**16
+        """Bytes of an actor's segment at most: a rollout, the states at its end, and what aligns the arrays."""
+        return self.part(0).num_envs * Rollout.forecast(self.space, self.rollout + 1) + 2**16
 
     def part(self, number: int) -> Part:
         """The environments of an actor."""

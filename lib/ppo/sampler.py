@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,8 +41,15 @@ class Rollout:
     terminated: torch.Tensor
     ended: torch.Tensor
 
+    BESIDES: ClassVar[int] = 26  # bytes of a step besides its state: action, four numbers, two ends
+
     def __len__(self) -> int:
         return self.actions.numel()
+
+    @classmethod
+    def forecast(cls, space: spaces.Box, steps: int) -> int:
+        """Bytes of so many steps of an environment with states of that space."""
+        return steps * (math.prod(space.shape) * space.dtype.itemsize + cls.BESIDES)
 
 
 class Agent:
@@ -142,14 +149,12 @@ class Sampler(Stream):
     """
 
     PARTS = ("act", "environment", "store")
-    BESIDES = 26  # bytes of a step besides its state: action, four numbers, two ends
 
     def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, part: Part | None = None):
         super().__init__(envs, seed, part)
         state = envs.single_observation_space
         assert isinstance(state, spaces.Box)
-        of_each = steps * (math.prod(state.shape) * state.dtype.itemsize + self.BESIDES)
-        needed, free = envs.num_envs * of_each, memory.free()
+        needed, free = envs.num_envs * Rollout.forecast(state, steps), memory.free()
         if needed > free:
             fitting = max(1, int(0.8 * steps * free / needed))
             raise UsageError(
