@@ -76,7 +76,7 @@ class NoisyLinear(nn.Module):
             self._noise, self._bias_noise = map(torch.randn_like, (self._noise, self._bias_noise))
             return
         drawn = [noise.new_empty(rows, noise.shape[1]).normal_() for noise in (self._noise, self._bias_noise)]
-        self._noise, self._bias_noise = (noise.sign() * noise.abs().sqrt() for noise in drawn)
+        self._noise, self._bias_noise = (torch.copysign(noise.abs().sqrt_(), noise) for noise in drawn)
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """(batch, inputs) to (batch, outputs).
@@ -110,6 +110,8 @@ class ExtendedDQN(nn.Module):
         n_actions: how many actions there are.
         dueling: whether a state's value and its actions' advantages come from streams of their own, Wang et al.
             (2016), https://arxiv.org/abs/1511.06581, equation 9.
+        hidden: units between what is seen and the outputs, a stream; None for dqn_model.HIDDEN, which two streams
+            share, so that dueling adds hardly any weights, and hardly any time.
         sigma: how much noise the linear layers begin with, see NoisyLinear; None for none. While training, every
             forward pass draws it anew, for each state where it is factorised.
         noise: which.
@@ -133,6 +135,7 @@ class ExtendedDQN(nn.Module):
         n_actions: int,
         *,
         dueling: bool = False,
+        hidden: int | None = None,
         sigma: float | None = None,
         noise: str = FACTORISED,
         support: torch.Tensor | None = None,
@@ -145,10 +148,11 @@ class ExtendedDQN(nn.Module):
         self.register_buffer("support", support)
         self.split = masks.Split(space)
         self.conv = trunk(self.split.shape, dtype, normalise)
+        units = HIDDEN // (2 if dueling else 1) if hidden is None else hidden
         linear = nn.Linear if sigma is None else partial(NoisyLinear, noise=noise, sigma=sigma)
 
         def stream(outputs: int) -> nn.Sequential:
-            return nn.Sequential(linear(self.conv.features, HIDDEN), nn.ReLU(), linear(HIDDEN, outputs))
+            return nn.Sequential(linear(self.conv.features, units), nn.ReLU(), linear(units, outputs))
 
         self.advantage = stream(n_actions * self.atoms)
         self.value = stream(self.atoms) if dueling else None

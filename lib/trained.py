@@ -86,10 +86,15 @@ def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions:
     if any(name.startswith("policy.") for name in weights):
         net = Model(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
-        sigma = SIGMAS[FACTORISED] if any(name.endswith("_sigma") for name in weights) else None
-        dueling = any(name.startswith("value.") for name in weights)
-        support = weights.get("support")
-        net = ExtendedDQN(space, n_actions, dueling=dueling, sigma=sigma, support=support, normalise=normalise)
+        net = ExtendedDQN(
+            space,
+            n_actions,
+            dueling=any(name.startswith("value.") for name in weights),
+            hidden=next((len(bias) for name, bias in weights.items() if name.startswith("advantage.0.bias")), None),
+            sigma=SIGMAS[FACTORISED] if any(name.endswith("_sigma") for name in weights) else None,
+            support=weights.get("support"),
+            normalise=normalise,
+        )
     else:
         net = DQN(space, n_actions, normalise=normalise)
     net.load_state_dict(weights)

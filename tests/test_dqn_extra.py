@@ -184,6 +184,12 @@ def test_without_extensions_it_is_the_plain_network():
     assert torch.equal(net(IMAGES), plain(IMAGES))
 
 
+def test_two_streams_share_the_hidden_units_of_one():
+    plain, dueling = (ExtendedDQN((2, 36, 36), 6, dueling=dueling) for dueling in (False, True))
+    assert [len(stream[0].bias) for stream in (plain.advantage, dueling.advantage, dueling.value)] == [512, 256, 256]
+    assert len(ExtendedDQN((2, 36, 36), 6, dueling=True, hidden=40).value[0].bias) == 40
+
+
 def test_in_a_dueling_network_the_mean_over_the_actions_is_the_states_value():
     net = ExtendedDQN((3,), 4, dueling=True)
     states = torch.rand(5, 3)

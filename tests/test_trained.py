@@ -18,6 +18,7 @@ NETWORKS = {
     "basic": lambda shape: DQN(shape, 6),
     "bfloat16": lambda shape: DQN(shape, 6, torch.bfloat16),
     "dueling": lambda shape: ExtendedDQN(shape, 6, dueling=True),
+    "two whole streams": lambda shape: ExtendedDQN(shape, 6, dueling=True, hidden=512),  # as dueling ones were once
     "noisy": lambda shape: ExtendedDQN(shape, 6, sigma=0.5),
     "independent": lambda shape: ExtendedDQN(shape, 6, sigma=0.017, noise="independent"),
     "distributional": lambda shape: ExtendedDQN(shape, 6, support=losses.support(-2.0, 2.0, 5)),
