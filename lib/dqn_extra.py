@@ -14,8 +14,8 @@ from lib import losses, masks
 from lib.dqn_model import HIDDEN, trunk
 from lib.errors import UsageError
 
-FACTORISED, INDEPENDENT = "factorised", "independent"
-SIGMAS = {FACTORISED: 0.5, INDEPENDENT: 0.017}  # Fortunato et al. (2018), section 3.2
+FACTORISED, PER_STATE, INDEPENDENT = "factorised", "per-state", "independent"
+SIGMAS = {FACTORISED: 0.5, PER_STATE: 0.5, INDEPENDENT: 0.017}  # Fortunato et al. (2018), section 3.2
 
 
 class NoisyLinear(nn.Module):
@@ -26,9 +26,10 @@ class NoisyLinear(nn.Module):
 
     Args:
         inputs, outputs: how many.
-        noise: "factorised", one number an input and one an output, multiplied (equations 10 and 11); or
-            "independent", one number a weight. The first values are the paper's, section 3.2.
-        sigma: spreads begin at it, divided by the square root of inputs where factorised; None for the paper's.
+        noise: "factorised", one number an input and one an output, multiplied (equations 10 and 11); "per-state", the
+            same for each row of a batch by itself; or "independent", one number a weight. The first values are the
+            paper's, section 3.2.
+        sigma: spreads begin at it, divided by the square root of inputs unless independent; None for the paper's.
 
     Raises:
         UsageError: there is no such noise, or sigma is out of range.
@@ -40,21 +41,21 @@ class NoisyLinear(nn.Module):
     def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None):
         super().__init__()
         if noise not in SIGMAS:
-            raise UsageError(f"noise is {noise!r}; it has to be {FACTORISED} or {INDEPENDENT}")
+            raise UsageError(f"noise is {noise!r}; it has to be one of {', '.join(SIGMAS)}")
         sigma = SIGMAS[noise] if sigma is None else sigma
         if not 1e-6 <= sigma <= 1000.0:
             raise UsageError(f"sigma is {sigma:g}; it has to be between 1e-06 and 1000")
         self.noise = noise
-        if noise == FACTORISED:
-            bound, spread = 1.0 / math.sqrt(inputs), sigma / math.sqrt(inputs)
-        else:
+        if noise == INDEPENDENT:
             bound, spread = math.sqrt(3.0 / inputs), sigma
+        else:
+            bound, spread = 1.0 / math.sqrt(inputs), sigma / math.sqrt(inputs)
         self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
         self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), spread))
         self.bias_sigma = nn.Parameter(torch.full((outputs,), spread))
         # Buffers, so that they go where the weights go; not in the state_dict, as they are drawn anew.
-        self.register_buffer("_noise", torch.empty(1 if noise == FACTORISED else outputs, inputs), persistent=False)
+        self.register_buffer("_noise", torch.empty(outputs if noise == INDEPENDENT else 1, inputs), persistent=False)
         self.register_buffer("_bias_noise", torch.empty(1, outputs), persistent=False)
         self.resample()
 
@@ -63,8 +64,8 @@ class NoisyLinear(nn.Module):
         """Draw new noise.
 
         Args:
-            rows: of the batches that follow, for noise of its own for each row where it is factorised; 1 for the same
-                noise for all, however many. Independent noise is always the same for all.
+            rows: of the batches that follow, where noise is per state; 1 for the same noise for all, however many.
+                Other noise is always the same for all.
 
         Raises:
             ValueError: there are no rows.
@@ -75,6 +76,7 @@ class NoisyLinear(nn.Module):
         if self.noise == INDEPENDENT:
             self._noise, self._bias_noise = map(torch.randn_like, (self._noise, self._bias_noise))
             return
+        rows = rows if self.noise == PER_STATE else 1
         drawn = [noise.new_empty(rows, noise.shape[1]).normal_() for noise in (self._noise, self._bias_noise)]
         self._noise, self._bias_noise = (torch.copysign(noise.abs().sqrt_(), noise) for noise in drawn)
 
@@ -113,7 +115,7 @@ class ExtendedDQN(nn.Module):
         hidden: units between what is seen and the outputs, a stream; None for dqn_model.HIDDEN, which two streams
             share, so that dueling adds hardly any weights, and hardly any time.
         sigma: how much noise the linear layers begin with, see NoisyLinear; None for none. While training, every
-            forward pass draws it anew, for each state where it is factorised.
+            forward pass draws it anew.
         noise: which.
         support: (atoms,) of the distributions of returns, see losses.support; None for values alone.
         dtype: see dqn_model.Trunk.
@@ -137,7 +139,7 @@ class ExtendedDQN(nn.Module):
         dueling: bool = False,
         hidden: int | None = None,
         sigma: float | None = None,
-        noise: str = FACTORISED,
+        noise: str = PER_STATE,
         support: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         normalise: bool = False,

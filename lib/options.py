@@ -46,6 +46,11 @@ class Parser(argparse.ArgumentParser):
     hyperparams: Mapping[str, RunParameters] = HYPERPARAMS
     free: tuple[str, ...] = ()
 
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        # What argparse takes for a value and not for an option: to it only -10 and -1.5 are, not -1e1 and -inf.
+        self._negative_number_matcher = re.compile(r"-(\d|\.\d|inf|nan)", re.IGNORECASE)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
 
@@ -242,7 +247,7 @@ def whole(text: str) -> int:
     try:
         return _whole(text)
     except (ValueError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 64 bits") from error
 
 
 def _number(text: str) -> float:
@@ -301,7 +306,7 @@ def _typed(name: str, kind: Any, text: str) -> Any:
         return None
     readers: dict[Any, tuple[Callable[[str], Any], str]] = {
         bool: (_boolean, "true or false"),
-        int: (_whole, "a whole number"),
+        int: (_whole, "a whole number of 64 bits"),
         float: (float, "a number"),
         str: (str, "text"),
     }
@@ -321,12 +326,15 @@ def _boolean(text: str) -> bool:
 
 def _whole(text: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
-        value = float(text)  # 1e5 is a whole number too
-        if not value.is_integer():
+        number = float(text)  # 1e5 is a whole number too
+        if not number.is_integer():
             raise
-        return int(value)
+        value = int(number)
+    if abs(value) >= 2**63:
+        raise OverflowError(text)
+    return value
 
 
 def _new(

@@ -109,7 +109,7 @@ class Ring:
             if number < 1:
                 raise UsageError(f"{name} is {number}; it has to be at least 1")
         if not 0.0 <= gamma <= 1.0:
-            raise UsageError(f"gamma is {gamma:g}; it has to be between 0 and 1")
+            raise UsageError(f"gamma is {gamma}; it has to be between 0 and 1")
         self._source = source
         self._steps = iter(source)
         self.length = -(-capacity // num_envs)
@@ -120,7 +120,7 @@ class Ring:
         if self.length < stack + n_step:
             raise UsageError(
                 f"a replay of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
-                f"{stack} frames and transitions of {n_step} steps need {stack + n_step} at least"
+                f"{stack} frames and transitions of n_step={n_step} need {stack + n_step} at least"
             )
         needed, free = self.forecast(capacity, frame_shape, dtype), memory.free()
         if needed > free:
@@ -366,9 +366,11 @@ class PrioritisedRing(Ring):
     def __init__(self, *options: Any, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 100_000, **more: Any):
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not 0.0 <= value <= 1.0:
-                raise UsageError(f"{name} is {value:g}; it has to be between 0 and 1")
-        if beta_steps < 1:
-            raise UsageError(f"beta_steps is {beta_steps}; beta rises to 1 within at least 1 step")
+                raise UsageError(f"{name} is {value}; it has to be between 0 and 1")
+        if not 1 <= beta_steps < 2**63:
+            raise UsageError(
+                f"beta_steps is {beta_steps}; it has to be between 1 and 2**63: beta rises to 1 within them"
+            )
         super().__init__(*options, **more)
         self.alpha = alpha
         self._first_beta = beta
@@ -429,8 +431,10 @@ class PrioritisedRing(Ring):
             priorities: (batch,) above 0, see `priorities`.
 
         Raises:
-            ValueError: a priority is not above 0, or no number.
+            ValueError: there is not one for each, or it is not above 0, or no number.
         """
+        if priorities.shape != indices.shape:
+            raise ValueError(f"priorities {tuple(priorities.shape)} of indices {tuple(indices.shape)}; one for each")
         given = priorities.detach().cpu().double().numpy()
         if not (np.isfinite(given) & (given > 0.0)).all():
             raise ValueError(f"priorities from {given.min()} to {given.max()}; all have to be finite and above 0")

@@ -243,7 +243,7 @@ def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, erro
 
 def test_dueling_is_dueling_and_noise_is_the_one_that_is_asked_for(monkeypatch):
     assert learnt(monkeypatch, load("06_dqn_dueling"), 1)["net"].value is not None
-    for noise in ("factorised", "independent"):
+    for noise in ("factorised", "per-state", "independent"):
         assert learnt(monkeypatch, load("04_dqn_noisy_net"), 1, noise=noise)["net"].advantage[0].noise == noise
 
 
@@ -405,9 +405,13 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
             "v_min is -10 and v_max 1e+39; v_min has to be below v_max, both between",
         ),
         ("05_dqn_prio_replay", ["--alpha", "1.5"], "alpha is 1.5; it has to be between 0 and 1"),
-        ("05_dqn_prio_replay", ["--beta", "-1"], "beta is -1; it has to be between 0 and 1"),
-        ("05_dqn_prio_replay", ["--beta-steps", "0"], "beta_steps is 0; beta rises to 1 within at least 1 step"),
+        ("05_dqn_prio_replay", ["--beta", "-1"], "beta is -1.0; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--beta", "-1e-3"], "beta is -0.001; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--alpha", "-inf"], "alpha is -inf; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--beta-steps", "0"], "beta_steps is 0; it has to be between 1 and 2**63"),
+        ("05_dqn_prio_replay", ["--beta-steps", "9" * 400], "is no whole number of 64 bits"),
         ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be between 2 and 500"),
+        ("07_dqn_distrib", ["--v-min", "-1e1", "--v-max", "-2e1"], "v_min is -10 and v_max -20; v_min has to be below"),
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
         ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
         ("08_dqn_rainbow", ["--v-max", "-2"], "argument --v-max: -2 is not above 0"),

@@ -9,7 +9,7 @@ from lib.dqn_extra import ExtendedDQN, NoisyLinear
 from lib.dqn_model import DQN
 from lib.errors import UsageError
 
-NOISES = ("factorised", "independent")
+NOISES = ("factorised", "per-state", "independent")
 IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
 KINDS = [
     {},
@@ -55,7 +55,7 @@ def test_first_values_are_the_papers():
     assert 0.5 * math.sqrt(3 / 400) < independent.bias_mean.abs().max() <= math.sqrt(3 / 400)
 
 
-@pytest.mark.parametrize(("noise", "unit"), [("factorised", 1 / 20), ("independent", 1.0)])
+@pytest.mark.parametrize(("noise", "unit"), [("factorised", 1 / 20), ("per-state", 1 / 20), ("independent", 1.0)])
 def test_the_first_spread_is_the_one_that_is_given(noise, unit):
     layer = NoisyLinear(400, 50, noise, sigma=0.25)
     assert torch.allclose(layer.weight_sigma, torch.full((50, 400), 0.25 * unit))
@@ -65,7 +65,7 @@ def test_the_first_spread_is_the_one_that_is_given(noise, unit):
 def test_a_network_that_is_given_a_first_spread_is_noisy():
     net = ExtendedDQN((3,), 2, dueling=True, sigma=0.25)
     for layer in (*net.advantage[::2], *net.value[::2]):
-        assert layer.noise == "factorised"
+        assert layer.noise == "per-state"
         assert layer.weight_sigma.mean().item() == pytest.approx(0.25 / math.sqrt(layer.weight_sigma.shape[1]))
     assert ExtendedDQN((3,), 2, noise="independent", sigma=0.25).advantage[0].noise == "independent"
 
@@ -102,8 +102,8 @@ def test_factorised_noise_is_that_of_the_weights_put_together():
     assert torch.allclose(layer(features), put_together(layer, 0, features), atol=1e-6)
 
 
-def test_factorised_noise_of_rows_is_each_rows_own():
-    layer, features = NoisyLinear(6, 3), torch.rand(4, 6)
+def test_noise_per_state_is_each_rows_own():
+    layer, features = NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
     layer.resample(4)
     expected = torch.stack([put_together(layer, row, features[row]) for row in range(4)])
     assert torch.allclose(layer(features), expected, atol=1e-6)
@@ -113,7 +113,7 @@ def test_factorised_noise_of_rows_is_each_rows_own():
 
 def test_factorised_noise_has_the_moments_of_its_equation():
     # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
-    layer = NoisyLinear(300, 200)
+    layer = NoisyLinear(300, 200, "per-state")
     layer.resample(rows=20)
     drawn = torch.stack([torch.outer(*noise) for noise in zip(layer._bias_noise, layer._noise, strict=True)])
     for each, mean_square in ((drawn, 2 / math.pi), (layer._noise, math.sqrt(2 / math.pi))):
@@ -162,7 +162,7 @@ def test_the_ratio_of_signal_and_noise_by_hand():
 
 
 def test_an_unknown_noise_is_named():
-    with pytest.raises(UsageError, match="noise is 'pink'; it has to be factorised or independent"):
+    with pytest.raises(UsageError, match="noise is 'pink'; it has to be one of factorised, per-state, independent"):
         NoisyLinear(2, 1, "pink")
 
 
@@ -238,8 +238,8 @@ def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
 
 
 @pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
-@pytest.mark.parametrize(("noise", "rows"), [("factorised", 5), ("independent", None)])
-def test_each_state_has_factorised_noise_of_its_own_in_every_layer_and_pass(noise, rows, learning):
+@pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
+def test_states_share_noise_or_have_their_own_and_layers_and_passes_never_share_it(noise, rows, learning):
     net = ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
     layers = (*net.advantage[::2], *net.value[::2])
     drawn = []
@@ -260,7 +260,7 @@ def test_batches_of_any_size_follow_each_other(batch):
 
 
 def test_noise_of_another_number_of_rows_is_refused():
-    layer = NoisyLinear(6, 3)
+    layer = NoisyLinear(6, 3, "per-state")
     with pytest.raises(ValueError, match="rows is 0; it has to be at least 1"):
         layer.resample(0)
     layer.resample(4)

@@ -71,7 +71,7 @@ def test_set_overrides_any_field(assignment, field, value):
         (["--seed", "one"], "argument --seed: 'one' is no whole number"),
         (["--stop-after", "1.5e0"], "argument --stop-after: '1.5e0' is no whole number"),
         (["--stop-after", "inf"], "argument --stop-after: 'inf' is no whole number"),
-        (["--set", "replay_size=1e306"], "replay_size is 1"),
+        (["--set", "replay_size=1e306"], "replay_size takes a whole number of 64 bits"),
         (["--env-id", ""], "--env-id '' names no environment"),
         (["--set", "stop_reward=inf"], "stop_reward is inf; it has to be a finite number"),
         (["--set", "max_steps=9000"], "max_steps is 9000; it has to be above replay_initial, 10000"),

@@ -270,7 +270,11 @@ def test_a_new_step_has_the_highest_priority_so_far(later):
         ({"alpha": -0.1}, r"alpha is -0\.1; it has to be between 0 and 1"),
         ({"alpha": float("nan")}, "alpha is nan; it has to be between 0 and 1"),
         ({"beta": 1.5}, r"beta is 1\.5; it has to be between 0 and 1"),
-        ({"beta_steps": 0}, "beta_steps is 0; beta rises to 1 within at least 1 step"),
+        ({"alpha": 1.0000001}, r"alpha is 1\.0000001; it has to be between 0 and 1"),
+        ({"beta_steps": 0}, r"beta_steps is 0; it has to be between 1 and 2\*\*63: beta rises to 1 within them"),
+        ({"beta_steps": float("nan")}, r"beta_steps is nan; it has to be between 1 and 2\*\*63"),
+        ({"beta_steps": 10**400}, r"beta_steps is 10+; it has to be between 1 and 2\*\*63"),
+        ({"n_step": 20}, "transitions of n_step=20 need 24 at least"),
         ({"n_step": 0}, "n_step is 0; it has to be at least 1"),
         ({"stack": 0}, "stack is 0; it has to be at least 1"),
         ({"gamma": 1.5}, r"gamma is 1\.5; it has to be between 0 and 1"),
@@ -344,6 +348,8 @@ def test_a_priority_that_is_no_positive_number_is_refused(bad):
     ring, _ = rings_of(replay.PrioritisedRing, 8, 1, 1)
     with pytest.raises(ValueError, match="all have to be finite and above 0"):
         ring.update(torch.tensor([0, 1]), torch.tensor([1.0, bad]))
+    with pytest.raises(ValueError, match=r"priorities \(1,\) of indices \(2,\); one for each"):
+        ring.update(torch.tensor([0, 1]), torch.tensor([1.0]))
 
 
 @pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
