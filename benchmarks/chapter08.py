@@ -29,7 +29,7 @@ from ptan.experience import ExperienceFirstLast, PrioReplayBufferNaive, Prioriti
 from tqdm import tqdm
 
 import lab
-from lib.replay import PrioritisedRing
+from lib.replay import PrioritisedRing, Ring
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -156,7 +156,7 @@ def step(rounds: int, go_on: bool) -> None:
 
 
 def draws(go_on: bool) -> None:
-    """Microseconds of drawing 32 transitions by priority, ours and ptan's."""
+    """Microseconds of drawing 32 transitions: by priority, ours and ptan's, and of one or several steps."""
     results = lab.Results("chapter08-draws", ("replay", "size", "microseconds"), lab.stamp(batch=32), go_on)
     for name, size, sample in replays():
         if not results.has(replay=name, size=size):
@@ -188,7 +188,17 @@ def replays() -> list[tuple[str, int, Callable[[], object]]]:
     for buffer in (tree, naive):
         buffer.update_priorities(range(100_000), rng.random(100_000) + 0.5)
         made.append((f"ptan's {type(buffer).__name__}", 100_000, lambda buffer=buffer: buffer.sample(32, 0.4)))
-    return made
+    return made + [(f"lib.replay.Ring of screens, n_step={n}", 10_000, of_screens(n)) for n in (1, 3)]
+
+
+def of_screens(n_step: int) -> Callable[[], object]:
+    """How 32 transitions of so many steps are drawn from a full ring of Atari's screens."""
+    rng = np.random.default_rng(0)
+    ring = Ring(10_000, 1, (84, 84), n_step=n_step)
+    for _ in range(ring.length):
+        frame = rng.integers(0, 256, (1, 84, 84), np.uint8)
+        ring.add(frame, np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool))
+    return lambda: ring.sample(32)
 
 
 def seconds(call: Callable[[], object], calls: int = 300) -> float:
