@@ -145,7 +145,7 @@ class ExtendedDQN(nn.Module):
         normalise: bool = False,
     ):
         super().__init__()
-        self.n_actions = n_actions
+        self.n_actions = int(n_actions)  # Discrete.n is numpy's, over which torch.compile gives up
         self.atoms = 1 if support is None else len(support)
         self.register_buffer("support", support)
         self.split = masks.Split(space)

@@ -256,9 +256,10 @@ class Ring:
             raise UsageError(f"batch_size is {batch_size}; it has to be at least 1")
         added = self._added + -(-more // self.num_envs)
         if added <= self.n_step:
+            smaller = f"n_step (-n) of {added - 1} at most, or " if added > 1 else ""
             raise UsageError(
-                f"no transition of {self.n_step} steps is there yet, after {added} steps of each environment; n_step, "
-                f"times {self.num_envs} environments, has to be at most replay_initial"
+                f"transitions of n_step={self.n_step} cannot be drawn from {added} steps of each of {self.num_envs} "
+                f"environments, as one more has to follow; take {smaller}a larger replay_initial"
             )
         kept = min(added, self.length) * self.num_envs
         if batch_size > kept:

@@ -1,6 +1,7 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +24,10 @@ KINDS = [
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+def test_numpys_number_of_actions_becomes_pythons_or_compiled_networks_are_not():
+    assert type(ExtendedDQN((3,), np.int64(2)).n_actions) is int
 
 
 @pytest.mark.parametrize("noise", NOISES)
