@@ -281,7 +281,7 @@ def step_table(frame: pd.DataFrame) -> str:
         "script",
         "ms an agent step",
         "ratio to 01 in the same round",
-        "ratio to 08 without all parts, in bfloat16 too",
+        "ratio to 08 without all parts",
     )
     return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(spent)} rounds."
 

@@ -72,7 +72,7 @@ def of_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: the shapes do not fit.
     """
-    if actions.shape != outputs.shape[:1]:
+    if outputs.ndim < 2 or actions.shape != outputs.shape[:1]:
         raise ValueError(
             f"outputs and actions have the shapes {tuple(outputs.shape)} and {tuple(actions.shape)}; "
             "they have to be (batch, n_actions, ...) and (batch,)"
@@ -81,8 +81,9 @@ def of_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
 
 
 def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
-    """What errors cost, each by itself: their squares, or Huber's loss, half the square up to 1 and beyond that linear,
-    Huber (1964); its gradient is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training algorithm.
+    """What errors of any shape cost, each by itself: their squares, or Huber's loss, half the square up to 1 and beyond
+    that linear, Huber (1964); its gradient is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training
+    algorithm, where that of a square is twice the error.
     """
     return F.huber_loss(errors, torch.zeros_like(errors), reduction="none") if huber else errors.square()
 
@@ -162,9 +163,9 @@ def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.
         (batch,), 0 or above up to rounding.
 
     Raises:
-        ValueError: the shapes differ.
+        ValueError: the shapes differ, or are not (batch, atoms).
     """
-    if target_probs.shape != log_probs.shape:
+    if target_probs.ndim != 2 or target_probs.shape != log_probs.shape:
         raise ValueError(
             f"target_probs and log_probs have the shapes {tuple(target_probs.shape)} and {tuple(log_probs.shape)}; "
             "both have to be (batch, atoms)"

@@ -143,7 +143,7 @@ def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_th
     assert not torch.allclose(divergences, load("08_dqn_rainbow").calc_loss(batch, net, target, double=False)[1])
 
 
-def learnt(monkeypatch, script, batches, **changed):
+def learnt(monkeypatch, script, batches, huber=False, **changed):
     """What a loaded script hands over to be saved; in "after", the network's weights after each of so many batches."""
     made = {"after": []}
 
@@ -165,6 +165,7 @@ def learnt(monkeypatch, script, batches, **changed):
         replay_size=500,
         target_net_sync=10,
         learning_rate=0.001,
+        huber=huber,
     )
     knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
     knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False} | changed
@@ -189,6 +190,17 @@ def test_with_several_environments_target_and_epsilon_go_by_agent_steps(monkeypa
     made = learnt(monkeypatch, load("08_dqn_rainbow"), 8, envs=2, without=["noisy"])
     assert same(made["target"].state_dict(), made["after"][4])  # ten steps, two an iteration
     assert made["epsilon"].selector.epsilon == pytest.approx(1.0 - 16 / 100_000)
+
+
+@pytest.mark.parametrize(
+    "script", [path for path in SCRIPTS if path.stem != "07_dqn_distrib"], ids=lambda path: path.stem
+)
+def test_errors_cost_by_hubers_loss_where_it_is_asked_for(monkeypatch, script):
+    asked, penalties = [], losses.penalties
+    monkeypatch.setattr(losses, "penalties", lambda errors, huber: asked.append(huber) or penalties(errors, huber))
+    for huber in (True, False):
+        learnt(monkeypatch, load(script.stem), 1, huber, without=["distributional"])
+    assert asked == [True, False]
 
 
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
@@ -317,7 +329,11 @@ def test_signal_to_noise_is_written_for_each_noisy_layer(chain):
     [path] = chain["04_dqn_noisy_net"][1]
     accumulator = EventAccumulator(str(path))
     accumulator.Reload()
-    assert {"train/snr_1", "train/snr_2"} <= set(accumulator.Tags()["scalars"])
+    tags = set(accumulator.Tags()["scalars"])
+    assert {"train/snr_1", "train/snr_2"} <= tags
+    assert "train/epsilon" not in tags  # noise explores, and nothing else
+    fields = json.loads((path / "params.json").read_text())["hyperparameters"]
+    assert fields["epsilon_start"] == fields["epsilon_final"] == 0.0
     assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # as they begin
 
 
@@ -373,7 +389,7 @@ def test_the_fast_rainbow_sees_pong_by_the_small_network_which_looked_at_the_fir
     assert torch.equal(content["net"]["conv.body.mean"], content["target"]["conv.body.mean"])
 
 
-def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch, tmp_path):
+def test_rainbow_waits_weighs_and_chooses_as_the_paper_says_but_for_what_is_left_out(monkeypatch, tmp_path):
     rainbow = load("08_dqn_rainbow")
     seen = {}
 
@@ -388,11 +404,16 @@ def test_without_n_step_and_double_rainbow_neither_waits_nor_chooses(monkeypatch
     )
     monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
     params = dataclasses.replace(common.HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
-    for without, n_step, double in (([], 5, True), (["n_step"], 1, True), (["double"], 5, False)):
+    for without, expected in (
+        ([], (5, 0.5, True)),
+        (["n_step"], (1, 0.5, True)),
+        (["double"], (5, 0.5, False)),
+        (["prioritised"], (5, 0.0, True)),
+    ):
         knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0, "sigma": 0.1}
         with pytest.raises(KeyError, match="seen"):
             rainbow.train(params, runs.RunOptions(runs_dir=tmp_path, knobs=knobs))
-        assert (seen["n_step"], seen["double"]) == (n_step, double)
+        assert (seen["n_step"], seen["alpha"], seen["double"]) == expected
 
 
 @pytest.mark.parametrize(

@@ -79,8 +79,11 @@ def test_what_follows_a_terminated_episode_may_be_no_number():
 def test_actions_and_distributions_that_would_be_broadcast_are_refused():
     with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
         losses.of_actions(torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64))
-    with pytest.raises(ValueError, match=r"both have to be \(batch, atoms\)"):
-        losses.kl_divergence(torch.zeros(3, 5), torch.zeros(1, 5))
+    with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
+        losses.of_actions(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
+    for shapes in (((3, 5), (1, 5)), ((3, 2, 5), (3, 2, 5))):
+        with pytest.raises(ValueError, match=r"both have to be \(batch, atoms\)"):
+            losses.kl_divergence(*map(torch.zeros, shapes))
 
 
 def test_what_belongs_to_the_actions_is_taken_row_by_row():

@@ -1,5 +1,6 @@
 import contextlib
 import dataclasses
+import functools
 import re
 
 import numpy as np
@@ -84,6 +85,37 @@ def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_st
             assert set(np.flatnonzero(ring._tree[np.arange(ring._tree.size)]).tolist()) == rows
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    num_envs=st.integers(1, 3),
+    n_step=st.integers(1, 4),
+    alpha=st.sampled_from([0.0, 0.6, 1.0]),
+)
+def test_priorities_are_those_of_a_slow_twin_whatever_is_added_and_learnt_from_in_between(
+    seed, num_envs, n_step, alpha
+):
+    ring, twin = rings_of(functools.partial(replay.PrioritisedRing, alpha=alpha), 8 + n_step, num_envs, n_step)
+    rng, priorities, highest = np.random.default_rng(seed), {}, 1.0
+    for number, step in enumerate(steps_of(rng, num_envs, 40)):
+        ring.add(*step)
+        twin.add(*step)
+        priorities |= {(number, n): highest for n in range(num_envs)}
+        places = [(s, n) for s in twin.valid() for n in range(num_envs)]
+        if places and rng.random() < 0.5:
+            chosen = [places[each] for each in rng.integers(len(places), size=rng.integers(1, 2 * len(places) + 1))]
+            given = rng.uniform(0.01, 3.0, len(chosen))
+            rows = [s % ring.length * num_envs + n for s, n in chosen]  # some of them twice: the last one counts
+            ring.update(torch.tensor(rows), torch.from_numpy(given))
+            priorities |= dict(zip(chosen, given.tolist(), strict=True))
+            highest = max(highest, given.max())
+        expected = np.zeros(ring._tree.size)
+        for s, n in places:
+            expected[s % ring.length * num_envs + n] = priorities[s, n] ** alpha
+        assert ring._tree[np.arange(ring._tree.size)] == pytest.approx(expected)
+        assert ring._tree.total == pytest.approx(expected.sum())
+
+
 @pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("cut", [1, 2, 7, 20])
@@ -155,7 +187,7 @@ def test_the_sum_tree_is_a_running_sum(size, branches, data):
 def check_running_sum(size, data):
     tree, numbers = sum_tree.SumTree(size), np.zeros(size)
     for _ in range(5):
-        indices = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True)))
+        indices = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1)))
         values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(indices), max_size=len(indices))), float)
         tree[indices], numbers[indices] = values, values
         assert tree.total == numbers.sum()
