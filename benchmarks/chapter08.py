@@ -164,18 +164,15 @@ def draws(go_on: bool) -> None:
 
 
 def replays() -> list[tuple[str, int, Callable[[], object]]]:
-    """Full replays with random priorities and small states: whose, how many transitions, how 32 are drawn."""
+    """Full replays: whose, how many transitions, how 32 are drawn.
+
+    Those with priorities have random ones and small states; the others have Atari's screens.
+    """
     rng = np.random.default_rng(0)
     made: list[tuple[str, int, Callable[[], object]]] = []
     for size in (100_000, 1_000_000):
         ring = PrioritisedRing(size, 100, (4,), stack=1)
-        step = (
-            np.zeros((100, 4), np.uint8),
-            np.zeros(100, int),
-            np.zeros(100),
-            np.zeros(100, bool),
-            np.zeros(100, bool),
-        )
+        step = uneventful(np.zeros((100, 4), np.uint8))
         for _ in range(ring.length):
             ring.add(*step)
             ring._highest = float(rng.random() + 0.5)
@@ -188,17 +185,19 @@ def replays() -> list[tuple[str, int, Callable[[], object]]]:
     for buffer in (tree, naive):
         buffer.update_priorities(range(100_000), rng.random(100_000) + 0.5)
         made.append((f"ptan's {type(buffer).__name__}", 100_000, lambda buffer=buffer: buffer.sample(32, 0.4)))
-    return made + [(f"lib.replay.Ring of screens, n_step={n}", 10_000, of_screens(n)) for n in (1, 3)]
+    for n_step in (1, 3):
+        screens = Ring(10_000, 1, (84, 84), n_step=n_step)
+        for _ in range(screens.length):
+            screens.add(*uneventful(rng.integers(0, 256, (1, 84, 84), np.uint8)))
+        name = f"lib.replay.Ring of screens, n_step={n_step}"
+        made.append((name, screens.length, lambda screens=screens: screens.sample(32)))
+    return made
 
 
-def of_screens(n_step: int) -> Callable[[], object]:
-    """How 32 transitions of so many steps are drawn from a full ring of Atari's screens."""
-    rng = np.random.default_rng(0)
-    ring = Ring(10_000, 1, (84, 84), n_step=n_step)
-    for _ in range(ring.length):
-        frame = rng.integers(0, 256, (1, 84, 84), np.uint8)
-        ring.add(frame, np.zeros(1, int), np.ones(1), np.zeros(1, bool), np.zeros(1, bool))
-    return lambda: ring.sample(32)
+def uneventful(frames: np.ndarray) -> tuple[np.ndarray, ...]:
+    """What Ring.add takes: a step that shows these, one an environment, and nothing else happens in."""
+    n = len(frames)
+    return frames, np.zeros(n, int), np.zeros(n), np.zeros(n, bool), np.zeros(n, bool)
 
 
 def seconds(call: Callable[[], object], calls: int = 300) -> float:

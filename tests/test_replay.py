@@ -42,6 +42,12 @@ def draws(ring, count, size=20):
     return replay.Batch(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
 
 
+def index_of(ring, place):
+    """Where a (step, environment) lies, as in Batch.indices."""
+    step, n = place
+    return step % ring.length * ring.num_envs + n
+
+
 def batch_of(ring, places):
     """The transitions that begin at these (step, environment)."""
     return ring._batch(*(np.array(numbers) for numbers in zip(*places, strict=True)), np.ones(len(places)))
@@ -81,7 +87,7 @@ def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_st
         if places:
             check(batch_of(ring, places), places, twin)
         if kind is replay.PrioritisedRing:
-            rows = {s % ring.length * num_envs + n for s, n in places}
+            rows = {index_of(ring, place) for place in places}
             assert set(np.flatnonzero(ring._tree[np.arange(ring._tree.size)]).tolist()) == rows
 
 
@@ -105,13 +111,13 @@ def test_priorities_are_those_of_a_slow_twin_whatever_is_added_and_learnt_from_i
         if places and rng.random() < 0.5:
             chosen = [places[each] for each in rng.integers(len(places), size=rng.integers(1, 2 * len(places) + 1))]
             given = rng.uniform(0.01, 3.0, len(chosen))
-            rows = [s % ring.length * num_envs + n for s, n in chosen]  # some of them twice: the last one counts
+            rows = [index_of(ring, place) for place in chosen]  # some of them twice: the last one counts
             ring.update(torch.tensor(rows), torch.from_numpy(given))
             priorities |= dict(zip(chosen, given.tolist(), strict=True))
             highest = max(highest, given.max())
         expected = np.zeros(ring._tree.size)
-        for s, n in places:
-            expected[s % ring.length * num_envs + n] = priorities[s, n] ** alpha
+        for place in places:
+            expected[index_of(ring, place)] = priorities[place] ** alpha
         assert ring._tree[np.arange(ring._tree.size)] == pytest.approx(expected)
         assert ring._tree.total == pytest.approx(expected.sum())
 
