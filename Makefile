@@ -29,7 +29,7 @@ train: $(READY)  ## solve Pong, with a TensorBoard page; options by ARGS="--seed
 	@echo "TensorBoard: http://localhost:$(PORT) in some seconds; if not, see runs/tensorboard.log"
 	@training=$$$$; ( $(BIN)/tensorboard --logdir runs --port $(PORT) >runs/tensorboard.log 2>&1 & page=$$!; \
 	  trap '' INT; while kill -0 $$training 2>/dev/null; do sleep 1; done; kill $$page 2>/dev/null ) & \
-	exec $(BIN)/python distributed/01_ppo.py $(ARGS)
+	exec $(BIN)/python distributed/02_ppo_actors.py $(ARGS)
 
 tensorboard: $(READY)  ## show all runs at http://localhost:6006
 	$(BIN)/tensorboard --logdir runs --port $(PORT)

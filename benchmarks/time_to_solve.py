@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """How long a script takes to solve Pong, from the start of its process on, seed after seed.
 
-    ./time_to_solve.py --script distributed/01_ppo --seeds 5
-    ./time_to_solve.py --script distributed/01_ppo --seeds 5           # after an interruption: only what is missing
+    ./time_to_solve.py --script distributed/02_ppo_actors --seeds 5
+    ./time_to_solve.py --script distributed/02_ppo_actors --seeds 5    # after an interruption: only what is missing
     ./time_to_solve.py --script "07_pong_in_minutes --envs 32" --time-limit 1200
     ./time_to_solve.py speed                                           # steps/s of the fast rungs, in turn
     ./time_to_solve.py tables                                          # only docs/speed.md's tables and picture anew
@@ -40,7 +40,7 @@ from lib.curves import means
 from lib.stopping import NOT_FINITE
 
 PAGE = "docs/speed.md"
-PARTS = ("act", "environment", "store", "sample", "learn", "rest")
+PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")
 GOAL = "18.0"
 COLUMNS = (
     *("seed", "stopped", "seconds", "steps", "episodes", "start", "steps_per_second", "emulator"),
@@ -55,6 +55,7 @@ FAST = {
     "06_fast_learner --envs 16": 3_200,
     "07_pong_in_minutes": 8_000,
     "distributed/01_ppo": 40_960,
+    "distributed/02_ppo_actors": 40_960,
 }
 EMULATOR = "the emulator alone"
 
@@ -221,7 +222,8 @@ def seeds_table() -> str:
             )
             cells = (f"`{script}`", row["seed"], row["stopped"], row["seconds"], f"{row['steps']:,}", row["episodes"])
             distinct = "" if pd.isna(greedy) else f"{row['evaluation_distinct']:.0f}"
-            rows.append((*cells, found, distinct, row["start"], *(row[part] for part in PARTS)))
+            parts = (row.get(part, 0.0) for part in PARTS)  # older files lack some
+            rows.append((*cells, found, distinct, row["start"], *parts))
     header = ("script", "seed", "ended", "seconds", "agent steps", "episodes", "greedy: mean ± std, worst", "distinct")
     return lab.table((*header, "start-up", *PARTS), rows)
 
@@ -269,7 +271,7 @@ def rung(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="solve", choices=("solve", "speed", "tables"))
-    parser.add_argument("--script", type=rung, default="distributed/01_ppo", help="the script and its options")
+    parser.add_argument("--script", type=rung, default="distributed/02_ppo_actors", help="the script and its options")
     parser.add_argument("--seeds", type=arguments.positive, default=5, help="1 to this one (default: 5)")
     parser.add_argument("--time-limit", type=arguments.positive, default=600, help="seconds of a run (default: 600)")
     parser.add_argument("--options", type=shlex.split, default=[], help="more of the script's, kept apart by them")

@@ -9,6 +9,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import Bandit, Chain, Counting
 from lib import experience, memory, ppo, stream, vector_env
@@ -485,6 +486,33 @@ def test_torch_acts_in_one_thread_and_learns_in_as_many_as_before():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+class Casts(TorchDispatchMode):
+    """Counts how often something of a shape is cast."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._to_copy.default and args[0].shape == self.shape
+        return func(*args, **(kwargs or {}))
+
+
+def test_weights_are_cast_once_a_rollout_and_anew_for_the_next():
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    model = ppo.Model(envs.single_observation_space, 6, torch.bfloat16)
+    rollouts = iter(ppo.Sampler(envs, ppo.Agent(model), steps=3, seed=4))
+    for _ in range(2):
+        with Casts(model.body.third.weight.shape) as casts:
+            rollout = next(rollouts)
+        assert casts.count == 1
+        with torch.no_grad():
+            for states, values in zip(rollout.states, rollout.values, strict=True):
+                assert torch.equal(model(states)[1], values)
+            model.body.third.weight.mul_(-1.5)  # as an optimizer changes them
 
 
 def train(make, n, steps, updates, **options):

@@ -203,7 +203,8 @@ class Sampler(Stream):
     def sample(self, rollout: Rollout) -> None:
         """Play the next rollout."""
         # Few states are acted in, and a thread of torch that has done its work spins for a while on an emulator's core.
-        with _one_thread():
+        # And its weights are cast once: what a model's autocast makes of them is kept until the outermost one ends.
+        with _one_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
             self._play(rollout)
 
     def _noise(self) -> torch.Tensor:
