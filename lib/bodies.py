@@ -50,9 +50,10 @@ class Images(nn.Module):
 
         The means are whole numbers, which bfloat16 holds up to 256 as they are: a pixel less its mean is exact then.
         """
-        mean = states.float().mean(0).round()  # where the states are, which may be elsewhere
+        shown = states.to(torch.float32, copy=True)  # where the states are, which may be elsewhere
+        mean = shown.mean(0).round()
         self.mean.copy_(mean)
-        self.scale.copy_(1.0 / (states - mean).std().clamp(min=1e-3))
+        self.scale.copy_(1.0 / shown.sub_(mean).std().clamp(min=1e-3))
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         # Each of these takes as long as a layer if it is done in float32, or once more than it has to be: the scale
