@@ -92,8 +92,7 @@ class Trainer:
         kl_target: the learning rate is divided by 1.5 after an epoch in which the policy was further than twice this
             Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
             one in which it was nearer than half; None for never.
-        kl_final: what kl_target has come down to when the goal is reached, with the cube of the progress, so most of
-            it near the end; None for no change.
+        kl_final: what kl_target has come down to when the goal is reached; None for no change.
         max_rate: where the learning rate stops growing; one that begins above it stays, or falls.
         device: of the model.
 
@@ -232,7 +231,7 @@ class Trainer:
     def _adapt(self, kl: float, progress: float) -> None:
         if self.kl_target is None or self.kl_final is None or progress >= 1.0:
             return
-        target = self.kl_target + progress**3 * (self.kl_final - self.kl_target)
+        target = self.kl_target + progress * (self.kl_final - self.kl_target)
         factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0
         for group in self.optimizer.param_groups:
             group["lr"] = min(group["lr"] * factor, max(group["lr"], self.max_rate))

@@ -13,7 +13,7 @@ def update(model, optimizer, rollout, options, progress):
     states, actions, old = (getattr(rollout, name).flatten(0, 1) for name in ("states", "actions", "log_probs"))
     returns = estimates + rollout.values.flatten()
     model.expect(returns)  # once, whatever the epochs
-    target = options["kl_target"] + progress**3 * (options["kl_final"] - options["kl_target"])
+    target = options["kl_target"] + progress * (options["kl_final"] - options["kl_target"])
     for _ in range(options["epochs"] if progress < 1.0 else 1):
         divergences = []
         for batch in torch.randperm(len(returns)).split(options["minibatch"]):
