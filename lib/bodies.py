@@ -50,10 +50,7 @@ class Images(nn.Module):
 
         The means are whole numbers, which bfloat16 holds up to 256 as they are: a pixel less its mean is exact then.
         """
-        shown = states.to(torch.float32, copy=True)  # where the states are, which may be elsewhere
-        mean = shown.mean(0).round()
-        self.mean.copy_(mean)
-        self.scale.copy_(1.0 / shown.sub_(mean).std().clamp(min=1e-3))
+        _normalise_by(self, states, whole=True)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         # Each of these takes as long as a layer if it is done in float32, or once more than it has to be: the scale
@@ -143,10 +140,11 @@ class Numbers(nn.Module):
         return torch.tanh(self.second(first))
 
 
-def _normalise_by(body: Boards | Numbers, states: torch.Tensor) -> None:
-    mean = states.float().mean(0)
+def _normalise_by(body: Images | Boards | Numbers, states: torch.Tensor, whole: bool = False) -> None:
+    shown = states.to(torch.float32, copy=True)  # where the states are, which may be elsewhere
+    mean = shown.mean(0).round() if whole else shown.mean(0)
     body.mean.copy_(mean)
-    body.scale.copy_(1.0 / (states.float() - mean).std().clamp(min=1e-3))
+    body.scale.copy_(1.0 / shown.sub_(mean).std().clamp(min=1e-3))
 
 
 def begin(body: nn.Module) -> None:

@@ -203,7 +203,7 @@ class Sampler(Stream):
     def sample(self, rollout: Rollout) -> None:
         """Play the next rollout."""
         # Few states are acted in, and a thread of torch that has done its work spins for a while on an emulator's core.
-        # And its weights are cast once: what a model's autocast makes of them is kept until the outermost one ends.
+        # The model's weights are cast once: what its autocast makes of them is kept until the outermost one ends.
         with _one_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
             self._play(rollout)
 
