@@ -434,10 +434,10 @@ def test_the_weight_of_the_entropy_goes_down_to_nothing_with_the_progress():
     assert not torch.allclose(weights_after(0.0, entropy=8.0), weights_after(0.0, entropy=0.0), atol=1e-4)
 
 
-@pytest.mark.parametrize(("progress", "kl", "factor"), [(0.0, 0.021, 1.0), (0.5, 0.021, 1 / 1.5), (1.0, 0.021, 1.0)])
-def test_the_policy_may_move_less_the_nearer_the_goal_is(progress, kl, factor):
+@pytest.mark.parametrize(("progress", "factor"), [(0.0, 1.0), (0.5, 1 / 1.5), (1.0, 1.0)])
+def test_the_policy_may_move_less_the_nearer_the_goal_is(progress, factor):
     trainer = trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), kl_target=0.015, kl_final=0.005)
-    trainer._adapt(kl, progress)
+    trainer._adapt(0.021, progress)  # twice the target is 0.03 at first, 0.02 half-way
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * factor)
 
 
