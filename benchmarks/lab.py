@@ -22,6 +22,7 @@ import pandas as pd
 from lib import options, runs
 from lib.common import Hyperparameters
 from lib.errors import UsageError
+from lib.stopping import NOT_FINITE
 
 PROJECT = runs.PROJECT
 RESULTS = PROJECT / "benchmarks" / "results"
@@ -231,11 +232,17 @@ def finished_run(rung: str, *options: str, **environment: str) -> Iterator[Path]
     Args:
         rung, options: see command.
         environment: variables of the process, beside those of this one.
+
+    Raises:
+        CalledProcessError: it failed; one whose loss ran away has just ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         started = command(rung, *options, "--quiet", "--runs-dir", folder)
-        subprocess.run(started, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
-        [result] = Path(folder).glob("*/result.json")
+        process = subprocess.run(started, check=False, env=os.environ | environment, stdout=subprocess.DEVNULL)
+        results = list(Path(folder).glob("*/result.json"))
+        if not any(json.loads(result.read_text())["stopped"] == NOT_FINITE for result in results):
+            process.check_returncode()
+        [result] = results
         yield result.parent
 
 

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """How long this project and others take to solve Pong, one after another on one machine, by one rule.
 
-    ./peers.py --cleanrl ~/cleanrl --time-limit 900            # CleanRL is no package: its checkout
-    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3               # some
+    ./peers.py --cleanrl ~/cleanrl --time-limit 600            # CleanRL is no package: its checkout
+    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --anew        # some, in place of all that is in the table
     ./peers.py --tables                                        # only docs/speed.md's table and picture anew
 
 Each peer runs with the settings that it publishes for Atari or Pong, in an environment of its own with the pinned
 packages of peers/*.txt, which is made when it is first needed. The clock starts with the process; it is stopped when
 the mean return of the last 100 training episodes is 18, or at the time limit; an evaluation after that is not counted.
-What was measured is not measured again at the same commit, on the same machine, with the same limit and pins.
+What was measured is not measured again at the same commit, on the same machine, with the same limit and pins; where one
+of these is another all are measured anew, and some peers alone only with --anew, as the others' figures go.
 """
 
 import argparse
@@ -36,10 +37,11 @@ import time_to_solve
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
+from lib import options as arguments
 from lib.curves import means
 
 HERE = Path(__file__).parent / "peers"
-OWN = "distributed/01_ppo"
+OWN = "distributed/02_ppo_actors"
 # Each peer's environment and command; CleanRL's script is its checkout's.
 PEERS = {
     "sb3-ppo": ("sb3", ["run_sb3.py", "ppo"]),
@@ -54,10 +56,29 @@ COLUMNS = ("peer", "version", "seed", "stopped", "seconds", "steps", "episodes",
 PICTURE = "![Mean return of the last 100 episodes against seconds, ours and the peers'](pictures/peers.png)"
 
 
-def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None) -> None:
-    """Run the peers that are not in benchmarks/results/peers.csv yet, one after another."""
+def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None, anew: bool = False) -> None:
+    """Run the peers that are not in benchmarks/results/peers.csv yet, one after another.
+
+    Args:
+        peers: which.
+        seeds: 1 to this one.
+        time_limit: seconds of a run.
+        checkout: of CleanRL.
+        anew: whether other peers' figures that were measured otherwise may go.
+
+    Raises:
+        SystemExit: they may not, or a peer failed or cannot be run.
+    """
     stamped = lab.stamp(time_limit=time_limit, pins={name: pins(name) for name, _ in PEERS.values()})
-    results = lab.Results("peers", COLUMNS, stamped, lab.can_go_on("peers", COLUMNS, stamped))
+    goes_on = lab.can_go_on("peers", COLUMNS, stamped)
+    replaced = lab.path_of("peers").exists() and not goes_on and not anew
+    if lost := sorted(set(lab.read("peers")[0]["peer"]) - set(peers)) if replaced else []:
+        differing = " and ".join(lab.differences("peers", COLUMNS, stamped))
+        raise SystemExit(
+            f"{lab.path_of('peers')} was measured with other {differing} and would lose {', '.join(lost)}; "
+            f"measure all, or give --anew"
+        )
+    results = lab.Results("peers", COLUMNS, stamped, goes_on)
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # before hours are spent on the others
     for seed in range(1, seeds + 1):
@@ -207,13 +228,12 @@ def table() -> str:
     rows = []
     for (peer, version), found in frame.groupby(["peer", "version"], sort=False):
         solved = found["stopped"] == "solved"
-        times = time_to_solve.quantiles(found["seconds"].where(solved, np.inf))
         rows.append(
             (
                 peer,
                 version,
                 f"{solved.sum()} of {len(found)} in {stamped['settings']['time_limit']} s",
-                " / ".join("-" if np.isinf(seconds) else f"{seconds:.0f}" for seconds in times),
+                lab.spread(found["seconds"].where(solved, np.inf), 0).replace("inf", "-"),
                 lab.spread(found["steps"] / 1000, 0),
                 lab.spread(found["mean_100"]),
                 lab.spread(found["steps"] / found["seconds"], 0),
@@ -253,13 +273,14 @@ def draw() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", nargs="+", choices=(OWN, *PEERS), default=[OWN, *PEERS], help="some (default: all)")
-    parser.add_argument("--seeds", type=int, default=1, help="1 to this one (default: 1)")
-    parser.add_argument("--time-limit", type=int, default=900, help="seconds of a run (default: 900)")
+    parser.add_argument("--seeds", type=arguments.positive, default=1, help="1 to this one (default: 1)")
+    parser.add_argument("--time-limit", type=arguments.positive, default=600, help="seconds of a run (default: 600)")
+    parser.add_argument("--anew", action="store_true", help="let the figures of peers that are not measured go")
     parser.add_argument("--cleanrl", type=Path, metavar="PATH", help="a checkout of CleanRL")
     parser.add_argument("--tables", action="store_true", help="measure nothing")
     args = parser.parse_args()
     if not args.tables:
-        measure(args.peers, args.seeds, args.time_limit, args.cleanrl)
+        measure(args.peers, args.seeds, args.time_limit, args.cleanrl, args.anew)
     draw()
     lab.put(time_to_solve.PAGE, "peers", f"{PICTURE}\n\n{table()}")
 

@@ -183,7 +183,7 @@ def solve_table() -> str:
             (
                 f"`{script}`",
                 f"{len(solved)} of {len(frame)} in {limit} s",
-                " / ".join("-" if np.isinf(value) else f"{value:.0f}" for value in quantiles(seconds)),
+                lab.spread(seconds, 0).replace("inf", "-"),
                 lab.spread(solved["steps"] / 1000, 0) if len(solved) else "",
                 lab.spread(frame["steps_per_second"], 0),
                 lab.spread(frame["emulator"], 0),
@@ -203,12 +203,6 @@ def solve_table() -> str:
         *("lowest mean of 20 greedy episodes", "where"),
     )
     return f"{lab.table(header, rows)}\n\nMinimum / median / maximum over the seeds."
-
-
-def quantiles(values: pd.Series) -> tuple[float, float, float]:
-    """Minimum, median (the slower of the two in the middle) and maximum, of numbers that may be infinite."""
-    ordered = sorted(values)
-    return ordered[0], ordered[len(ordered) // 2], ordered[-1]
 
 
 def seeds_table() -> str:
@@ -231,9 +225,12 @@ def seeds_table() -> str:
 def draw() -> None:
     """Return against seconds, on a logarithmic axis, of every script that was timed, as docs/pictures/speed.png."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    greys = itertools.cycle(("-", "--", ":", "-."))
     for name, frame, stamped in curve.kept("pong"):
-        if not stamped["changed"] and not stamped["beside"] and stamped["machine"]["device"] == "cpu":
-            axes.plot(frame["seconds"], frame["mean_100"], label=name, color="grey")
+        if not stamped["changed"] and stamped["beside"] <= 1 and stamped["machine"]["device"] == "cpu":
+            also = ", beside another run" if stamped["beside"] else ""
+            style = next(greys)
+            axes.plot(frame["seconds"], frame["mean_100"], style, label=name + also, color="grey", linewidth=1)
     colors = itertools.cycle(plt.rcParams["axes.prop_cycle"].by_key()["color"])
     for (script, frame, stamped), color in zip(kept(), colors, strict=False):
         name = results_of(stamped["settings"]["script"], stamped["settings"]["options"])

@@ -42,7 +42,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss = calc_loss(batch.to(args.device), net, tgt_net.target_model, params.huber)
+        loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, params.huber)
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration)

@@ -41,7 +41,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        errors = calc_errors(batch := batch.to(args.device), net, tgt_net.target_model)
+        errors = calc_errors(batch := batch.for_net(args.device), net, tgt_net.target_model)
         loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()

@@ -43,7 +43,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss = calc_loss(batch.to(args.device), net, tgt_net.target_model)
+        loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model)
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration)

@@ -53,7 +53,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss, errors = calc_loss(batch := batch.to(args.device), net, tgt_net.target_model, double, params.huber)
+        loss, errors = calc_loss(batch := batch.for_net(args.device), net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
         buffer.update(batch.indices, replay.priorities(errors))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Pong in minutes: a recipe of the DQN family for games that are played faster than they are learnt from.
 
-Idea    double Q-learning over three steps, a network that subtracts what is the same in every screen, and a replay
-        ratio of 4 in place of 32, as another step of play costs less than learning once more from old ones
+Idea    double Q-learning over three steps, a smaller network that subtracts what is the same in every screen, and a
+        replay ratio of 4 in place of 32, as another step of play costs less than learning once more from old ones
 Parent  06_fast_learner.py, with another recipe
 Keeps   changes the task: not the game, but what is learnt from a step, and how often
 Paper   Hessel et al., Rainbow, 2018, https://arxiv.org/abs/1710.02298
@@ -22,7 +22,7 @@ NAME = Path(__file__).stem
 
 
 def calc_loss(batch, net, tgt_net, device, huber=True):
-    batch = batch.to(device)
+    batch = batch.for_net(device)
     values = losses.of_actions(net(batch.states), batch.actions)
     with torch.no_grad():
         next_values = net(batch.next_states), tgt_net(batch.next_states)

@@ -2,7 +2,7 @@
 """PPO whose actors play elsewhere: in this process, in others, on a Ray cluster; the learner gets their segments.
 
 Idea    the sampler becomes actors that share its environments; weights go out to them, trajectory segments come back
-Parent  01_ppo.py
+Parent  01_ppo.py, with its sampler dealt out to actors
 Keeps   close: the same steps, learnt from in the same way, but for rounding; with --async `statistics`
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
         2018, https://arxiv.org/abs/1802.01561

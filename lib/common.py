@@ -116,7 +116,7 @@ def _tensors(
 ) -> tuple[torch.Tensor, ...]:
     """states, actions, rewards, discounts and last_states."""
     if isinstance(batch, Batch):
-        moved = batch.to(device)
+        moved = batch.for_net(device)
         return moved.states, moved.actions, moved.returns, moved.discounts, moved.next_states
     states, actions, rewards, dones, last_states = (
         torch.as_tensor(array, device=device) for array in unpack_batch(batch)
@@ -196,7 +196,7 @@ def _batches(
         batch = buffer.sample(batch_size)
         for net in nets:
             if isinstance(net.conv, Normalising) and not net.conv.seen:
-                net.conv.look_at(net.split(batch.to(net.conv.seen.device).states)[0])
+                net.conv.look_at(net.split(batch.for_net(net.conv.seen.device).states)[0])
         nets = ()
         yield batch
 

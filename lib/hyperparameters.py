@@ -127,7 +127,7 @@ class PPOHyperparameters(RunParameters):
         entropy: weight of the entropy at first; 0 where the last `envs` episodes are at stop_reward in the mean.
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
-        kl_final: what kl_target has come down to there, or None for no change.
+        kl_final: what kl_target has come down to there, or None for no change; without a kl_target it means nothing.
     """
 
     envs: int = 16
@@ -161,6 +161,10 @@ class PPOHyperparameters(RunParameters):
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
             _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")
+        if self.kl_target is not None and self.kl_final is not None:
+            _require(
+                self.kl_final <= self.kl_target, self, "kl_final", f"none, or kl_target, {self.kl_target}, at most"
+            )
 
 
 def _within(params: RunParameters, low: float, high: float, *names: str) -> None:

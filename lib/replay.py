@@ -25,8 +25,8 @@ class Batch:
     """Transitions over up to n steps.
 
     Attributes:
-        states, next_states: (batch, *frame_shape, stack), of the frames' type. What follows a terminated episode is
-            there too, and means nothing.
+        states, next_states: (batch, *frame_shape, stack), of the frames' type, or as `for_net` gives them. What
+            follows a terminated episode is there too, and means nothing.
         actions: (batch,) int64.
         returns: (batch,) float32, the discounted rewards from the state to the next state.
         discounts: (batch,) float32, what the next state's value is multiplied by: 0 where the episode terminated.
@@ -45,8 +45,8 @@ class Batch:
     def __len__(self) -> int:
         return len(self.actions)
 
-    def to(self, device: torch.device | str) -> Self:
-        """The same on a device, once, with states as networks want them: stacks of frames (batch, stack, *frame_shape),
+    def for_net(self, device: torch.device | str) -> Self:
+        """The same on a device, with states as networks want them: stacks of frames (batch, stack, *frame_shape),
         and (batch, *frame_shape) where a state is one vector or board.
 
         On the way to a GPU the copies lie in page-locked memory, so that the CPU goes on while they travel.
@@ -185,7 +185,7 @@ class Ring:
 
         Args:
             frames: (num_envs, *frame_shape), the newest frame of the states that were acted in.
-            actions, rewards, terminated, truncated: (num_envs,).
+            actions, rewards, terminated, truncated: (num_envs,), whole numbers, float32, bool, bool.
             final_frames: (num_envs, *frame_shape), what they showed last; looked at where one was truncated.
 
         Raises:
@@ -269,10 +269,10 @@ class Ring:
             )
 
     def spread(self, number: int) -> torch.Tensor:
-        """So many states of the first environment, from its oldest step to its newest, as Batch.to has them."""
+        """So many states of the first environment, from its oldest step to its newest, as networks want them."""
         self.require(1)
         steps = np.linspace(self._first, self._last - 1, number).astype(np.int64)
-        return self._batch(steps, np.zeros(number, np.int64), np.ones(number)).to("cpu").states
+        return self._batch(steps, np.zeros(number, np.int64), np.ones(number)).for_net("cpu").states
 
     def _batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
         returns = np.zeros(len(steps), np.float32)

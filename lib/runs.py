@@ -28,6 +28,7 @@ import torch
 
 from lib import files
 from lib.errors import UsageError
+from lib.forking import cores
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +223,7 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     return {
         "system": platform.platform(),
         "processor": names[0] if names else platform.processor(),
-        "cores": len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count(),
+        "cores": cores(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "torch_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device),

@@ -292,6 +292,8 @@ class ExperienceStream(Stream):
             with self.clock("act"):
                 actions, agent_states = self.agent(self.states, agent_states)
             step = self.step(np.asarray(actions))
+            for index in np.flatnonzero(step.terminated | step.truncated):
+                agent_states[index] = self.agent.initial_state()
             yield (
                 frames,
                 np.asarray(actions),

@@ -72,9 +72,10 @@ def make_vector_env(
 def _require_memory(num_envs: int, each: int) -> None:
     needed, free = num_envs * each, memory.free()
     if needed > free:
+        most = int(0.8 * free / each)
+        way_out = f"take --envs {most}, or in distributed/ --set envs={most}, at most" if most else "make room first"
         raise UsageError(
-            f"{num_envs} environments need {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; "
-            f"take {int(0.8 * free / each)} at most"
+            f"{num_envs} environments need {needed / 1e9:.2g} GB of memory, and {free / 1e9:.2g} GB are free; {way_out}"
         )
 
 

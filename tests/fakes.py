@@ -13,6 +13,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import replay, stream, vector_env
+from lib.errors import UsageError
 
 ZOOM = 12  # that makes an image of Catch's grid
 
@@ -408,6 +409,10 @@ class Counter:
     @staticmethod
     def unmakeable(number, state):
         raise ValueError("no such counter")
+
+    @staticmethod
+    def unaffordable(number, state):
+        raise UsageError("counter 1000 needs 9 GB; take 3 at most")
 
     @staticmethod
     def dying(number, state):

@@ -157,6 +157,14 @@ def test_the_traceback_of_an_actor_that_cannot_be_made_is_shown(engine):
         crew.gather()
 
 
+def test_what_an_actor_cannot_be_given_is_wrong_use_as_it_is_without_actors(engine):
+    with (
+        started(engine, make=fakes.Counter.unaffordable) as crew,
+        pytest.raises(UsageError, match=r"^counter 1000 needs 9 GB; take 3 at most$"),
+    ):
+        crew.gather()
+
+
 def test_an_actor_that_dies_is_replaced_and_what_it_owed_comes_once(losable, caplog):
     counts, pids = {0: 0, 1: 0}, {}
     with started(losable, 2, state_of=lambda number: {"count": counts[number]}) as crew:

@@ -42,7 +42,7 @@ class Table(nn.Module):
 
 
 def batch_of(states, actions, returns, next_states, discounts):
-    """As Batch.to gives it."""
+    """As Batch.for_net gives it."""
     return Batch(
         states=torch.tensor(states)[:, None],
         actions=torch.tensor(actions),

@@ -167,6 +167,50 @@ def test_segments_go_on_from_their_state(monkeypatch, restart):
     assert resumed.steps_done == first.steps_done == 5 * 64
 
 
+def test_an_actor_whose_environments_do_not_repeat_themselves_goes_on_from_where_they_began_anew(caplog):
+    acting = acting_of(env_name="CartPole-v1", actors=1)
+    place = ppo.segments._Place(acting.seed, acting.part(0))
+    actor = ppo.PPOActor(acting, 0)
+    for _ in range(2):
+        place.goes_on(actor.get_trajectory_segment())
+    elsewhere = place.state()
+    elsewhere["states"] += 1.0  # what they showed is not what their actions lead to
+    actor = ppo.PPOActor(acting, 0, elsewhere)
+    assert "do not repeat themselves" in caplog.text
+    caplog.clear()
+    traces = place.goes_on(actor.get_trajectory_segment())
+    assert place.state()["began"] == 2 * 64
+    assert len(place.state()["actions"]) == 16
+    assert traces
+    for trace in traces:
+        again = trace()
+        env = acting.make_envs(1)
+        env.reset(seed=[again.seed])
+        for action in again.actions[:-1]:
+            states = env.step(np.array([action]))[0]
+        assert np.array_equal(states[0], again.last_state)
+    second = ppo.PPOActor(acting, 0, place.state())
+    assert caplog.text == ""
+    expected, found = actor.get_trajectory_segment(), second.get_trajectory_segment()
+    assert all(np.array_equal(expected.arrays[name], found.arrays[name]) for name in ("states", "rewards", "ended"))
+
+
+@pytest.mark.parametrize(("engine", "copies"), [("inline", 3), ("process", 5)])
+def test_what_actors_and_learner_need_in_all_is_forecast(monkeypatch, engine, copies):
+    acting = acting_of(engine=engine)
+    needed = copies * 4 * ppo.Rollout.forecast(acting.space, 16)
+    monkeypatch.setattr("lib.memory.free", lambda: needed - 1)
+    with pytest.raises(UsageError, match=rf"{copies} times, needs .* --set rollout=12 at most"):
+        next(iter(ppo.Segments(acting, learner_of(acting))))
+
+
+def test_inline_actors_make_as_many_steps_as_one(monkeypatch):
+    segments = ppo.Segments(acting_of(actors=4), learner_of(acting_of()))
+    next(iter(segments))
+    segments._played, segments._busy = 100, 4.0
+    assert segments.metrics()["actor_fps"] == 25.0
+
+
 class Scripted:
     """Actors whose segments come in the order that is told."""
 
@@ -201,7 +245,7 @@ def segment_of(version):
 def test_asynchronous_segments_are_taken_as_they_come_and_old_ones_dropped(monkeypatch):
     crew = Scripted([0, 1, 0, 1, 1, 0, 1, 0, 2, 1])
     monkeypatch.setattr(ppo.segments.actors, "start", lambda *arguments, **options: crew)
-    acting = acting_of(actors=3, envs=3, rollout=2)
+    acting = acting_of(actors=3, envs=3, rollout=2, engine="process")
     learner = learner_of(acting)
     crew.broadcast(learner.get_model())
     monkeypatch.setattr(learner, "look_at", lambda segments: None)
@@ -467,7 +511,9 @@ def test_a_learner_that_dies_ends_the_run_with_its_last_checkpoint(tmp_path):
     learner.kill()
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert re.search(r"error: (a learner is gone|learner 1 .* was killed by SIGKILL).*--resume", stderr), stderr
+    assert re.search(
+        r"error: (the learners have lost each other|learner 1 .* was killed by SIGKILL).*--resume", stderr
+    ), stderr
     path = folder(tmp_path)
     resumed = run(ACTORS, "--resume", path, "--stop-after", checkpoint_of(path)["source"]["steps_done"] + 640)
     assert resumed.returncode == 0, resumed.stderr
@@ -479,7 +525,10 @@ def test_wrong_numbers_of_learners():
 
 
 def test_a_learner_that_finds_the_others_gone_says_how_to_go_on():
-    with pytest.raises(Fault, match=r"a learner is gone \(Connection closed\)\. .*--resume"), learners._together():
+    with (
+        pytest.raises(Fault, match=r"the learners have lost each other \(Connection closed\)\. .*--resume"),
+        learners._together(),
+    ):
         raise RuntimeError("Connection closed\nby peer")
 
 

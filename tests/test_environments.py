@@ -1,6 +1,7 @@
 """Any environment: what it shows comes into a form that a network sees, and what it forbids is never done."""
 
 import logging
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -358,7 +359,7 @@ def test_no_transition_goes_on_in_the_episodes_of_environments_that_began_anew(k
     again.populate(8)
     both = np.arange(2)
     batch = again._batch(np.full(2, 3), both, np.ones(2))
-    assert np.array_equal(batch.to("cpu").next_states.numpy(), last)
+    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
     assert batch.discounts.tolist() == [0.5, 0.5]
     begun = again._batch(np.full(2, 4), both, np.ones(2))
     assert np.array_equal(begun.states[..., 0].numpy(), begun.states[..., -1].numpy())  # its first frame alone
@@ -388,6 +389,18 @@ def test_truncated_episodes_are_bootstrapped_from_what_they_showed_last(monkeypa
         ], step
 
 
+def test_an_agents_state_begins_anew_with_each_episode():
+    def counting(states, agent_states):
+        assert [state + 1 for state in agent_states] == (states[:, 0] + 1).tolist()
+        return np.zeros(2, np.int64), [state + 1 for state in agent_states]
+
+    counting.initial_state = lambda: 0
+    envs = SyncVectorEnv([partial(fakes.Counting, n) for n in (2, 3)], autoreset_mode=AutoresetMode.SAME_STEP)
+    steps = iter(stream.ExperienceStream(RecordEpisodeStatistics(vector_env.FinalStates(envs)), counting))
+    for _ in range(12):
+        next(steps)
+
+
 @pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Vector-info-v0", "fakes:Image-info-v0"])
 def test_a_replay_gives_states_back_with_their_masks(env_id):
     envs = vector_env.make_vector_env(env_id, 3)
@@ -402,7 +415,7 @@ def test_a_replay_gives_states_back_with_their_masks(env_id):
     ring = replay.Ring.of(source, 60)
     ring.populate(48)
     batch = ring.sample(40)
-    states = batch.to("cpu").states.numpy()
+    states = batch.for_net("cpu").states.numpy()
     for index, state in zip(batch.indices.tolist(), states, strict=True):
         step, env = divmod(index, 3)
         assert np.array_equal(state, played[step][env])

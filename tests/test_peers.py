@@ -1,5 +1,6 @@
 import contextlib
 import json
+import subprocess
 import sys
 
 import pandas as pd
@@ -7,6 +8,7 @@ import pytest
 
 import lab
 import peers
+from lib.stopping import NOT_FINITE
 
 PLAY = """import time
 for n, total in enumerate({returns}):
@@ -65,7 +67,7 @@ def test_every_package_of_a_peer_is_pinned():
 def test_this_project_is_told_by_its_own_files_and_its_own_clock(tmp_path, monkeypatch):
     @contextlib.contextmanager
     def finished_run(rung, *options):
-        assert (rung, options) == ("distributed/01_ppo", ("--seed", "3", "--time-limit", "600"))
+        assert (rung, options) == ("distributed/02_ppo_actors", ("--seed", "3", "--time-limit", "600"))
         yield tmp_path
 
     monkeypatch.setattr(lab, "finished_run", finished_run)
@@ -73,6 +75,33 @@ def test_this_project_is_told_by_its_own_files_and_its_own_clock(tmp_path, monke
     frame.to_csv(tmp_path / "episodes.csv", index=False)
     (tmp_path / "result.json").write_text(json.dumps({"stopped": "solved"}))
     assert peers.own(3, 600) == ("solved", [(900, 7.5, -21.0), (950, 8.0, 20.0)])
+
+
+def test_some_peers_alone_do_not_replace_the_figures_of_others_unasked(tmp_path, monkeypatch):
+    monkeypatch.setattr(lab, "RESULTS", tmp_path)
+    stamped = lab.stamp(time_limit=600, pins={})
+    row = dict.fromkeys(peers.COLUMNS, "1")
+    lab.Results("peers", peers.COLUMNS, stamped).add(**row | {"peer": "rl_games-ppo"})
+    before = lab.path_of("peers").read_text()
+    with pytest.raises(SystemExit, match=r"other settings and would lose rl_games-ppo; measure all, or give --anew"):
+        peers.measure(["sb3-ppo"], 1, 600, None)
+    assert lab.path_of("peers").read_text() == before
+
+
+def test_our_own_run_whose_loss_runs_away_is_a_figure_and_one_that_fails_is_not(tmp_path):
+    script = tmp_path / "script.py"
+    text = """import json, pathlib, sys
+folder = pathlib.Path(sys.argv[sys.argv.index("--runs-dir") + 1], "run")
+folder.mkdir()
+(folder / "result.json").write_text(json.dumps({"stopped": %r}))
+sys.exit(1)
+"""
+    script.write_text(text % NOT_FINITE)
+    with lab.finished_run(str(script.with_suffix(""))) as run:
+        assert run.name == "run"
+    script.write_text(text % "SIGTERM")
+    with pytest.raises(subprocess.CalledProcessError), lab.finished_run(str(script.with_suffix(""))):
+        pass
 
 
 def test_the_table_of_peers_is_of_the_results():

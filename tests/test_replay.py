@@ -341,7 +341,7 @@ def test_a_batch_goes_to_the_network_with_its_frames_first():
     for step in steps_of(np.random.default_rng(1), 2, 12):
         ring.add(*step)
     batch = ring.sample(5)
-    moved = batch.to("cpu")
+    moved = batch.for_net("cpu")
     assert moved.states.shape == moved.next_states.shape == (5, 3, 1)
     assert torch.equal(moved.states[:, :, 0], batch.states[:, 0, :])
     assert torch.equal(moved.next_states[:, :, 0], batch.next_states[:, 0, :])

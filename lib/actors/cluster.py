@@ -24,6 +24,7 @@ import torch
 
 from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, made, next_segment
 from lib.errors import UsageError
+from lib.forking import cores
 from lib.orphans import Reaper
 from lib.weights import Layout
 
@@ -95,7 +96,7 @@ class RayActors(Actors):
     def _begin_alone(self, room: int) -> None:
         store = max(STORE, 4 * room * self.number)
         others = _children()
-        self._init(address="local", num_cpus=os.cpu_count() or 1, object_store_memory=store, include_dashboard=False)
+        self._init(address="local", num_cpus=cores(), object_store_memory=store, include_dashboard=False)
         self._reaper = Reaper(_children() - others)  # some of Ray's own live on for a minute
 
     def _init(self, **options: Any) -> None:

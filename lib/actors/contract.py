@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 
-from lib.errors import Fault
+from lib.errors import Fault, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +43,15 @@ Make = Callable[[int, Any], Actor]
 
 
 class Failed(NamedTuple):
-    """In place of a segment: the actor raised an error, with this traceback."""
+    """In place of a segment: the actor raised an error.
+
+    Attributes:
+        text: with its traceback; or, where what was asked for cannot be had, the UsageError's own message.
+        usage: whether it is the latter.
+    """
 
     text: str
+    usage: bool = False
 
 
 class Lost(NamedTuple):
@@ -143,6 +149,7 @@ class Actors(ABC):
             Stopped: the learner is to stop, and none came for STOPPING seconds.
             RuntimeError: none is owed.
             ActorFailed: an actor raised an error, or was lost and replaced TRIES times without giving a segment.
+            UsageError: an actor raised that where it was made.
         """
         taken: list[tuple[int, Any]] = []
         asked: float | None = None  # when it was first seen that the learner is to stop
@@ -156,6 +163,8 @@ class Actors(ABC):
             patience = min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))
             for index, said in self._hear(patience, least):
                 if isinstance(said, Failed):
+                    if said.usage:
+                        raise UsageError(said.text)
                     raise ActorFailed(f"an actor raised an error. {said.text}")
                 if isinstance(said, Lost):
                     self._replace(index, said.how)
@@ -234,6 +243,8 @@ def made(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:
     try:
         make, state = parts()
         return make(number, state)
+    except UsageError as error:
+        return Failed(str(error), usage=True)
     except Exception:  # noqa: BLE001 - told to the learner
         return Failed(f"Actor {number} could not be made:\n{traceback.format_exc()}")
 

@@ -1,7 +1,6 @@
 """An actor: it plays trajectory segments, wherever it is, with the weights that it is sent."""
 
 import dataclasses
-import os
 import time
 from collections.abc import Mapping
 from functools import cached_property
@@ -15,6 +14,7 @@ from lib import vector_env
 from lib.actors import Weights
 from lib.errors import UsageError, divisors
 from lib.experience import Episode
+from lib.forking import cores
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Rollout, Sampler
 from lib.stream import Part, Trace, frame_skip
@@ -93,7 +93,7 @@ class Acting:
         """So many of the environments."""
         threads = self.threads
         if threads is None:
-            threads = 0 if self.engine == "inline" else max(1, (os.cpu_count() or 1) // self.actors)
+            threads = 0 if self.engine == "inline" else max(1, cores() // self.actors)
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 

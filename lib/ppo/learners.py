@@ -19,7 +19,7 @@ from torch import distributed
 
 from lib.child import Child, start_server
 from lib.errors import Fault, UsageError, divisors
-from lib.forking import context
+from lib.forking import context, cores
 from lib.orphans import ParentGone, end_with_learner, hear
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ class Learners:
     def _start(self) -> None:
         start_server()
         folder = tempfile.mkdtemp(prefix="learners-")
-        threads = max(1, (os.cpu_count() or 1) // self.number)
+        threads = max(1, cores() // self.number)
         self.trainer.learners = None  # the others have none
         moved = context.RawArray("c", cloudpickle.dumps(self.trainer))
         self.trainer.learners = self
@@ -178,9 +178,11 @@ def _process_group(store: Any, rank: int, size: int, device: torch.device) -> An
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """An exchange; that another learner is gone comes out of it as a Fault."""
+    """An exchange; that it failed, nearly always as another learner is gone, comes out of it as a Fault."""
     try:
         yield
     except RuntimeError as error:
         first = str(error).strip().splitlines()[0]
-        raise Fault(f"a learner is gone ({first}). Go on from the last checkpoint with --resume") from error
+        raise Fault(
+            f"the learners have lost each other ({first}). Go on from the last checkpoint with --resume"
+        ) from error

@@ -26,8 +26,8 @@ class Rollout:
     Attributes:
         states: (T, N, ...) as the model wants them.
         actions: (T, N) int64; log_probs: (T, N) float32, of the actions when they were chosen.
-        values: (T, N) float32, of the states; next_values: of the states that followed, those that ended an episode
-            included.
+        values: (T, N) float32, of the states; next_values: (T, N) float32, of the states that followed, where an
+            episode was truncated of its last one. Where one terminated nothing follows, and it means nothing.
         rewards: (T, N) float32.
         terminated: (T, N) bool, whether nothing follows; ended: whether the episode ended, be it by truncation.
     """
@@ -135,7 +135,7 @@ class Sampler(Stream):
 
     Args:
         envs: of lib.vector_env.
-        agent: an Agent, or another callable like it, with a device.
+        agent: an Agent, or another that is called like it and has its `device` and `values`.
         steps: of each environment in a rollout.
         seed: what the environments' seeds are derived from.
         part: see Stream.
@@ -154,13 +154,7 @@ class Sampler(Stream):
         super().__init__(envs, seed, part)
         state = envs.single_observation_space
         assert isinstance(state, spaces.Box)
-        needed, free = envs.num_envs * Rollout.forecast(state, steps), memory.free()
-        if needed > free:
-            fitting = max(1, int(0.8 * steps * free / needed))
-            raise UsageError(
-                f"a rollout of {steps:,} steps of {envs.num_envs} environments needs {needed / 1e9:.1f} GB of memory, "
-                f"and {free / 1e9:.1f} GB are free; take --set rollout={fitting} at most"
-            )
+        require_memory(state, envs.num_envs, steps)
         self.agent = agent
         self.steps = steps
         self.progress = Progress(envs.num_envs)
@@ -238,6 +232,27 @@ class Sampler(Stream):
         after = torch.cat([rollout.values[1:], last[None]])
         truncated_steps = rollout.ended & ~rollout.terminated
         rollout.next_values.copy_(torch.where(truncated_steps, rollout.next_values, after))
+
+
+def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1) -> None:
+    """See that rollouts fit.
+
+    Args:
+        space: of a state.
+        num_envs, steps: of a rollout.
+        copies: how many there are at a time.
+
+    Raises:
+        UsageError: they would not fit into the memory that is free.
+    """
+    needed, free = copies * num_envs * Rollout.forecast(space, steps), memory.free()
+    if needed > free:
+        fitting = max(1, int(0.8 * steps * free / needed))
+        times = f", {copies} times," if copies > 1 else ""
+        raise UsageError(
+            f"a rollout of {steps:,} steps of {num_envs} environments{times} needs {needed / 1e9:.2g} GB of memory, "
+            f"and {free / 1e9:.2g} GB are free; take --set rollout={fitting} at most"
+        )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ is what `run` does. With k actors that share the environments the segments are t
 """
 
 import dataclasses
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,9 +22,16 @@ from lib import actors
 from lib.experience import Episode, pack_episodes, unpack_episodes
 from lib.ppo.actor import Acting, Ended, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
-from lib.ppo.sampler import Progress, as_shown
+from lib.ppo.sampler import Progress, as_shown, require_memory
 from lib.stream import Part, Trace
 from lib.timing import Stopwatch, since_process_start
+
+log = logging.getLogger(__name__)
+
+# Of every rollout there are on this machine: as its segments came and joined for the learner; and an actor's two, where
+# it plays here, and the room for two on their way, where that is shared memory or Ray's.
+JOINED = 2
+COPIES = {"inline": 1 + 2, "process": 1 + 2 + 2, "ray": 1 + 2 + 2}
 
 
 class Segments:
@@ -54,6 +62,8 @@ class Segments:
     METRICS = ("policy_lag", "actor_fps", "replaced", "dropped")
 
     def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
+        if max_lag is not None and acting.engine == "inline":
+            log.warning("Inline actors play only when they are waited for; --async changes nothing for them.")
         self.acting = acting
         self.learner = learner
         self.max_lag = max_lag
@@ -77,7 +87,13 @@ class Segments:
             self.actors.close()
 
     def __iter__(self) -> Iterator[list[Segment]]:
-        """Start the actors; the first segments are looked at, to normalise the states, and forgotten."""
+        """Start the actors; the first segments are looked at, to normalise the states, and forgotten.
+
+        Raises:
+            UsageError: what they play would not fit into the memory that is free, or see actors.start.
+        """
+        copies = JOINED if self.acting.address else COPIES[self.acting.engine]
+        require_memory(self.acting.space, self.acting.envs, self.acting.rollout, copies)
         self.actors = actors.start(
             self.acting.engine,
             partial(PPOActor, self.acting),
@@ -163,10 +179,11 @@ class Segments:
             make if they never had to wait; replaced: actors, and dropped: segments, so far in this process.
         """
         played, busy = self._played, self._busy
+        at_once = 1 if self.acting.engine == "inline" else self.acting.actors
         self._played, self._busy = 0, 0.0
         return {
             "policy_lag": sum(self._lags) / len(self._lags),
-            "actor_fps": self.acting.actors * played / busy if busy else math.nan,
+            "actor_fps": at_once * played / busy if busy else math.nan,
             "replaced": 0 if self.actors is None else self.actors.replaced,
             "dropped": self.dropped,
         }
@@ -215,7 +232,7 @@ class _Place:
         begun = (segment.began - (segment.steps_done - actions.size)) // actions.shape[1]
         before = [*self._taken, actions[:begun]] if begun > 0 else []
         began_before = 0 if self._state is None else self._state["began"]
-        if begun > 0 or self._state is None:  # all environments began anew within it
+        if self._state is None or segment.began != began_before:  # all began anew, within it or right before it
             self._taken, self.seconds = [], 0.0
         self._taken.append(actions[max(0, begun) :])
         self.seconds += segment.seconds
