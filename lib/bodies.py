@@ -1,4 +1,4 @@
-"""What sees, in PPO's networks and in the fast ones of DQNs: it normalises what is shown, and is small."""
+"""What sees in PPO's networks and in the fast ones of DQNs: small encoders that normalise what is shown."""
 
 import math
 
@@ -10,7 +10,13 @@ from lib.observations import is_large
 
 
 def body_for(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> "Images | Boards | Numbers":
-    """The body for states of a shape, (channels, height, width) or (n,); dtype is what Images calculates in."""
+    """The body for states of a shape, (channels, height, width) or (n,); dtype is what Images calculates in.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if len(shape) not in (1, 3):
+        raise ValueError(f"states of the shape {shape} are seen by nothing; give (channels, height, width) or (n,)")
     if len(shape) == 1:
         return Numbers(shape)
     return Images(shape, dtype) if is_large(shape[1:]) else Boards(shape)
@@ -24,7 +30,7 @@ class Images(nn.Module):
         dtype: what the layers calculate in.
 
     Attributes:
-        mean, scale: what is subtracted from a state, and what that is then multiplied by; see `look_at`.
+        mean, scale: what is subtracted from a state, and what that is then multiplied by; see `normalise_by`.
         features: how many numbers come out.
     """
 
@@ -45,14 +51,15 @@ class Images(nn.Module):
         self.register_buffer("mean", torch.zeros((height, width, channels), dtype=dtype))
         self.register_buffer("scale", torch.ones(()))
 
-    def look_at(self, states: torch.Tensor) -> None:
+    def normalise_by(self, states: torch.Tensor) -> None:
         """Normalise from now on by the mean of each pixel of these states, and one scale for all.
 
         The means are whole numbers, which bfloat16 holds up to 256 as they are: a pixel less its mean is exact then.
         """
-        _normalise_by(self, states, whole=True)
+        _fit(self, states, whole=True)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(batch, height, width, channels) uint8 to (batch, features) float32."""
         # Each of these takes as long as a layer if it is done in float32, or once more than it has to be: the scale
         # goes into the first layer's few weights, and the flattening leaves the channels where they are.
         normal = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
@@ -93,11 +100,12 @@ class Boards(nn.Module):
         self.register_buffer("mean", torch.zeros((height, width, channels)))
         self.register_buffer("scale", torch.ones(()))
 
-    def look_at(self, states: torch.Tensor) -> None:
+    def normalise_by(self, states: torch.Tensor) -> None:
         """Normalise from now on by the mean of each number of these states, and one scale for all."""
-        _normalise_by(self, states)
+        _fit(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(batch, height, width, channels) to (batch, features) float32."""
         return self.see(states)[0]
 
     def see(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,13 +118,13 @@ class Boards(nn.Module):
 
 
 class Numbers(nn.Module):
-    """Two layers of 64 units, for vectors.
+    """A multilayer perceptron: two layers of 64 units, for vectors.
 
     Args:
         shape: of a state.
 
     Attributes:
-        mean, scale: of each number; see `look_at`.
+        mean, scale: of each number; see `normalise_by`.
         features: how many numbers come out.
     """
 
@@ -131,23 +139,24 @@ class Numbers(nn.Module):
         self.register_buffer("mean", torch.zeros(shape))
         self.register_buffer("scale", torch.ones(()))
 
-    def look_at(self, states: torch.Tensor) -> None:
+    def normalise_by(self, states: torch.Tensor) -> None:
         """Normalise from now on by the mean of each number of these states, and one scale for all."""
-        _normalise_by(self, states)
+        _fit(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """(batch, n) to (batch, features) float32."""
         first = torch.tanh(self.first(((states.float() - self.mean) * self.scale).flatten(1)))
         return torch.tanh(self.second(first))
 
 
-def _normalise_by(body: Images | Boards | Numbers, states: torch.Tensor, whole: bool = False) -> None:
+def _fit(body: Images | Boards | Numbers, states: torch.Tensor, whole: bool = False) -> None:
     shown = states.to(torch.float32, copy=True)  # where the states are, which may be elsewhere
     mean = shown.mean(0).round() if whole else shown.mean(0)
     body.mean.copy_(mean)
     body.scale.copy_(1.0 / shown.sub_(mean).std().clamp(min=1e-3))
 
 
-def begin(body: nn.Module) -> None:
+def initialise(body: nn.Module) -> None:
     """Give a body its first weights, orthogonal, and lay them out as its states are."""
     for layer in body.children():
         if isinstance(layer, nn.Conv2d | nn.Linear):

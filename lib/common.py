@@ -196,7 +196,7 @@ def _batches(
         batch = buffer.sample(batch_size)
         for net in nets:
             if isinstance(net.conv, Normalising) and not net.conv.seen:
-                net.conv.look_at(net.split(batch.for_net(net.conv.seen.device).states)[0])
+                net.conv.normalise_by(net.split(batch.for_net(net.conv.seen.device).states)[0])
         nets = ()
         yield batch
 

@@ -88,13 +88,13 @@ class Normalising(nn.Module):
     def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
         super().__init__()
         self.body = bodies.body_for(input_shape, dtype)
-        bodies.begin(self.body)
+        bodies.initialise(self.body)
         self.features = self.body.features
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
 
-    def look_at(self, states: torch.Tensor) -> None:
+    def normalise_by(self, states: torch.Tensor) -> None:
         """Normalise from now on by these states, (batch, *input_shape)."""
-        self.body.look_at(_channels_last(states))
+        self.body.normalise_by(_channels_last(states))
         self.seen.fill_(True)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:

@@ -9,15 +9,17 @@ A state is the last `stack` frames of its episode; where the episode is younger 
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
 
 from lib import memory
 from lib.errors import UsageError
-from lib.stream import ExperienceStream
 from lib.sum_tree import SumTree
+
+if TYPE_CHECKING:
+    from lib.stream import ExperienceStream
 
 
 @dataclasses.dataclass
@@ -141,7 +143,7 @@ class Ring:
         self._generator = np.random.default_rng(seed)
 
     @classmethod
-    def of(cls, source: ExperienceStream, capacity: int, **options: Any) -> Self:
+    def of(cls, source: "ExperienceStream", capacity: int, **options: Any) -> Self:
         """A ring that `populate` fills from environments whose states are stacks of frames, or else are one frame."""
         space, envs = source.envs.single_observation_space, source.envs.num_envs
         shape = space.shape or ()

@@ -1,7 +1,8 @@
 """Environments that step together: ALE's own, in native threads, for Atari games, and gymnasium's for all others.
 
 An environment is reset in the step that ends its episode. What it showed last is then in infos["final_obs"], and the
-episode in infos["episode"]; infos["_episode"] says of which environments they are:
+episode in infos["episode"]; infos["_episode"] says of which environments they are. Where none ended, they may be
+missing:
 
     envs = make_vector_env("PongNoFrameskip-v4", 16)
     states, infos = envs.reset(seed=1)

@@ -232,7 +232,7 @@ def test_networks_that_normalise_look_at_the_first_batch_of_a_new_run_and_at_no_
     first, later = (torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8) for _ in range(2))
     tgt_net = ptan.agent.TargetNet(DQN((4, 40, 36), 3, normalise=True))
     if resumed:
-        tgt_net.model.conv.look_at(later.movedim(-1, 1))
+        tgt_net.model.conv.normalise_by(later.movedim(-1, 1))
         tgt_net.target_model.load_state_dict(tgt_net.model.state_dict())
     batches = common.batch_generator(TwoStates(first, later), 1, 6, tgt_net=tgt_net)
     assert torch.equal(next(batches).states, first)

@@ -248,7 +248,7 @@ def test_asynchronous_segments_are_taken_as_they_come_and_old_ones_dropped(monke
     acting = acting_of(actors=3, envs=3, rollout=2, engine="process")
     learner = learner_of(acting)
     crew.broadcast(learner.get_model())
-    monkeypatch.setattr(learner, "look_at", lambda segments: None)
+    monkeypatch.setattr(learner, "normalise_by", lambda segments: None)
     segments = ppo.Segments(acting, learner, max_lag=1)
     batches = iter(segments)
     versions = []

@@ -23,12 +23,12 @@ def test_a_body_sees_states_less_their_mean_however_they_lie_in_memory(kind):
     net, states = dqn_model.Normalising(shape), states_of(shape)
     before = net(states)
     assert not net.seen
-    net.look_at(states)
+    net.normalise_by(states)
     assert net.seen
     twin = bodies.body_for(shape)
     twin.load_state_dict(net.body.state_dict())
     last = states.permute(0, 2, 3, 1).contiguous() if states.ndim == 4 else states
-    twin.look_at(last)
+    twin.normalise_by(last)
     assert torch.allclose(net(states), twin(last), atol=1e-6)
     assert not torch.allclose(net(states), before, atol=1e-3)
     if states.ndim == 4:  # as a ring's batches lie
@@ -44,7 +44,7 @@ def test_at_a_high_rate_all_states_are_soon_worth_the_same_unless_they_are_norma
     states = replay.sample(64).to("cpu").states
     net = dqn_model.DQN((4, 84, 84), 6, normalise=normalise)
     if normalise:
-        net.conv.look_at(states)
+        net.conv.normalise_by(states)
     optimizer, target = torch.optim.Adam(net.parameters(), lr=2.5e-4), copy.deepcopy(net)
     for _ in range(15):
         optimizer.zero_grad()

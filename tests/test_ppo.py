@@ -246,7 +246,7 @@ def test_a_model_normalises_by_what_it_has_looked_at():
     model = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 2)
     rng = np.random.default_rng(0)
     states = torch.from_numpy(rng.integers(0, 255, (50, 84, 84, 4)).astype(np.uint8))
-    model.look_at(states)
+    model.normalise_by(states)
     normal = (states.float() - model.body.mean) * model.body.scale
     assert normal.mean(0).abs().max() < 0.51 * model.body.scale  # the means are whole numbers
     assert normal.std().item() == pytest.approx(1.0, abs=0.01)
@@ -261,7 +261,7 @@ def test_a_model_of_bfloat16_is_close_to_the_one_of_float32():
     plain = ppo.Model(space, 6)
     fast = ppo.Model(space, 6, torch.bfloat16)
     states = torch.randint(0, 256, (32, 84, 84, 4), dtype=torch.uint8)
-    plain.look_at(states)
+    plain.normalise_by(states)
     fast.load_state_dict(plain.state_dict())
     before = states.clone()
     for expected, got in zip(plain(states), fast(states), strict=True):
@@ -278,7 +278,7 @@ def test_values_stay_when_the_unit_of_returns_changes():
     for scale, shift in ((2.0, 5.0), (30.0, -4.0), (0.1, 0.0)):
         before = model(states)[1]
         seen.append(torch.from_numpy(rng.normal(shift, scale, (20, 4)).astype(np.float32)))
-        model.expect(seen[-1])
+        model.normalise_values(seen[-1])
         if len(seen) == 1:
             assert torch.allclose(model(states)[1], seen[0].mean(), atol=0.1 * scale)
         else:
@@ -466,7 +466,7 @@ def test_a_goal_that_the_first_episodes_were_beyond_is_reached_or_not_begun():
 def test_states_of_double_precision_are_learnt_from():
     model = ppo.Model(spaces.Box(-1.0, 1.0, (3,), np.float64), 2)
     states = torch.rand(4, 3, dtype=torch.float64)
-    model.look_at(states)
+    model.normalise_by(states)
     assert model(states)[0].dtype == torch.float32
 
 

@@ -77,7 +77,7 @@ def items_of(source):
     """All that a source plays, with the segments that are only looked at."""
     first = []
     if isinstance(source, ppo.Segments):
-        source.learner.look_at = lambda segments: first.append((newest(segments), ends(segments)))
+        source.learner.normalise_by = lambda segments: first.append((newest(segments), ends(segments)))
     for item in source:
         yield from first
         first.clear()

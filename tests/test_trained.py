@@ -44,9 +44,11 @@ def test_a_network_is_known_by_its_weights(name, space):
     torch.manual_seed(1)
     net = NETWORKS[name](space.shape)
     if name == "ppo":
-        net.body.look_at(torch.from_numpy(states_of(space)).movedim(1, -1) if space is IMAGES else torch.rand(5, 3))
+        net.body.normalise_by(
+            torch.from_numpy(states_of(space)).movedim(1, -1) if space is IMAGES else torch.rand(5, 3)
+        )
     if name.startswith("normalising"):
-        net.conv.look_at(torch.from_numpy(states_of(space)))
+        net.conv.normalise_by(torch.from_numpy(states_of(space)))
     made = trained.network_of(net.state_dict(), space, 6)
     scores = Greedy(net).scores(states_of(space))
     assert scores.shape == (5, 6)

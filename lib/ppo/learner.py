@@ -47,9 +47,9 @@ class PPOLearner:
         self.version += 1
         return told
 
-    def look_at(self, segments: Sequence[Segment]) -> None:
+    def normalise_by(self, segments: Sequence[Segment]) -> None:
         """Have the model normalise states by those of these segments."""
-        self.trainer.model.look_at(joined(segments).states.flatten(0, 1))
+        self.trainer.model.normalise_by(joined(segments).states.flatten(0, 1))
         self.version += 1
 
     def get_model(self) -> Weights:

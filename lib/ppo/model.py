@@ -49,7 +49,7 @@ class Model(nn.Module):
 
     Attributes:
         return_mean, return_std, returns_seen: of all returns so far, and how many there were; the last layer gives
-            values in these terms, see `expect`.
+            values in these terms, see `normalise_values`.
     """
 
     return_mean: torch.Tensor
@@ -72,17 +72,17 @@ class Model(nn.Module):
         self.register_buffer("return_mean", torch.zeros(()))
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
-        bodies.begin(self.body)
+        bodies.initialise(self.body)
         # The first returns are small; values far from them would be all that is learnt.
         bodies.orthogonal(self.value, 0.01)
 
-    def look_at(self, states: torch.Tensor) -> None:
+    def normalise_by(self, states: torch.Tensor) -> None:
         """Normalise states from now on by these, (batch, ...) as `forward` takes them."""
-        self.body.look_at(self.split(states)[0])
+        self.body.normalise_by(self.split(states)[0])
 
     @torch.no_grad()
-    def expect(self, returns: torch.Tensor) -> None:
-        """Have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
+    def normalise_values(self, returns: torch.Tensor) -> None:
+        """Pop-Art: have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
 
         All values stay as they are, van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9; save for
         the first time, when they have meant nothing yet: they begin near the mean of the first returns.

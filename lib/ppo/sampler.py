@@ -280,5 +280,5 @@ def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
     """All rollouts of a run but the first, which the model looks at to normalise the states, and forgets."""
     every = iter(sampler)
     if not sampler.steps_done:
-        model.look_at(next(every).states.flatten(0, 1))
+        model.normalise_by(next(every).states.flatten(0, 1))
     yield from every

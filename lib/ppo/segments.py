@@ -109,7 +109,7 @@ class Segments:
         )
         with suppress(actors.Stopped):
             if not self.steps_done:
-                self.learner.look_at(self._gathered(self.actors))
+                self.learner.normalise_by(self._gathered(self.actors))
             if self.max_lag is None:
                 while True:
                     self.actors.broadcast(self.learner.get_model())

@@ -182,7 +182,7 @@ class Trainer:
             progress: see update.
         """
         size = len(columns[0])
-        self.model.expect(columns[-1])
+        self.model.normalise_values(columns[-1])
         said: dict[str, list[float]] = {}
         for _ in range(self.epochs if progress < 1.0 else 1):
             kls = []

@@ -12,7 +12,7 @@ def update(model, optimizer, rollout, options, progress):
     estimates = torch.tensor(gae.advantages(*nested, options["gamma"], options["lam"])).flatten()
     states, actions, old = (getattr(rollout, name).flatten(0, 1) for name in ("states", "actions", "log_probs"))
     returns = estimates + rollout.values.flatten()
-    model.expect(returns)  # once, whatever the epochs
+    model.normalise_values(returns)  # once, whatever the epochs
     target = options["kl_target"] + progress * (options["kl_final"] - options["kl_target"])
     for _ in range(options["epochs"] if progress < 1.0 else 1):
         divergences = []
