@@ -41,7 +41,7 @@ def test_at_a_high_rate_all_states_are_soon_worth_the_same_unless_they_are_norma
     """What 07_pong_in_minutes.py did: after some updates it saw no difference between any two states of Pong."""
     torch.manual_seed(1)
     replay = pong_ring()
-    states = replay.sample(64).to("cpu").states
+    states = replay.sample(64).for_net("cpu").states
     net = dqn_model.DQN((4, 84, 84), 6, normalise=normalise)
     if normalise:
         net.conv.normalise_by(states)
