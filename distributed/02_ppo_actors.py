@@ -49,7 +49,6 @@ def train(params, args):
         gradient_norm=params.gradient_norm,
         kl_target=params.kl_target,
         kl_final=params.kl_final,
-        final_temperature=params.final_temperature,
         device=args.device,
     )
     learner = ppo.PPOLearner(trainer, args.learners)

@@ -128,7 +128,6 @@ class PPOHyperparameters(RunParameters):
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
         kl_final: what kl_target has come down to there, or None for no change; without a kl_target it means nothing.
-        final_temperature: what the policy's logits are divided by there; they are by 1 until shortly before.
     """
 
     envs: int = 16
@@ -141,7 +140,6 @@ class PPOHyperparameters(RunParameters):
     gradient_norm: float = 1.0
     kl_target: float | None = 0.01
     kl_final: float | None = None
-    final_temperature: float = 1.0
 
     @property
     def log_every(self) -> int:
@@ -160,7 +158,6 @@ class PPOHyperparameters(RunParameters):
         )
         _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number, at least 0")
         _require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
-        _require(0.0 < self.final_temperature <= 1.0, self, "final_temperature", "above 0, and 1 at most")
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
             _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")
@@ -263,7 +260,6 @@ PPO_HYPERPARAMS = {
         checkpoint_every=100_000,
         kl_target=0.02,
         kl_final=0.003,
-        final_temperature=0.3,
     ),
     "breakout": _PPO_BREAKOUT,
     "freeway": dataclasses.replace(

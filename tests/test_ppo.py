@@ -354,7 +354,7 @@ def random_rollout(steps, envs):
 def test_updates_are_those_of_the_slow_twin(progress):
     torch.manual_seed(int(10 * progress))
     options = {"minibatch": 18, "epochs": 3, "gamma": 0.93, "lam": 0.8, "clip": 0.15, "entropy": 0.03, "value": 0.5}
-    options |= {"gradient_norm": 0.7, "kl_target": 0.1, "kl_final": 0.025, "final_temperature": 0.5}
+    options |= {"gradient_norm": 0.7, "kl_target": 0.1, "kl_final": 0.025}
     model = ppo.Model(spaces.Box(-1.0, 1.0, (5,)), 4)
     twin = copy.deepcopy(model)
     optimizer, other = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
@@ -439,29 +439,6 @@ def test_the_policy_may_move_less_the_nearer_the_goal_is(progress, factor):
     trainer = trainer_of(ppo.Model(spaces.Box(0.0, 1.0, (1,)), 2), kl_target=0.015, kl_final=0.005)
     trainer._adapt(0.021, progress)  # twice the target is 0.03 at first, 0.02 half-way
     assert trainer.optimizer.param_groups[0]["lr"] == pytest.approx(1e-3 * factor)
-
-
-@pytest.mark.parametrize(("progress", "temperature"), [(0.5, 1.0), (0.88, 1.0), (0.94, 0.5), (1.0, 0.25)])
-def test_chance_has_less_of_a_say_where_the_goal_is_near(progress, temperature):
-    model = ppo.Model(spaces.Box(-1.0, 1.0, (5,)), 4)
-    trainer = trainer_of(model, minibatch=18, final_temperature=0.25)
-    states = torch.randn(3, 5)
-    trainer.update(random_rollout(6, 6), progress)
-    found = model(states)[0]
-    assert ppo.PPOLearner(trainer).get_model().tensors["temperature"].item() == pytest.approx(temperature)
-    model.temperature.fill_(1.0)
-    assert torch.allclose(found, model(states)[0] / temperature, atol=1e-6)
-    trainer.update(random_rollout(6, 6), 0.0)
-    assert model.temperature == 1.0  # it has fallen back
-
-
-def test_weights_that_are_older_than_the_temperature_have_one_of_one():
-    model, other = (ppo.Model(spaces.Box(-1.0, 1.0, (5,)), 4) for _ in range(2))
-    old = {name: weights for name, weights in model.state_dict().items() if name != "temperature"}
-    other.temperature.fill_(0.3)
-    other.load_state_dict(old)
-    assert other.temperature == 1.0
-    assert "temperature" not in old
 
 
 def test_progress_is_how_far_the_newest_episodes_have_come_from_the_first():

@@ -12,8 +12,6 @@ from lib.ppo.learners import Group, Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Rollout
 
-COOLING = 0.12  # of the way from the first games to the goal
-
 
 def advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
     """Generalised advantage estimates, Schulman et al. (2016), https://arxiv.org/abs/1506.02438, equation 16.
@@ -95,8 +93,6 @@ class Trainer:
             Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
             one in which it was nearer than half; None for never.
         kl_final: what kl_target has come down to when the goal is reached; None for no change.
-        final_temperature: what the model's temperature has come down to then, geometrically over the last COOLING of
-            the way: slips of chance lose games that are nearly won, but before that chance is what is learnt from.
         max_rate: where the learning rate stops growing; one that begins above it stays, or falls.
         device: of the model.
 
@@ -123,7 +119,6 @@ class Trainer:
         gradient_norm: float = 1.0,
         kl_target: float | None = None,
         kl_final: float | None = None,
-        final_temperature: float = 1.0,
         max_rate: float = 1e-2,
         device: torch.device | str = "cpu",
     ):
@@ -141,7 +136,6 @@ class Trainer:
         self.gradient_norm = gradient_norm
         self.kl_target = kl_target
         self.kl_final = kl_target if kl_final is None else kl_final
-        self.final_temperature = final_temperature
         self.max_rate = max_rate
         self.device = device
         self.group: Group | None = None
@@ -201,8 +195,6 @@ class Trainer:
                 for name, number in told.items():
                     said.setdefault(name, []).append(number)
             self._adapt(sum(kls) / len(kls), progress)
-        late = max(0.0, 1.0 - (1.0 - progress) / COOLING)
-        self.model.temperature.fill_(self.final_temperature**late)
         means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 

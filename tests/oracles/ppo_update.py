@@ -43,5 +43,3 @@ def update(model, optimizer, rollout, options, progress):
             optimizer.param_groups[0]["lr"] /= 1.5
         elif progress < 1.0 and divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
-    cooled = max(0.0, (progress - 0.88) / (1.0 - 0.88))
-    model.temperature.fill_(options["final_temperature"] ** cooled)  # of what acts next
