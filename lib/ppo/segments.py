@@ -92,7 +92,7 @@ class Segments:
         Raises:
             UsageError: what they play would not fit into the memory that is free, or see actors.start.
         """
-        copies = JOINED if self.acting.address else COPIES[self.acting.engine]
+        copies = JOINED if self.acting.address else COPIES.get(self.acting.engine, JOINED)
         require_memory(self.acting.space, self.acting.envs, self.acting.rollout, copies)
         self.actors = actors.start(
             self.acting.engine,
