@@ -11,7 +11,6 @@ permutation test over the seeds says so. Rungs that are exactly another are left
 
 import argparse
 import itertools
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -20,6 +19,7 @@ from matplotlib import pyplot as plt
 from tqdm import tqdm
 
 import lab
+from lib.forking import cores
 
 RUNGS = ("01_baseline", "02_n_envs --envs 3", "03_parallel", "04_wrappers --envs 3 --parallel")
 STEPS = 2500
@@ -89,9 +89,7 @@ def draw(frame: pd.DataFrame) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="runs at a time, a thread each (default: cores)"
-    )
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, a thread each (default: cores)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
     args = parser.parse_args()
     results = lab.Results(

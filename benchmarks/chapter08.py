@@ -29,6 +29,7 @@ from ptan.experience import ExperienceFirstLast, PrioReplayBufferNaive, Prioriti
 from tqdm import tqdm
 
 import lab
+from lib.forking import cores
 from lib.replay import PrioritisedRing, Ring
 
 matplotlib.use("Agg")
@@ -315,9 +316,7 @@ def main() -> None:
     parser.add_argument(
         "--variants", nargs="+", choices=tuple(LEARNT), default=list(LEARNT), help="some (default: all)"
     )
-    parser.add_argument(
-        "--jobs", type=int, default=os.cpu_count(), help="runs at a time, a thread each (default: cores)"
-    )
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, a thread each (default: cores)")
     parser.add_argument("--rounds", type=int, default=5, help="of step (default: 5)")
     parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has")
     args = parser.parse_args()

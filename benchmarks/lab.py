@@ -239,11 +239,15 @@ def finished_run(rung: str, *options: str, **environment: str) -> Iterator[Path]
     with tempfile.TemporaryDirectory() as folder:
         started = command(rung, *options, "--quiet", "--runs-dir", folder)
         process = subprocess.run(started, check=False, env=os.environ | environment, stdout=subprocess.DEVNULL)
-        results = list(Path(folder).glob("*/result.json"))
-        if not any(json.loads(result.read_text())["stopped"] == NOT_FINITE for result in results):
+        if not ran_away(Path(folder)):
             process.check_returncode()
-        [result] = results
+        [result] = Path(folder).glob("*/result.json")
         yield result.parent
+
+
+def ran_away(folder: Path) -> bool:
+    """Whether a run below this folder has ended as its loss was no longer a number: it failed to learn, not to run."""
+    return any(json.loads(path.read_text())["stopped"] == NOT_FINITE for path in folder.glob("*/result.json"))
 
 
 def timed(rung: str, *options: str) -> dict[str, Any]:

@@ -37,7 +37,6 @@ from matplotlib import pyplot as plt
 from lib import options as arguments
 from lib import vector_env
 from lib.curves import means
-from lib.stopping import NOT_FINITE
 
 PAGE = "docs/speed.md"
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")
@@ -99,7 +98,7 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
         try:
             lab.start(lab.command(script, *limits, "--quiet", *options))
         except SystemExit:
-            if not any(json.loads(path.read_text())["stopped"] == NOT_FINITE for path in folder.glob("*/result.json")):
+            if not lab.ran_away(folder):
                 raise  # it was stopped, or failed; one whose loss ran away has just not solved the game
         [run] = [path.parent for path in folder.glob("*/result.json")]
         result = json.loads((run / "result.json").read_text())

@@ -50,6 +50,10 @@ class Part(NamedTuple):
     def numbers(self) -> range:
         return range(self.first, self.first + self.num_envs)
 
+    def of_all(self, steps: int) -> int:
+        """Agent steps of all the run's environments when those of the part have made so many."""
+        return steps // self.num_envs * self.of
+
 
 @dataclass
 class Trace:
@@ -156,7 +160,7 @@ class Stream:
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), again))
         self._count_no_ops(infos, terminated | truncated)
         truncated = truncated & ~terminated
-        if self._of_all(self.steps_done - self.began) >= self.RESTART:
+        if self.part.of_all(self.steps_done - self.began) >= self.RESTART:
             goes_on = ~(terminated | truncated)
             final_states = final_states.copy()
             final_states[goes_on] = self.states[goes_on]
@@ -166,7 +170,7 @@ class Stream:
 
     def _begin(self, step: int) -> None:
         with self.clock("environment"):
-            seeds = _seeds(self.seed, self._of_all(step), self.part.of)
+            seeds = _seeds(self.seed, self.part.of_all(step), self.part.of)
             own = [int(seeds[number]) for number in self.part.numbers]
             self.states, infos = self.envs.reset(seed=own)  # type: ignore[arg-type] # gymnasium's own take a list too
         self.began, self._taken, self._no_ops = step, [], None
@@ -182,7 +186,7 @@ class Stream:
         assert self.began is not None
         return Trace(
             seed=self.seed,
-            began=self._of_all(self.began),
+            began=self.part.of_all(self.began),
             number=self.part.first + index,
             taken=self._taken,
             column=index,
@@ -191,10 +195,6 @@ class Stream:
             last_state=last_state,
             no_ops=None if self._no_ops is None else int(self._no_ops[index]),
         )
-
-    def _of_all(self, steps: int) -> int:
-        """Agent steps of all the run's environments when those here have made so many."""
-        return steps // self.envs.num_envs * self.part.of
 
     def pop_episodes(self) -> list[Episode]:
         """The episodes that ended since the last call, oldest first."""

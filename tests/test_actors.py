@@ -19,6 +19,7 @@ import fakes
 from lib import actors
 from lib.actors import cluster, process_actor
 from lib.errors import UsageError
+from lib.forking import cores
 
 ENGINES = ("inline", "process", "ray")
 
@@ -323,10 +324,9 @@ def test_actors_that_the_nodes_have_no_room_for(nodes, number, asked, advice):
 
 @pytest.mark.usefixtures("_no_ray")
 def test_a_ray_of_its_own_listens_on_this_machine_alone_is_shared_by_more_actors_than_cpus_and_ends():
-    cores = os.cpu_count()
-    with started("ray", cores + 1) as crew:
+    with started("ray", cores() + 1) as crew:
         segments = crew.gather()
-        assert numbers(segments) == [(number, 1, 1) for number in range(cores + 1)]
+        assert numbers(segments) == [(number, 1, 1) for number in range(cores() + 1)]
         assert {psutil.Process(each["pid"]).nice() for each in segments} == {psutil.Process().nice()}
         processes = psutil.Process().children(recursive=True)
         connections = [each for process in [psutil.Process(), *processes] for each in process.net_connections("inet")]

@@ -1,14 +1,17 @@
 """The house rules that a machine can check."""
 
 import ast
+import operator
 import os
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import ladder
 from ladder import body
+from lib import bodies, ppo, precision, stream
 
 PROJECT = Path(__file__).parents[1]
 SCRIPTS = sorted([*PROJECT.glob("chapter0*/[0-9][0-9]_*.py"), *PROJECT.glob("distributed/[0-9][0-9]_*.py")])
@@ -65,6 +68,19 @@ def test_every_test_that_the_page_of_pitfalls_names_is_there():
     named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", (PROJECT / "docs/pitfalls.md").read_text())
     assert len(named) >= 13
     assert not [(file, test) for file, test in named if f"def {test}(" not in (PROJECT / "tests" / file).read_text()]
+
+
+def test_all_code_that_the_numbered_details_of_ppo_name_is_there():
+    details = re.findall(r"^\d+\. .*?(?=^\d+\. |^$|\Z)", (PROJECT / "docs/ppo.md").read_text(), re.M | re.S)
+    assert len(details) >= 17
+    parts = SimpleNamespace(**vars(bodies) | vars(stream) | vars(ppo), precision=precision)
+    for detail in details:
+        places = re.findall(r"`([^`]+)`", re.search(r"(?:`[^`]+`(?:, )?)+\s*$", detail)[0])
+        for place in places:
+            if place.endswith(".py"):
+                assert (PROJECT / place).exists() or (PROJECT / "distributed" / place).exists(), place
+            else:
+                assert operator.attrgetter(place)(parts), place
 
 
 def imports(path):

@@ -28,11 +28,6 @@ from lib.timing import Stopwatch, since_process_start
 
 log = logging.getLogger(__name__)
 
-# Of every rollout there are on this machine: as its segments came and joined for the learner; and an actor's two, where
-# it plays here, and the room for two on their way, where that is shared memory or Ray's.
-JOINED = 2
-COPIES = {"inline": 1 + 2, "process": 1 + 2 + 2, "ray": 1 + 2 + 2}
-
 
 class Segments:
     """What all actors play, as an experience source: an iterable of a segment of each.
@@ -92,7 +87,9 @@ class Segments:
         Raises:
             UsageError: what they play would not fit into the memory that is free, or see actors.start.
         """
-        copies = JOINED if self.acting.address else COPIES.get(self.acting.engine, JOINED)
+        # Of every rollout there are the segments that came and what joins them for the learner; with actors on this
+        # machine also the one that they fill, and from other processes two more on their way.
+        copies = 2 if self.acting.address else 3 if self.acting.engine == "inline" else 5
         require_memory(self.acting.space, self.acting.envs, self.acting.rollout, copies)
         self.actors = actors.start(
             self.acting.engine,
@@ -255,7 +252,7 @@ class _Place:
         num_envs = self._part.num_envs
         return Trace(
             seed=self._seed,
-            began=began // num_envs * self._part.of,
+            began=self._part.of_all(began),
             number=self._part.first + ended.env,
             taken=taken,
             column=ended.env,
