@@ -23,7 +23,7 @@ from lib.greedy import Greedy
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, RunParameters
 from lib.replay import Batch, Ring
 from lib.runs import Run, RunOptions
-from lib.stopping import ENDED, SOLVED, Stopper
+from lib.stopping import ENDED, SOLVED, Stopper, as_ctrl_c
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # takes most of a second, and few runs draw
@@ -323,6 +323,8 @@ def setup_ignite(
         # after it that draws random numbers.
         if resumed is not None:
             checkpoint.restore(late, resumed)
+            if episodes.solved is not None:
+                stopper.solved(engine)
 
     @engine.on(Events.COMPLETED)
     def completed(engine: Engine) -> None:
@@ -342,10 +344,14 @@ def setup_ignite(
         run.close()
         stopper.release_signals()
         if save is not None and stopped == SOLVED:
-            try:
-                conclude(Greedy(save["net"], args.device), result)
-            except KeyboardInterrupt:
-                log.info("The evaluation was stopped; the run itself is solved and saved.")
+            with as_ctrl_c():
+                try:
+                    conclude(Greedy(save["net"], args.device), result)
+                except KeyboardInterrupt:
+                    log.info(
+                        "The evaluation was stopped; the run is solved and saved. Evaluate with --resume %s", run.path
+                    )
+            log.info("Picture of the curve: %s", evaluation.draw(run.path, params.stop_reward))
 
     def conclude(policy: Greedy, result: dict[str, Any]) -> None:
         log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
@@ -354,6 +360,5 @@ def setup_ignite(
         env.close()
         run.write_json("result.json", result | {"evaluation": found})
         console.log_evaluation(found)
-        log.info("Picture of the curve: %s", evaluation.draw(run.path, params.stop_reward))
 
     return run

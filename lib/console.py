@@ -137,10 +137,10 @@ def log_result(
         )
     else:
         log.info("Nothing was learnt in this process.")
-    if stopped == SOLVED:
+    if stopped == SOLVED and episodes.solved is not None:
         log.info(
             "Game solved in %s, after %d episodes and %d iterations!",
-            *(clock_face(episodes.seconds), episodes.count, engine.state.iteration),
+            *(clock_face(episodes.solved["seconds"]), episodes.count, engine.state.iteration),
         )
     else:
         log.info("Stopped at step %s: %s.%s", f"{episodes.steps():,}", stopped, _advice(stopped, checkpoints))

@@ -1,7 +1,8 @@
 """Why and how a run ends, and which exit code tells."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -56,7 +57,7 @@ class Stopper:
             limit = TimeLimit(self.time_limit)
             limit.start_time -= since_process_start()
             self._attach(engine, limit, TIME)
-        engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, self._stop, SOLVED)
+        engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, self.solved)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
         engine.add_event_handler(Events.STARTED, self._catch_signals)
@@ -70,6 +71,10 @@ class Stopper:
     def interrupted(self) -> bool:
         """Whether a signal has told the run to end: what can be left out is left out then."""
         return self.reason in {number.name for number in SIGNALS}
+
+    def solved(self, engine: Engine) -> None:
+        """End the run as solved, at its very beginning if an earlier process solved it."""
+        self._stop(engine, SOLVED)
 
     def release_signals(self) -> None:
         """Give the signals back to whoever had them; called once the end of the run is saved."""
@@ -113,6 +118,20 @@ class Stopper:
                 hangs_up = signal.Signals(known).name == "SIGHUP"
                 signal.signal(known, signal.SIG_IGN if hangs_up else handler)
 
-        # nohup has SIGHUP ignored, and that stays so; SIGINT is ignored in any script's background job.
-        heard = [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
-        self._previous = {number: signal.signal(number, on_signal) for number in heard}
+        self._previous = {number: signal.signal(number, on_signal) for number in _heard()}
+
+
+def _heard() -> list[signal.Signals]:
+    # nohup has SIGHUP ignored, and that stays so; SIGINT is ignored in any script's background job.
+    return [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
+
+
+@contextmanager
+def as_ctrl_c() -> Iterator[None]:
+    """Within it every signal that ends a run is a KeyboardInterrupt."""
+    before = {number: signal.signal(number, signal.default_int_handler) for number in _heard()}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -122,6 +122,11 @@ class Episodes:
         return sum(self.returns) / len(self.returns) if self.returns else math.nan
 
     @property
+    def solved(self) -> dict[str, float] | None:
+        """When stop_reward was first reached, see `reached`; None if it was not."""
+        return self.reached.get(str(self.stop_reward))
+
+    @property
     def seconds(self) -> float:
         """Seconds of work on this run, over all its processes."""
         return self.seconds_at(since_process_start())

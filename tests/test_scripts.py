@@ -181,6 +181,26 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture(tmp_path):
     assert list((path / "checkpoints").glob("step-*.pt"))
 
 
+@pytest.mark.parametrize("name", ["chapter09/01_baseline.py", "chapter09/05_native_envs.py", "distributed/01_ppo.py"])
+def test_a_solved_run_that_is_resumed_is_evaluated_and_learns_no_more(tmp_path, name):
+    own = assignments("envs=4", "rollout=16", "minibatch=32") if "ppo" in name else CATCH[2:]
+    process = run(Path(name), *CATCH[:2], *own, "--set", "stop_reward=-2", "--quiet", "--runs-dir", tmp_path)
+    assert process.returncode == 0, process.stderr
+    path = folder(tmp_path)
+    before, result = checkpoint_of(path), json.loads((path / "result.json").read_text())
+    (path / "curve.png").unlink()
+    resumed = run(Path(name), "--resume", path, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "Nothing was learnt in this process." in resumed.stdout
+    solved = re.search(r"Game solved in .*", process.stdout)[0]
+    assert solved in resumed.stdout
+    assert not differences(before, checkpoint_of(path))
+    again = json.loads((path / "result.json").read_text())
+    for told in ("stopped", "steps", "iterations", "reached", "evaluation"):
+        assert again[told] == result[told]
+    assert (path / "curve.png").exists()
+
+
 FAILING = ("--set", "replay_initial=700", "--set", "replay_size=2000", "--quiet")
 
 

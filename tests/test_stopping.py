@@ -61,6 +61,14 @@ def test_stops_on_a_loss_that_is_no_number(bad):
     assert run(losses={4: bad}) == (4, stopping.NOT_FINITE)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_as_ctrl_c_while_it_is_to_be(number):
+    before = signal.getsignal(number)
+    with stopping.as_ctrl_c(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
 def test_a_bad_loss_is_told_even_where_a_signal_came_first():
     send = {"in_batch": lambda: os.kill(os.getpid(), signal.SIGTERM)}
     assert run(losses={3: float("nan")}, **send) == (3, stopping.NOT_FINITE)
