@@ -91,7 +91,7 @@ class Results:
             self._goes_on = True
         self.rows.append({name: str(value) for name, value in row.items()})
         with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self.columns).writerow(row)
+            csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
 
 
 def path_of(name: str) -> Path:

@@ -8,13 +8,14 @@
 Each peer runs with the settings that it publishes for Atari or Pong, in an environment of its own with the pinned
 packages of peers/*.txt, which is made when it is first needed. The clock starts with the process; it is stopped when
 the mean return of the last 100 training episodes is 18, or at the time limit; an evaluation after that is not counted.
-What was measured is not measured again at the same commit, on the same machine, with the same limit and pins; where one
-of these is another all are measured anew, and some peers alone only with --anew, as the others' figures go.
+What was measured is not measured again at the same commit, on the same machine, with the same limit, pins and checkout;
+where one of these is another all are measured anew, and some peers alone only with --anew, as the others' figures go.
 """
 
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -50,6 +51,7 @@ PEERS = {
     "cleanrl-ppo": ("cleanrl", ["cleanrl/ppo_atari_envpool.py", "--env-id", "Pong-v5"]),
 }
 NAMES = {"sb3": "stable-baselines3", "rl_games": "rl-games"}  # of the packages
+RANDOM = {"sb3-dqn": 100_000}  # agent steps before it learns
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?\s*(-?[\d.]+)")
 WINDOW, GOAL = 100, float(time_to_solve.GOAL)
 COLUMNS = ("peer", "version", "seed", "stopped", "seconds", "steps", "episodes", "mean_100", "emulator")
@@ -69,7 +71,9 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     Raises:
         SystemExit: they may not, or a peer failed or cannot be run.
     """
-    stamped = lab.stamp(time_limit=time_limit, pins={name: pins(name) for name, _ in PEERS.values()})
+    from_checkout = version("cleanrl-ppo", checkout) if "cleanrl-ppo" in peers and checkout else ""
+    all_pins = {name: pins(name) for name, _ in PEERS.values()}
+    stamped = lab.stamp(time_limit=time_limit, pins=all_pins, checkout=from_checkout)
     goes_on = lab.can_go_on("peers", COLUMNS, stamped)
     replaced = lab.path_of("peers").exists() and not goes_on and not anew
     if lost := sorted(set(lab.read("peers")[0]["peer"]) - set(peers)) if replaced else []:
@@ -222,6 +226,14 @@ def episodes_of(peer: str, seed: int) -> str:
     return f"peers-{peer.replace('/', '-')}-seed{seed}"
 
 
+def learning_speed(peer: str, seed: int) -> float:
+    """Agent steps a second from the first episode that ended when it had begun to learn to the last one."""
+    episodes, _ = lab.read(episodes_of(peer, seed))
+    learning = episodes[episodes["step"] >= RANDOM.get(peer, 0)]
+    made = learning.iloc[-1] - learning.iloc[0]
+    return made["step"] / made["seconds"] if made["seconds"] else math.nan
+
+
 def table() -> str:
     """A row a peer."""
     frame, stamped = lab.read("peers")
@@ -236,7 +248,7 @@ def table() -> str:
                 lab.spread(found["seconds"].where(solved, np.inf), 0).replace("inf", "-"),
                 lab.spread(found["steps"] / 1000, 0),
                 lab.spread(found["mean_100"]),
-                lab.spread(found["steps"] / found["seconds"], 0),
+                lab.spread(pd.Series([learning_speed(peer, seed) for seed in found["seed"]]), 0),
                 lab.spread(found["emulator"], 0),
             )
         )
@@ -247,9 +259,9 @@ def table() -> str:
             "solved",
             "seconds to 18",
             "thousand agent steps",
-            "mean of the last 100 episodes, at the end",
+            "mean of the last 100 episodes, or of all if fewer, at the end",
         ),
-        *("agent steps/s, start included", "emulator alone, steps/s"),
+        *("agent steps/s, learning", "emulator alone, steps/s"),
     )
     return f"{lab.table(header, rows)}\n\nMinimum / median / maximum over the seeds. {lab.where(stamped)}"
 

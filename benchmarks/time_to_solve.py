@@ -17,7 +17,6 @@ import argparse
 import itertools
 import json
 import re
-import shlex
 import shutil
 import time
 from collections.abc import Iterator
@@ -47,7 +46,7 @@ COLUMNS = (
     *PARTS,
 )
 ENVS = 16  # of the emulator that is timed alone
-# Agent steps that are timed of each rung, about as many seconds each; the warm-up comes before.
+# Agent steps that are timed of each rung, 15 to 35 seconds of them; the warm-up comes before.
 FAST = {
     lab.BASELINE: 1_100,
     "05_native_envs --envs 16": 1_600,
@@ -75,18 +74,16 @@ def emulator_speed(seconds: float = 4.0) -> float:
     return measured
 
 
-def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
+def solve(script: str, seeds: int, time_limit: int) -> None:
     """Run a script to the end once a seed; what is there of the same commit, machine and settings is left out.
 
     Args:
-        script: as lab.command takes it.
+        script: as lab.command takes it, with its options.
         seeds: 1, 2, ... so many.
         time_limit: seconds after which a run counts as not solved.
-        options: more of the script's.
     """
-    name = results_of(script, options)
-    device = lab.device_of([*script.split(), *options])
-    stamped = lab.stamp(device, script=script, time_limit=time_limit, options=options)
+    name = results_of(script)
+    stamped = lab.stamp(lab.device_of(script.split()), script=script, time_limit=time_limit)
     results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
     for seed in range(1, seeds + 1):
         if results.has(seed=seed):
@@ -96,7 +93,7 @@ def solve(script: str, seeds: int, time_limit: int, options: list[str]) -> None:
         emulator = emulator_speed()
         limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit))
         try:
-            lab.start(lab.command(script, *limits, "--quiet", *options))
+            lab.start(lab.command(script, *limits, "--quiet"))
         except SystemExit:
             if not lab.ran_away(folder):
                 raise  # it was stopped, or failed; one whose loss ran away has just not solved the game
@@ -129,9 +126,9 @@ def figures(result: dict) -> dict[str, object]:
     }
 
 
-def results_of(script: str, options: list[str]) -> str:
+def results_of(script: str) -> str:
     """The results file's name."""
-    return f"solve-{lab.slug(' '.join([script, *options]))}"
+    return f"solve-{lab.slug(script)}"
 
 
 def speed(rounds: int) -> None:
@@ -167,7 +164,7 @@ def kept() -> Iterator[tuple[str, pd.DataFrame, dict]]:
     for path in sorted(lab.RESULTS.glob("solve-*.csv")):
         if not re.search(r"-seed\d+$", path.stem):
             frame, stamped = lab.read(path.stem)
-            yield " ".join([stamped["settings"]["script"], *stamped["settings"]["options"]]), frame, stamped
+            yield stamped["settings"]["script"], frame, stamped
 
 
 def solve_table(only_solved: bool = False) -> str:
@@ -233,8 +230,8 @@ def draw() -> None:
             style = next(greys)
             axes.plot(frame["seconds"], frame["mean_100"], style, label=name + also, color="grey", linewidth=1)
     colors = itertools.cycle(plt.rcParams["axes.prop_cycle"].by_key()["color"])
-    for (script, frame, stamped), color in zip(kept(), colors, strict=False):
-        name = results_of(stamped["settings"]["script"], stamped["settings"]["options"])
+    for (script, frame, _), color in zip(kept(), colors, strict=False):
+        name = results_of(script)
         for number, seed in enumerate(frame["seed"]):
             episodes, _ = lab.read(f"{name}-seed{seed}")
             mean = means(episodes["return"])
@@ -258,7 +255,9 @@ def tables() -> None:
 
 
 def rung(text: str) -> str:
-    """argparse type: a script that is there, with its options."""
+    """argparse type: a script that is there, with its options, which plays Pong."""
+    if others := {"--game", "--env-id"} & {word.split("=")[0] for word in text.split()}:
+        raise argparse.ArgumentTypeError(f"all times are of Pong, and {others.pop()} is of another game; leave it out")
     if not text.split() or not Path(lab.command(text)[1]).exists():
         raise argparse.ArgumentTypeError(
             f"no script is named {text!r}; give it without .py, as in distributed/01_ppo or '07_pong_in_minutes -n 4'"
@@ -272,11 +271,10 @@ def main() -> None:
     parser.add_argument("--script", type=rung, default="distributed/02_ppo_actors", help="the script and its options")
     parser.add_argument("--seeds", type=arguments.positive, default=5, help="1 to this one (default: 5)")
     parser.add_argument("--time-limit", type=arguments.positive, default=600, help="seconds of a run (default: 600)")
-    parser.add_argument("--options", type=shlex.split, default=[], help="more of the script's, kept apart by them")
     parser.add_argument("--rounds", type=arguments.positive, default=5, help="of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
-        solve(args.script, args.seeds, args.time_limit, args.options)
+        solve(args.script, args.seeds, args.time_limit)
     elif args.what == "speed":
         speed(args.rounds)
     tables()

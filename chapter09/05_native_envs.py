@@ -5,7 +5,7 @@ Idea    one call steps all games, outside of Python; each frame is stored once, 
         it when they are sampled, in the layout that the network eats
 Parent  04_wrappers.py, with native environments and a ring for a replay
 Keeps   statistics: the same states, rewards and ends; an episode begins with 0 to 30 no-ops in place of 1 to 30, and
-        all games are broken off and begin anew every 500,000 steps, so that a run can be resumed in a minute
+        all games are broken off and begin anew every 500,000 steps, so that a run can be resumed in a minute or two
 Paper   Weng et al., EnvPool, 2022, https://arxiv.org/abs/2206.10558
 Run     ./05_native_envs.py --cuda --envs 8
 Read    lib/vector_env.py, then lib/stream.py and lib/replay.py

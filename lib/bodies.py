@@ -60,8 +60,9 @@ class Images(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """(batch, height, width, channels) uint8 to (batch, features) float32."""
-        # Each of these takes as long as a layer if it is done in float32, or once more than it has to be: the scale
-        # goes into the first layer's few weights, and the flattening leaves the channels where they are.
+        # To cast, shift, scale or lay out a batch anew takes as long as a layer where it is done in float32. So there is
+        # one cast; the shift is done in bfloat16, the scale within the first layer's few weights, and the flattening
+        # leaves the channels last.
         normal = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
             first = F.conv2d(normal, self.first.weight * self.scale, self.first.bias, self.first.stride)
@@ -124,7 +125,7 @@ class Numbers(nn.Module):
         shape: of a state.
 
     Attributes:
-        mean, scale: of each number; see `normalise_by`.
+        mean, scale: what is subtracted from each number, and what all are then multiplied by; see `normalise_by`.
         features: how many numbers come out.
     """
 

@@ -201,8 +201,8 @@ def test_a_run_that_was_not_solved_is_slower_than_all_others():
 
 
 def test_results_are_kept_apart_by_script_and_options():
-    assert time_to_solve.results_of("distributed/01_ppo", []) == "solve-distributed-01_ppo"
-    assert time_to_solve.results_of("07_pong_in_minutes --envs 32", ["--set", "epochs=2"]) == (
+    assert time_to_solve.results_of("distributed/01_ppo") == "solve-distributed-01_ppo"
+    assert time_to_solve.results_of("07_pong_in_minutes --envs 32 --set epochs=2") == (
         "solve-07_pong_in_minutes-envs-32-set-epochs-2"
     )
 
@@ -218,7 +218,16 @@ def test_a_rung_is_started_from_chapter_9_or_the_folder_it_names(rung, path):
     assert options == [*rung.split()[1:], "--quiet"]
 
 
-@pytest.mark.parametrize("options", [["--script", "distributed/01_ppo.py"], ["--script", ""], ["--seeds", "0"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--script", "distributed/01_ppo.py"],
+        ["--script", ""],
+        ["--script", "05_native_envs --game freeway"],
+        ["--script", "distributed/01_ppo --env-id=CartPole-v1"],
+        ["--seeds", "0"],
+    ],
+)
 def test_what_cannot_be_timed_is_refused(monkeypatch, capsys, options):
     monkeypatch.setattr(sys, "argv", ["time_to_solve.py", *options])
     with pytest.raises(SystemExit, match="2"):

@@ -152,7 +152,7 @@ class Trainer:
 
         Args:
             progress: from 0 to 1, how near the goal is; see Progress. At 1 the policy is only polished, in a
-                single epoch, so that what is left to learn costs little time.
+                single epoch and at the learning rate that it has, so that what is left to learn costs little time.
 
         Returns:
             loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
@@ -168,7 +168,7 @@ class Trainer:
             )
         estimates = advantages(rollout, self.gamma, self.lam)
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
-        # All at once, and from page-locked memory without waiting; on the CPU they stay where they are.
+        # All at once, and from page-locked memory, such as a Sampler's, without waiting; on the CPU they stay.
         learnt = [column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns]
         if self.learners is not None:
             self.learners.begin(learnt, progress)
