@@ -21,7 +21,7 @@ from lib import common, dqn_model, hyperparameters, losses, masks, options, prec
 NAME = Path(__file__).stem
 
 
-def calc_loss(batch, net, tgt_net, device, huber=True):
+def calc_loss(batch, net, tgt_net, device, huber):
     batch = batch.for_net(device)
     values = losses.of_actions(net(batch.states), batch.actions)
     with torch.no_grad():

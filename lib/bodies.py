@@ -60,8 +60,8 @@ class Images(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """(batch, height, width, channels) uint8 to (batch, features) float32."""
-        # To cast, shift, scale or lay out a batch anew takes as long as a layer where it is done in float32. So there is
-        # one cast; the shift is done in bfloat16, the scale within the first layer's few weights, and the flattening
+        # To cast, shift, scale or lay out a batch anew takes as long as a layer where it is done in float32. So there
+        # is one cast; the shift is done in bfloat16, the scale within the first layer's few weights, and the flattening
         # leaves the channels last.
         normal = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):

@@ -129,12 +129,14 @@ def log_result(
         frame_skip: emulator frames in an agent step.
         checkpoints: their folder, or None where the run has none.
     """
-    if speed.updates:
+    if speed.trained:
         log.info("Where the seconds of training went:\n%s", speed.table())
         log.info(
             "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
             *(speed.overall, speed.overall * frame_skip, speed.updates_per_second),
         )
+    elif speed.updates:
+        log.info("Too short to tell how fast it was: all steps were made before the learning began.")
     else:
         log.info("Nothing was learnt in this process.")
     if stopped == SOLVED and episodes.solved is not None:

@@ -271,7 +271,12 @@ class Ring:
             )
 
     def spread(self, number: int) -> torch.Tensor:
-        """So many states of the first environment, from its oldest step to its newest, as networks want them."""
+        """So many states of the first environment, from its oldest step to its newest, as networks want them:
+        (number, ...), see Batch.for_net.
+
+        Raises:
+            UsageError: nothing is in the ring yet.
+        """
         self.require(1)
         steps = np.linspace(self._first, self._last - 1, number).astype(np.int64)
         return self._batch(steps, np.zeros(number, np.int64), np.ones(number)).for_net("cpu").states

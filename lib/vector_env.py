@@ -62,7 +62,7 @@ def make_vector_env(
     env = plain_env(env_id)  # to see what it is
     env.close()
     native = is_atari(env)
-    _require_memory(num_envs, EMULATOR if native else OTHER)
+    require_memory(num_envs, native)
     if not native:
         others = SyncVectorEnv([lambda: single_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return RecordEpisodeStatistics(FinalStates(others))
@@ -70,13 +70,19 @@ def make_vector_env(
     return ClipReward(envs, -1.0, 1.0) if clip_rewards else envs
 
 
-def _require_memory(num_envs: int, each: int) -> None:
-    needed, free = num_envs * each, memory.free()
+def require_memory(num_envs: int, native: bool) -> None:
+    """See that so many environments fit, be they native games or others.
+
+    Raises:
+        UsageError: they would not fit into the memory that is free.
+    """
+    each, free = EMULATOR if native else OTHER, memory.free()
+    needed = num_envs * each
     if needed > free:
         most = int(0.8 * free / each)
         way_out = f"take --envs {most}, or in distributed/ --set envs={most}, at most" if most else "make room first"
         raise UsageError(
-            f"{num_envs} environments need {needed / 1e9:.2g} GB of memory, and {free / 1e9:.2g} GB are free; {way_out}"
+            f"{num_envs} environments need {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free; {way_out}"
         )
 
 
@@ -154,12 +160,13 @@ class NativeAtari(VectorWrapper):
         """All environments anew, or those of options["reset_mask"], (num_envs,) bool.
 
         Args:
-            seed: what the environments' own seeds are derived from; or these themselves, 31 bits each.
+            seed: what all environments' own seeds are derived from; or those of the ones that are reset, 31 bits each.
         """
-        seeds = derived_seeds(int(seed), self.num_envs) if isinstance(seed, int | np.integer) else seed
+        reset = (options or {}).get("reset_mask", slice(None))
+        seeds = derived_seeds(int(seed), self.num_envs)[reset] if isinstance(seed, int | np.integer) else seed
         seeds = None if seeds is None else np.asarray(seeds, np.int64)
         states, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
-        self._age[(options or {}).get("reset_mask", slice(None))] = 0
+        self._age[reset] = 0
         self._fill(states, self._age)
         return states, infos
 

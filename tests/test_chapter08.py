@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,8 +21,8 @@ from running import PROJECT, assignments, folder, run, two_at_a_time
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(name, PROJECT / "chapter08" / f"{name}.py")
+def load(name, chapter="chapter08"):
+    spec = importlib.util.spec_from_file_location(name, PROJECT / chapter / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -66,9 +67,15 @@ def gradients(loss, *networks):
     return [network.rows.grad for network in networks]
 
 
-def test_the_double_loss_by_hand():
+def chapter_9s_double_loss(batch, net, tgt_net):
+    device_less = SimpleNamespace(for_net=lambda device: batch)
+    return load("07_pong_in_minutes", "chapter09").calc_loss(device_less, net, tgt_net, "cpu", huber=False)
+
+
+@pytest.mark.parametrize("calc_loss", [load("03_dqn_double").calc_loss, chapter_9s_double_loss])
+def test_the_double_loss_by_hand(calc_loss):
     net, target = Table(NET), Table(TARGET)
-    loss = load("03_dqn_double").calc_loss(batch_of(*BATCH), net, target)
+    loss = calc_loss(batch_of(*BATCH), net, target)
     first, second = 1.0 - (2.0 + 0.125 * 10.0), 2.0 - (-1.0)
     assert loss.item() == pytest.approx((first**2 + second**2) / 2)
     learnt, followed = gradients(loss, net, target)

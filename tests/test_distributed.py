@@ -1,5 +1,6 @@
 """PPO with its actors elsewhere: the same segments, the same run, whatever becomes of the actors."""
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -200,8 +201,20 @@ def test_what_actors_and_learner_need_in_all_is_forecast(monkeypatch, engine, co
     acting = acting_of(engine=engine)
     needed = copies * 4 * ppo.Rollout.forecast(acting.space, 16)
     monkeypatch.setattr("lib.memory.free", lambda: needed - 1)
+    learner = learner_of(acting)
     with pytest.raises(UsageError, match=rf"{copies} times, needs .* --set rollout=12 at most"):
-        next(iter(ppo.Segments(acting, learner_of(acting))))
+        ppo.Segments(acting, learner)
+
+
+def test_the_environments_of_all_actors_are_forecast_together(monkeypatch):
+    monkeypatch.setattr("lib.memory.free", lambda: 10**9)
+    here = ppo.Acting("PongNoFrameskip-v4", 800, 2, 64, seed=1)
+    with pytest.raises(
+        UsageError, match=r"^800 environments need 1\.68 GB .* 1 GB are free; .* --set envs=381, at most"
+    ):
+        _ = here.space
+    elsewhere = dataclasses.replace(here, engine="ray", address="10.0.0.1:6379")
+    assert elsewhere.space.shape == (4, 84, 84)
 
 
 def test_inline_actors_make_as_many_steps_as_one(monkeypatch):
@@ -522,6 +535,21 @@ def test_a_learner_that_dies_ends_the_run_with_its_last_checkpoint(tmp_path):
 def test_wrong_numbers_of_learners():
     with pytest.raises(UsageError, match="3 learners cannot share minibatches of 16; take one of 1, 2, 4, 8, 16"):
         ppo.Learners(trainer_of(pong_like(), minibatch=16), 3)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "message"),
+    [
+        ("cuda:1", 2, "several learners take --device cpu, or cuda from its first GPU on; it is cuda:1"),
+        ("mps", 0, "several learners take --device cpu, or cuda .* it is mps"),
+        ("cuda", 2, "4 learners need a GPU each, and there are 2; take --learners 2"),
+    ],
+)
+def test_where_several_learners_can_be(monkeypatch, device, gpus, message):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    trainer = trainer_of(pong_like(), device=device)
+    with pytest.raises(UsageError, match=message):
+        ppo.Learners(trainer, 4)
 
 
 def test_a_learner_that_finds_the_others_gone_says_how_to_go_on():

@@ -389,6 +389,12 @@ def test_truncated_episodes_are_bootstrapped_from_what_they_showed_last(monkeypa
         ], step
 
 
+def test_a_stream_that_has_not_begun_makes_no_step():
+    envs = vector_env.make_vector_env("CartPole-v1", 2)
+    with pytest.raises(RuntimeError, match=r"have not begun; call begin\(\) first"):
+        stream.Stream(envs).step(np.zeros(2, np.int64))
+
+
 def test_an_agents_state_begins_anew_with_each_episode():
     def counting(states, agent_states):
         assert [state + 1 for state in agent_states] == (states[:, 0] + 1).tolist()

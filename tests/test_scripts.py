@@ -181,6 +181,15 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture(tmp_path):
     assert list((path / "checkpoints").glob("step-*.pt"))
 
 
+def test_one_update_is_too_short_to_tell_a_speed(tmp_path):
+    small = assignments("envs=4", "rollout=16", "minibatch=32")
+    options = ("--env-id", "fakes:Catch-v0", *small, "--stop-after", 100, "--quiet", "--runs-dir", tmp_path)
+    process = run(Path("distributed/01_ppo.py"), *options)
+    assert process.returncode == 0, process.stderr
+    assert "Too short to tell how fast it was" in process.stdout
+    assert "steps/s" not in process.stdout
+
+
 @pytest.mark.parametrize("name", ["chapter09/01_baseline.py", "chapter09/05_native_envs.py", "distributed/01_ppo.py"])
 def test_a_solved_run_that_is_resumed_is_evaluated_and_learns_no_more(tmp_path, name):
     own = assignments("envs=4", "rollout=16", "minibatch=32") if "ppo" in name else CATCH[2:]

@@ -17,7 +17,7 @@ from lib.experience import Episode
 from lib.forking import cores
 from lib.ppo.model import Model
 from lib.ppo.sampler import Agent, Rollout, Sampler
-from lib.stream import Part, Trace, frame_skip
+from lib.stream import Part, Trace, frame_skip, is_native
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Acting:
         engine: one of actors.ENGINES.
         patience, address, cpus: see actors.start.
         dtype: what the actors' models calculate in.
-        threads: native ones that step an actor's Atari games; None for the actor's share of the cores.
 
     Raises:
         UsageError: the actors cannot share the environments.
@@ -49,7 +48,6 @@ class Acting:
     address: str | None = None
     cpus: float | None = None
     dtype: torch.dtype = torch.float32
-    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.actors < 1 or self.envs % self.actors:
@@ -60,6 +58,8 @@ class Acting:
     @cached_property
     def _looked_at(self) -> tuple[spaces.Box, int, int]:
         envs = self.make_envs(1)
+        if not self.address:  # where others have them all; each actor sees to its own there
+            vector_env.require_memory(self.envs, is_native(envs))
         found = envs.single_observation_space, int(envs.single_action_space.n), frame_skip(envs)
         envs.close()
         return found
@@ -90,10 +90,8 @@ class Acting:
         return Part(number * each, each, self.envs)
 
     def make_envs(self, num_envs: int) -> Any:
-        """So many of the environments."""
-        threads = self.threads
-        if threads is None:
-            threads = 0 if self.engine == "inline" else max(1, cores() // self.actors)
+        """So many of the environments, which all cores step inline, else this machine's by the number of actors."""
+        threads = 0 if self.engine == "inline" else max(1, cores() // self.actors)
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 

@@ -64,6 +64,6 @@ class PPOLearner:
 
 
 def joined(segments: Sequence[Segment]) -> Rollout:
-    """A rollout of all their environments."""
+    """A rollout (T, N, ...) of all their environments, of each segment those after the ones before."""
     arrays = {name: np.concatenate([each.arrays[name] for each in segments], axis=1) for name in segments[0].arrays}
     return Rollout(**{name: torch.from_numpy(array) for name, array in arrays.items()})

@@ -5,7 +5,6 @@ averaged, synchronous data-parallel stochastic gradient descent, Chen et al. (20
 import atexit
 import os
 import pickle
-import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -13,13 +12,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import torch
 from torch import distributed
 
-from lib.child import Child, start_server
+from lib.child import Child, moved, start_server
 from lib.errors import Fault, UsageError, divisors
-from lib.forking import context, cores
+from lib.forking import cores
 from lib.orphans import ParentGone, end_with_learner, hear
 
 if TYPE_CHECKING:
@@ -76,7 +74,8 @@ class Learners:
         number: of learners in all, the first one included.
 
     Raises:
-        UsageError: a minibatch cannot be shared by so many, or there are too few GPUs.
+        UsageError: a minibatch cannot be shared by so many, or there are too few GPUs, or the device is neither the CPU
+            nor the first of them.
     """
 
     def __init__(self, trainer: "Trainer", number: int):
@@ -115,21 +114,20 @@ class Learners:
 
     def _start(self) -> None:
         start_server()
-        folder = tempfile.mkdtemp(prefix="learners-")
         threads = max(1, cores() // self.number)
         self.trainer.learners = None  # the others have none
-        moved = context.RawArray("c", cloudpickle.dumps(self.trainer))
-        self.trainer.learners = self
-        atexit.register(self.close)
-        for rank in range(1, self.number):
-            child = Child(f"learner {rank}")
-            child.launch(follow, moved, rank, self.number, f"{folder}/meeting", threads)
-            self._children.append(child)
-        torch.set_num_threads(threads)
         try:
-            self.trainer.group = Group(0, self.number, f"{folder}/meeting", self.trainer.device)
+            trainer = moved(self.trainer, "the trainer", "Use --learners 1")
         finally:
-            shutil.rmtree(folder)
+            self.trainer.learners = self
+        atexit.register(self.close)
+        with tempfile.TemporaryDirectory(prefix="learners-") as folder:
+            for rank in range(1, self.number):
+                child = Child(f"learner {rank}")
+                child.launch(follow, trainer, rank, self.number, f"{folder}/meeting", threads)
+                self._children.append(child)
+            torch.set_num_threads(threads)
+            self.trainer.group = Group(0, self.number, f"{folder}/meeting", self.trainer.device)
 
     def close(self) -> None:
         """End the other learners."""
@@ -140,18 +138,18 @@ class Learners:
         self._children.clear()
 
 
-def follow(link: Any, moved: Any, rank: int, size: int, meeting: str, threads: int) -> None:
+def follow(link: Any, sent: Any, rank: int, size: int, meeting: str, threads: int) -> None:
     """Be one of the further learners, until the first is gone.
 
     Args:
         link: to the first; in come layouts of columns, and the progress.
-        moved: the trainer, pickled, in shared memory.
+        sent: the trainer, see child.moved.
         rank, size, meeting: see Group.
         threads: of torch.
     """
     end_with_learner()
     torch.set_num_threads(threads)
-    trainer: Trainer = pickle.loads(moved.raw)
+    trainer: Trainer = pickle.loads(sent.raw)
     if torch.device(trainer.device).type == "cuda":
         trainer.move_to(torch.device("cuda", rank))
     trainer.group = Group(rank, size, meeting, trainer.device)

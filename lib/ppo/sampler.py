@@ -195,7 +195,7 @@ class Sampler(Stream):
         )
 
     def sample(self, rollout: Rollout) -> None:
-        """Play the next rollout."""
+        """Play the next rollout, in the place of what is in this one."""
         # Few states are acted in, and a thread of torch that has done its work spins for a while on an emulator's core.
         # The model's weights are cast once: what its autocast makes of them is kept until the outermost one ends.
         with _one_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
@@ -266,13 +266,13 @@ def _one_thread() -> Iterator[None]:
 
 
 def laid_out(states: np.ndarray) -> torch.Tensor:
-    """States as the model wants them: images and boards with their channels last."""
+    """States (N, ...) as the model wants them, without a copy: (N, C, H, W) as (N, H, W, C), all else as it is."""
     tensor = torch.from_numpy(states)
     return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
 
 
 def as_shown(state: np.ndarray) -> np.ndarray:
-    """A rollout's state as its environment gave it."""
+    """A rollout's state as its environment gave it, without a copy: (H, W, C) as (C, H, W), all else as it is."""
     return state.transpose(2, 0, 1) if state.ndim == 3 else state
 
 

@@ -51,6 +51,9 @@ class Segments:
         dropped: how many segments were.
         stop_asked: tells whether the learner is to stop, see actors.Actors; the segments end then.
         actors: the actors; None until the first segment is asked for.
+
+    Raises:
+        UsageError: what they play would not fit into the memory that is free.
     """
 
     PARTS = ("wait",)
@@ -59,6 +62,10 @@ class Segments:
     def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":
             log.warning("Inline actors play only when they are waited for; --async changes nothing for them.")
+        # Of every rollout there are the segments that came and what joins them for the learner; with actors on this
+        # machine also the one that they fill, and from other processes two more on their way.
+        copies = 2 if acting.address else 3 if acting.engine == "inline" else 5
+        require_memory(acting.space, acting.envs, acting.rollout, copies)
         self.acting = acting
         self.learner = learner
         self.max_lag = max_lag
@@ -85,12 +92,8 @@ class Segments:
         """Start the actors; the first segments are looked at, to normalise the states, and forgotten.
 
         Raises:
-            UsageError: what they play would not fit into the memory that is free, or see actors.start.
+            UsageError: see actors.start.
         """
-        # Of every rollout there are the segments that came and what joins them for the learner; with actors on this
-        # machine also the one that they fill, and from other processes two more on their way.
-        copies = 2 if self.acting.address else 3 if self.acting.engine == "inline" else 5
-        require_memory(self.acting.space, self.acting.envs, self.acting.rollout, copies)
         self.actors = actors.start(
             self.acting.engine,
             partial(PPOActor, self.acting),

@@ -151,6 +151,7 @@ class Trainer:
         """Learn from a rollout.
 
         Args:
+            rollout: (T, N), all of which is learnt from.
             progress: from 0 to 1, how near the goal is; see Progress. At 1 the policy is only polished, in a
                 single epoch and at the learning rate that it has, so that what is left to learn costs little time.
 
@@ -180,6 +181,9 @@ class Trainer:
         Args:
             columns: (transitions, ...) of states, actions, log_probs, advantages and value targets, where the model is.
             progress: see update.
+
+        Returns:
+            What update does.
         """
         size = len(columns[0])
         self.model.normalise_values(columns[-1])
