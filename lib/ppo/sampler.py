@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -96,35 +95,76 @@ class Agent:
 class Progress:
     """How far the mean return of the last episodes has come, from that of the first ones to a goal.
 
+    An episode that has just ended was played by all the policies since it began, so that their mean lags behind. At
+    TRIAL of the way a policy is therefore put on trial: nothing is learnt any more, and it is judged by the episodes
+    that it alone has played. If those are below the goal in the mean, learning goes on.
+
     Args:
-        episodes: of how many the mean is.
+        episodes: of how many the mean is, one for each environment.
     """
 
+    TRIAL = 0.85
+
     def __init__(self, episodes: int):
-        self._recent: deque[float] = deque(maxlen=episodes)
+        self._episodes = episodes
+        self._recent: list[float] = []
         self._first_mean: float | None = None
+        self._way = 0.0
+        self._on_trial = False
+        self._begun_before = 0  # of the episodes that are to end, how many began before the trial
 
     def add(self, total: float) -> None:
         """Count an episode that ended with this return."""
+        if self._begun_before:
+            self._begun_before -= 1
+            return
         self._recent.append(total)
-        if self._first_mean is None and len(self._recent) == self._recent.maxlen:
-            self._first_mean = sum(self._recent) / len(self._recent)
+        if not self._on_trial:
+            del self._recent[: -self._episodes]
+        if self._first_mean is None and len(self._recent) == self._episodes:
+            self._first_mean = self._mean()
 
     def __call__(self, goal: float | None) -> float:
-        """0 to 1; 0 while there are too few episodes, or no goal, or below one that the first ones were beyond."""
+        """0 to 1, which is on trial.
+
+        0 while there are too few episodes, or no goal, or below one that the first ones were beyond. With each trial
+        and after it the episodes are counted anew; until there are enough, it is as far as it has been.
+        """
         if self._first_mean is None or goal is None:
             return 0.0
-        mean = sum(self._recent) / len(self._recent)
-        if mean >= goal:
+        if len(self._recent) >= self._episodes:
+            if self._on_trial and self._mean() < goal:
+                self._on_trial, self._recent = False, []
+            elif not self._on_trial:
+                self._way = self._part_of_way(goal)
+                if self._way >= self.TRIAL:
+                    self._on_trial, self._recent, self._begun_before = True, [], self._episodes
+        return 1.0 if self._on_trial else min(self._way, self.TRIAL)
+
+    def _mean(self) -> float:
+        return sum(self._recent) / len(self._recent)
+
+    def _part_of_way(self, goal: float) -> float:
+        assert self._first_mean is not None
+        if self._mean() >= goal:
             return 1.0
-        return max(0.0, (mean - self._first_mean) / (goal - self._first_mean)) if self._first_mean < goal else 0.0
+        return max(0.0, (self._mean() - self._first_mean) / (goal - self._first_mean)) if self._first_mean < goal else 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"recent": list(self._recent), "first_mean": self._first_mean}
+        return {
+            "recent": list(self._recent),
+            "first_mean": self._first_mean,
+            "way": self._way,
+            "on_trial": self._on_trial,
+            "begun_before": self._begun_before,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._recent.extend(state["recent"])
+        self._recent = list(state["recent"])
         self._first_mean = state["first_mean"]
+        self._way = state.get("way", 0.0)  # which a checkpoint of an older version lacks, and the next two
+        self._on_trial = state.get("on_trial", False)
+        self._begun_before = state.get("begun_before", 0)
 
 
 class Sampler(Stream):
