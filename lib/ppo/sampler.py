@@ -97,7 +97,8 @@ class Progress:
 
     An episode that has just ended was played by all the policies since it began, so that their mean lags behind. At
     TRIAL of the way a policy is therefore put on trial: nothing is learnt any more, and it is judged by the episodes
-    that it alone has played. If those are below the goal in the mean, learning goes on.
+    that it alone has played. If those are below the goal in the mean, learning goes on, and the next trial comes where
+    the mean of the last episodes has come further by as much as this one fell short.
 
     Args:
         episodes: of how many the mean is, one for each environment.
@@ -109,7 +110,8 @@ class Progress:
         self._episodes = episodes
         self._recent: list[float] = []
         self._first_mean: float | None = None
-        self._way = 0.0
+        self._done = 0.0  # of the way, when last there were enough episodes
+        self._bar: float | None = None  # the mean at which the next trial comes, or at which this one came
         self._on_trial = False
         self._begun_before = 0  # of the episodes that are to end, how many began before the trial
 
@@ -133,28 +135,28 @@ class Progress:
         if self._first_mean is None or goal is None:
             return 0.0
         if len(self._recent) >= self._episodes:
-            if self._on_trial and self._mean() < goal:
-                self._on_trial, self._recent = False, []
-            elif not self._on_trial:
-                self._way = self._part_of_way(goal)
-                if self._way >= self.TRIAL:
-                    self._on_trial, self._recent, self._begun_before = True, [], self._episodes
-        return 1.0 if self._on_trial else min(self._way, self.TRIAL)
+            way = goal - self._first_mean
+            bar = self._first_mean + self.TRIAL * way if self._bar is None else self._bar
+            mean = self._mean()
+            if self._on_trial:
+                if mean < goal:
+                    self._on_trial, self._recent, self._bar = False, [], bar + goal - mean
+            elif mean >= min(bar, goal):
+                self._on_trial, self._recent, self._bar = True, [], mean
+                self._begun_before = self._episodes
+            else:
+                self._done = max(0.0, (mean - self._first_mean) / way) if way > 0.0 else 0.0
+        return 1.0 if self._on_trial else self._done
 
     def _mean(self) -> float:
         return sum(self._recent) / len(self._recent)
-
-    def _part_of_way(self, goal: float) -> float:
-        assert self._first_mean is not None
-        if self._mean() >= goal:
-            return 1.0
-        return max(0.0, (self._mean() - self._first_mean) / (goal - self._first_mean)) if self._first_mean < goal else 0
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "recent": list(self._recent),
             "first_mean": self._first_mean,
-            "way": self._way,
+            "done": self._done,
+            "bar": self._bar,
             "on_trial": self._on_trial,
             "begun_before": self._begun_before,
         }
@@ -162,9 +164,10 @@ class Progress:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._recent = list(state["recent"])
         self._first_mean = state["first_mean"]
-        self._way = state.get("way", 0.0)  # which a checkpoint of an older version lacks, and the next two
-        self._on_trial = state.get("on_trial", False)
-        self._begun_before = state.get("begun_before", 0)
+        self._done = state["done"]
+        self._bar = state["bar"]
+        self._on_trial = state["on_trial"]
+        self._begun_before = state["begun_before"]
 
 
 class Sampler(Stream):
