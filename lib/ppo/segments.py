@@ -242,7 +242,7 @@ class _Place:
             "seconds": self.seconds,
             "states": torch.from_numpy(segment.states.copy()),
             "episodes": [],
-            "progress": Progress(actions.shape[1]).state_dict(),
+            "progress": {"recent": [], "first_mean": None},
         }
         return [
             self._trace(segment, ended, before, began_before)
