@@ -138,21 +138,30 @@ NATIVE = {
 
 
 @pytest.mark.parametrize(
-    ("script", "env_id"),
-    [(script, "PongNoFrameskip-v4") for script in NATIVE] + [(script, "fakes:Catch-v0") for script in list(NATIVE)[:2]],
+    ("script", "env_id", "goal"),
+    [
+        *((script, "PongNoFrameskip-v4", None) for script in NATIVE),
+        *((script, "fakes:Catch-v0", None) for script in list(NATIVE)[:2]),
+        (Path("distributed/01_ppo.py"), "fakes:Catch-v0", -0.4),  # so near that policies are put on trial
+    ],
 )
-def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id):
+def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id, goal):
     first, last = (256, 640) if script.stem == "01_ppo" else (200, 320)  # the ring wraps around
     for runs_dir, stops in ((tmp_path / "one", [last]), (tmp_path / "two", [first, last])):
         for stop in stops:
             start = ("--resume", folder(runs_dir)) if runs_dir.exists() else ("--env-id", env_id, *NATIVE[script])
             start += () if runs_dir.exists() else ("--runs-dir", runs_dir)
+            if goal is not None and "--resume" not in start:
+                start += tuple(assignments(f"stop_reward={goal}"))
             process = run(script, *start, "--stop-after", stop, "--quiet")
             assert process.returncode == 0, process.stderr
             assert f"Stopped at step {stop}: step limit." in process.stdout
     one, two = (folder(tmp_path / name) for name in ("one", "two"))
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
+    if goal is not None:
+        progress = dict(scalars_of(one)["train/progress"])
+        assert {progress[step] == 1.0 for step in progress if step > first} == {True, False}  # trials begin and end
     if script.stem == "01_ppo" and env_id.startswith("fakes"):
         assert [step for step, _ in scalars_of(one)["train/kl"]] == list(range(128, 641, 64))
         ones, twos = (scalars_of(each) for each in (one, two))

@@ -2,6 +2,7 @@
 
 import logging
 import math
+from typing import Any
 
 import torch
 from gymnasium import spaces
@@ -48,10 +49,12 @@ class Model(nn.Module):
         dtype: what Images calculates in.
 
     Attributes:
+        temperature: what logits are divided by, (); 1 at first.
         return_mean, return_std, returns_seen: of all returns so far, and how many there were; the last layer gives
             values in these terms, see `normalise_values`.
     """
 
+    temperature: torch.Tensor
     return_mean: torch.Tensor
     return_std: torch.Tensor
     returns_seen: torch.Tensor
@@ -69,12 +72,17 @@ class Model(nn.Module):
             self.policy = nn.Linear(self.body.features, n_actions)
             bodies.orthogonal(self.policy, 0.01)
         self.value = nn.Linear(self.body.features, 1)
+        self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("return_mean", torch.zeros(()))
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
         bodies.initialise(self.body)
         # The first returns are small; values far from them would be all that is learnt.
         bodies.orthogonal(self.value, 0.01)
+
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
+        state.setdefault(f"{prefix}temperature", torch.ones(()))  # of a checkpoint that is older than it
+        super()._load_from_state_dict(state, prefix, *rest)
 
     def normalise_by(self, states: torch.Tensor) -> None:
         """Normalise states from now on by these, (batch, ...) as `forward` takes them."""
@@ -119,4 +127,4 @@ class Model(nn.Module):
             features = self.body(states)
             logits = self.policy(features)
         values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return only_allowed(logits, allowed), values
+        return only_allowed(logits / self.temperature, allowed), values

@@ -242,7 +242,7 @@ class _Place:
             "seconds": self.seconds,
             "states": torch.from_numpy(segment.states.copy()),
             "episodes": [],
-            "progress": {"recent": [], "first_mean": None},
+            "progress": Progress(actions.shape[1]).state_dict(),
         }
         return [
             self._trace(segment, ended, before, began_before)

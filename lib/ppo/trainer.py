@@ -1,16 +1,19 @@
 """Learning from rollouts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import AveragedModel
 
 from lib.errors import divisors
 from lib.losses import require_batch
 from lib.ppo.learners import Group, Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Rollout
+
+Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
 
 
 def advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
@@ -76,6 +79,11 @@ def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Te
     return (moved.exp() - 1.0 - moved).mean()
 
 
+@torch.no_grad()
+def _mean_of_ten(means: Tensors, newest: Tensors, _: torch.Tensor | int) -> None:
+    torch._foreach_lerp_(means, newest, 0.1)
+
+
 class Trainer:
     """Learns from rollouts by several epochs of minibatches.
 
@@ -92,11 +100,14 @@ class Trainer:
         kl_target: the learning rate is divided by 1.5 after an epoch in which the policy was further than twice this
             Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
             one in which it was nearer than half; None for never.
-        kl_final: what kl_target has come down to when the goal is reached; None for no change.
+        kl_final: what kl_target would have come down to at the goal; None for no change.
+        trial_temperature: the model's temperature while the policy is on trial, and 1 otherwise: chance is what is
+            learnt from, and a game that is nearly won is lost by its slips.
         max_rate: where the learning rate stops growing; one that begins above it stays, or falls.
         device: of the model.
 
     Attributes:
+        averaged: the mean of the model's weights over the last updates, exponentially weighted; what is on trial.
         learners: those that learn beside this one, in processes of their own; None for none.
         group: its place among them.
 
@@ -119,6 +130,7 @@ class Trainer:
         gradient_norm: float = 1.0,
         kl_target: float | None = None,
         kl_final: float | None = None,
+        trial_temperature: float = 1.0,
         max_rate: float = 1e-2,
         device: torch.device | str = "cpu",
     ):
@@ -136,8 +148,10 @@ class Trainer:
         self.gradient_norm = gradient_norm
         self.kl_target = kl_target
         self.kl_final = kl_target if kl_final is None else kl_final
+        self.trial_temperature = trial_temperature
         self.max_rate = max_rate
         self.device = device
+        self.averaged = AveragedModel(model, multi_avg_fn=_mean_of_ten)
         self.group: Group | None = None
         self.learners: Learners | None = None
 
@@ -145,6 +159,7 @@ class Trainer:
         """Go on there, with the model and what the optimizer knows."""
         self.device = device
         self.model.to(device)
+        self.averaged.to(device)
         self.optimizer.load_state_dict(self.optimizer.state_dict())  # which takes it to where its parameters are
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
@@ -152,8 +167,8 @@ class Trainer:
 
         Args:
             rollout: (T, N), all of which is learnt from.
-            progress: from 0 to 1, how near the goal is; see Progress. At 1 the policy is only polished, in a
-                single epoch and at the learning rate that it has, so that what is left to learn costs little time.
+            progress: from 0 to 1, how near the goal is; see Progress. At 1 the policy is on trial: the model has the
+                averaged weights, nothing is learnt, and what is told is of the first minibatch alone.
 
         Returns:
             loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
@@ -185,24 +200,41 @@ class Trainer:
         Returns:
             What update does.
         """
-        size = len(columns[0])
+        if progress >= 1.0:
+            said = [self._look(columns)]
+            if self.averaged.n_averaged:  # else nothing has been learnt yet
+                self.model.load_state_dict(self.averaged.module.state_dict())
+            self.model.temperature.fill_(self.trial_temperature)
+        else:
+            said = list(self._steps(columns, progress))
+            # Of what acts next: what was learnt from has been played at the one that there was.
+            self.model.temperature.fill_(1.0)
+            self.averaged.update_parameters(self.model)
+        means = {name: sum(told[name] for told in said) / len(said) for name in said[0]}
+        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
+
+    def _look(self, columns: Sequence[torch.Tensor]) -> dict[str, float]:
+        batch = torch.arange(self.minibatch, device=self.device)
+        with torch.no_grad():
+            _, told = self._losses(columns, batch, 0.0)
+        return {name: number.item() for name, number in told.items()}
+
+    def _steps(self, columns: Sequence[torch.Tensor], progress: float) -> Iterator[dict[str, float]]:
         self.model.normalise_values(columns[-1])
-        said: dict[str, list[float]] = {}
-        for _ in range(self.epochs if progress < 1.0 else 1):
+        for _ in range(self.epochs):
             kls = []
-            order = torch.randperm(size).to(self.device)
+            order = torch.randperm(len(columns[0])).to(self.device)
             if self.group is not None:
                 self.group.shared(order)
             for batch in order.split(self.minibatch):
                 told = self._step(columns, batch, self.entropy * (1.0 - progress))
                 kls.append(told["kl"])
-                for name, number in told.items():
-                    said.setdefault(name, []).append(number)
+                yield told
             self._adapt(sum(kls) / len(kls), progress)
-        means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
-        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
-    def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
+    def _losses(
+        self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         normal = normalised(columns[3].index_select(0, batch))  # over the whole minibatch, whoever learns from it
         if self.group is not None:
             normal, batch = self.group.part(normal), self.group.part(batch)
@@ -214,8 +246,6 @@ class Trainer:
         of_values = value_loss(values, targets, self.model.return_std)
         entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
         loss = of_policy + self.value * of_values - entropy_weight * entropy
-        self.optimizer.zero_grad()
-        loss.backward()
         with torch.no_grad():
             told = {
                 "loss": loss.detach(),
@@ -225,6 +255,12 @@ class Trainer:
                 "kl": divergence(log_probs, old_log_probs),
                 "clipped": (((log_probs - old_log_probs).exp() - 1.0).abs() > self.clip).float().mean(),
             }
+        return loss, told
+
+    def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
+        loss, told = self._losses(columns, batch, entropy_weight)
+        self.optimizer.zero_grad()
+        loss.backward()
         if self.group is not None:
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
             self.group.average([*gradients, *told.values()])
@@ -233,7 +269,7 @@ class Trainer:
         return {name: number.item() for name, number in told.items()}
 
     def _adapt(self, kl: float, progress: float) -> None:
-        if self.kl_target is None or self.kl_final is None or progress >= 1.0:
+        if self.kl_target is None or self.kl_final is None:
             return
         target = self.kl_target + progress * (self.kl_final - self.kl_target)
         factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0

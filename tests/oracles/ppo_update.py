@@ -5,8 +5,17 @@ import torch
 from oracles import gae
 
 
-def update(model, optimizer, rollout, options, progress):
-    """Learn from a rollout by the same permutations as ppo.Trainer.update; `options` are the Trainer's."""
+def update(model, optimizer, rollout, options, progress, means):
+    """Learn from a rollout by the same permutations as ppo.Trainer.update; `options` are the Trainer's.
+
+    `means` are of the weights after each update so far, to begin with an empty list.
+    """
+    if progress == 1.0 and means:  # on trial
+        for weights, mean in zip(model.parameters(), means, strict=True):
+            weights.data.copy_(mean)
+    if progress == 1.0:
+        model.temperature.fill_(options["trial_temperature"])
+        return
     columns = (rollout.rewards, rollout.values, rollout.next_values, rollout.terminated, rollout.ended)
     nested = [column.tolist() for column in columns]
     estimates = torch.tensor(gae.advantages(*nested, options["gamma"], options["lam"])).flatten()
@@ -14,7 +23,7 @@ def update(model, optimizer, rollout, options, progress):
     returns = estimates + rollout.values.flatten()
     model.normalise_values(returns)  # once, whatever the epochs
     target = options["kl_target"] + progress * (options["kl_final"] - options["kl_target"])
-    for _ in range(options["epochs"] if progress < 1.0 else 1):
+    for _ in range(options["epochs"]):
         divergences = []
         for batch in torch.randperm(len(returns)).split(options["minibatch"]):
             logits, values = model(states[batch])
@@ -39,7 +48,10 @@ def update(model, optimizer, rollout, options, progress):
                 gradient.mul_(min(1.0, options["gradient_norm"] / (norm + 1e-6)))
             optimizer.step()
         divergence = sum(divergences) / len(divergences)
-        if progress < 1.0 and divergence > 2 * target:
+        if divergence > 2 * target:
             optimizer.param_groups[0]["lr"] /= 1.5
-        elif progress < 1.0 and divergence < target / 2:
+        elif divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
+    model.temperature.fill_(1.0)
+    newest = [weights.detach().clone() for weights in model.parameters()]
+    means[:] = [0.9 * mean + 0.1 * new for mean, new in zip(means or newest, newest, strict=True)]
