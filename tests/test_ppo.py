@@ -543,10 +543,12 @@ def progress_at(returns, goal, progress=None):
         ([0.0, 0.0, 9.0, 8.0, -9.0, -9.0, 9.0, 11.0, 10.0, 10.0], [0.0, 0.0, 0.45] + [1.0] * 7),
         (
             # By 0.05, so that 8.5 are not enough any more.
-            [0.0, 0.0, 9.0, 8.0, 99.0, 99.0, 9.0, 10.9, 0.0, 4.0, 7.0, 10.0, 7.2],
+            [0.0, 0.0, 9.0, 8.0, 99.0, 99.0, 9.95, 9.95, 0.0, 4.0, 7.0, 10.0, 7.2],
             [0, 0, 0.45, *[1] * 4, 0.45, 0.45, 0.2, 0.55, 0.85, 1],
         ),
-        ([0.0, 0.0, 9.0, 8.0, 0.0, 0.0, 10.0, 10.0, 9.9, 10.1, 9.8], [0, 0, 0.45, *[1] * 5, 0.45, 0.45, 1]),
+        ([0.0, 0.0, 9.0, 8.0, 0.0, 0.0, 10.0, 10.02, 9.9, 9.9, 10.1, 9.8], [0, 0, 0.45, *[1] * 6, 0.45, 0.45, 1]),
+        # A mean of 9.95 with a standard error of 0.95, then one of 9.64 with 0.63, and one of 9.23 with 0.61.
+        ([0.0, 0.0, 9.0, 8.0, 0.0, 0.0, 9.0, 10.9, 9.03, 8.0], [0, 0, 0.45, *[1] * 6, 0.45]),
         ([0.0, 0.0, 9.0, 8.0, 0.0, 0.0, 1.0, 1.0, 9.0, 9.8, 10.2], [0, 0, 0.45, *[1] * 4, 0.45, 0.45, 0.94, 1]),
         ([6.0, 6.0, -9.0, 4.0], [0.0, 1.0, 1.0, 1.0]),
     ],
@@ -555,6 +557,7 @@ def progress_at(returns, goal, progress=None):
         "stands",
         "fails and comes again",
         "fails later",
+        "fails by more than the standard error",
         "at the goal again",
         "beyond the goal at first",
     ],
@@ -562,6 +565,12 @@ def progress_at(returns, goal, progress=None):
 def test_near_the_goal_the_policy_is_judged_by_games_that_it_alone_has_played(returns, expected):
     goal = 5.0 if returns[0] else 10.0
     assert progress_at(returns, goal) == pytest.approx(expected)
+
+
+def test_a_trial_is_given_up_after_half_as_many_games_as_there_are_environments():
+    progress = ppo.Progress(6)
+    assert progress_at([0.0] * 6 + [9.0] * 5, 10.0, progress)[-1] < 1.0
+    assert progress_at([9.0, *[0.0] * 6, 5.0, 5.0, 5.0], 10.0, progress) == [1.0] * 9 + [pytest.approx(0.75)]
 
 
 def test_a_trial_goes_on_where_it_was_saved():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -97,8 +98,9 @@ class Progress:
 
     An episode that has just ended was played by all the policies since it began, so that their mean lags behind. At
     TRIAL of the way a policy is therefore put on trial: nothing is learnt any more, and it is judged by the episodes
-    that it alone has played. If those are below the goal in the mean, learning goes on, and the next trial comes where
-    the mean of the last episodes has come further by as much as this one fell short.
+    that it alone has played, at least half as many as those before. Where their mean is below the goal by more than
+    its standard error, learning goes on, and the next trial comes where the mean of the last episodes has come further
+    by as much as this one fell short.
 
     Args:
         episodes: of how many the mean is, one for each environment.
@@ -134,14 +136,15 @@ class Progress:
         """
         if self._first_mean is None or goal is None:
             return 0.0
-        if len(self._recent) >= self._episodes:
+        if self._on_trial:
+            assert self._bar is not None  # it has come here
+            if 2 * len(self._recent) >= max(4, self._episodes) and self._mean() + self._error() < goal:
+                self._on_trial, self._recent, self._bar = False, [], self._bar + goal - self._mean()
+        elif len(self._recent) >= self._episodes:
             way = goal - self._first_mean
             bar = self._first_mean + self.TRIAL * way if self._bar is None else self._bar
             mean = self._mean()
-            if self._on_trial:
-                if mean < goal:
-                    self._on_trial, self._recent, self._bar = False, [], bar + goal - mean
-            elif mean >= min(bar, goal):
+            if mean >= min(bar, goal):
                 self._on_trial, self._recent, self._bar = True, [], mean
                 self._begun_before = self._episodes
             else:
@@ -150,6 +153,9 @@ class Progress:
 
     def _mean(self) -> float:
         return sum(self._recent) / len(self._recent)
+
+    def _error(self) -> float:
+        return statistics.stdev(self._recent) / math.sqrt(len(self._recent))
 
     def state_dict(self) -> dict[str, Any]:
         return {
