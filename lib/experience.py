@@ -266,17 +266,10 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
     def __init__(self, experience_source: ExperienceSourceFirstLast, buffer_size: int, saved: bool = True):
         super().__init__(experience_source, buffer_size)
         self._added = 0  # by a call of populate that has not come to its end
-        needed, free = self.forecast(experience_source.pool[0], buffer_size, saved), memory.free()
-        if needed > free:
-            fitting = int(0.8 * buffer_size * free / needed)
-            raise UsageError(
-                f"a replay of {buffer_size:,} transitions needs {needed / 1e9:.1f} GB of memory, and "
-                f"{free / 1e9:.1f} GB are free; try --set replay_size={fitting}"
-            )
-        log.info(
-            "Memory: a replay of %s transitions needs up to %.1f GB; %.1f GB are free.",
-            *(f"{buffer_size:,}", needed / 1e9, free / 1e9),
-        )
+        needed = self.forecast(experience_source.pool[0], buffer_size, saved)
+        wanted = f"a replay of {buffer_size:,} transitions needs"
+        memory.require(wanted, buffer_size, needed, lambda most: f"try --set replay_size={most}")
+        log.info("Memory: %s up to %.1f GB; %.1f GB are free.", wanted, needed / 1e9, memory.free() / 1e9)
 
     @classmethod
     def forecast(cls, env: gym.Env, buffer_size: int, saved: bool) -> int:

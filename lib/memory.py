@@ -2,9 +2,12 @@
 
 import ctypes
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+
+from lib.errors import UsageError
 
 # Parameters of mallopt(3) in glibc's malloc.h, and the largest block that it lets its heap serve.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -65,3 +68,28 @@ def free(groups: tuple[tuple[str, str, str, str], ...] = GROUPS) -> int:
         if limit != "max":
             bounds.append(int(limit) - use + int(statistics[cache_name]))
     return max(0, min(bounds))
+
+
+def require(wanted: str, amount: int, needed: int, way_out: Callable[[int], str]) -> None:
+    """See that what is wanted fits.
+
+    Args:
+        wanted: how the message begins, such as "a replay of 1,000 steps needs".
+        amount: how much of it is wanted, such as 1,000.
+        needed: bytes for that.
+        way_out: says what to do, from the amount that would fit and leave a fifth of what is free.
+
+    Raises:
+        UsageError: it would not fit into the memory that is free.
+    """
+    bytes_free = free()
+    if needed > bytes_free:
+        fitting = int(0.8 * amount * bytes_free / needed)
+        raise UsageError(
+            f"{wanted} {_gigabytes(needed)} GB of memory, and {_gigabytes(bytes_free)} GB are free; "
+            f"{way_out(fitting) if fitting else 'make room first'}"
+        )
+
+
+def _gigabytes(number: int) -> str:
+    return f"{number / 1e9:,.0f}" if number >= 100e9 else f"{number / 1e9:.3g}"

@@ -124,12 +124,12 @@ class Ring:
                 f"a replay of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
                 f"{stack} frames and transitions of n_step={n_step} need {stack + n_step} at least"
             )
-        needed, free = self.forecast(capacity, frame_shape, dtype), memory.free()
-        if needed > free:
-            raise UsageError(
-                f"a replay of {capacity:,} steps needs {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are "
-                f"free; --set replay_size={int(0.8 * capacity * free / needed)} would fit"
-            )
+        memory.require(
+            f"a replay of {capacity:,} steps needs",
+            capacity,
+            self.forecast(capacity, frame_shape, dtype),
+            lambda most: f"--set replay_size={most} would fit",
+        )
         size = (self.length, num_envs)
         self._frames = np.zeros((*size, *frame_shape), dtype)
         self._actions = np.zeros(size, np.int64)

@@ -76,14 +76,12 @@ def require_memory(num_envs: int, native: bool) -> None:
     Raises:
         UsageError: they would not fit into the memory that is free.
     """
-    each, free = EMULATOR if native else OTHER, memory.free()
-    needed = num_envs * each
-    if needed > free:
-        most = int(0.8 * free / each)
-        way_out = f"take --envs {most}, or in distributed/ --set envs={most}, at most" if most else "make room first"
-        raise UsageError(
-            f"{num_envs} environments need {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are free; {way_out}"
-        )
+    memory.require(
+        f"{num_envs} environments need",
+        num_envs,
+        num_envs * (EMULATOR if native else OTHER),
+        lambda most: f"take --envs {most}, or in distributed/ --set envs={most}, at most",
+    )
 
 
 def single_env(env_id: str, render_mode: str | None = None) -> gym.Env:

@@ -286,7 +286,7 @@ def test_a_batch_that_can_never_be_drawn_is_refused_before_a_step(capacity, init
 def test_a_ring_that_cannot_fit_is_refused_with_one_that_would(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 10_000_000)
     source = source_of(FrameStack(Counting()))
-    with pytest.raises(UsageError, match=r"replay of 1,000,000 transitions needs 0\.7 GB .*0\.0 GB are free"):
+    with pytest.raises(UsageError, match=r"replay of 1,000,000 transitions needs 0\.702 GB .* 0\.01 GB are free"):
         experience.ReplayBuffer(source, 1_000_000)
     fitting = int(0.8 * 10_000_000 / 702)
     assert experience.ReplayBuffer(source, fitting).capacity == fitting

@@ -7,12 +7,14 @@ import psutil
 import pytest
 
 from lib import memory
+from lib.errors import UsageError
 
 # Page faults of six 8 MiB blocks, the activations of a batch, allocated, filled and freed forty times.
 BLOCKS = """
 import resource, sys
 import numpy as np
 from lib import memory
+from lib.errors import UsageError
 if sys.argv[1] == "keep":
     assert memory.keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -72,3 +74,18 @@ def test_nothing_is_handed_back_while_little_has_grown(monkeypatch):
     assert calls == [0]
     trim()
     assert calls == [0]  # measured from where it is now
+
+
+def test_what_does_not_fit_is_refused_with_what_would_and_leaves_a_fifth(monkeypatch):
+    def ask(amount):
+        memory.require(f"{amount} boxes need", amount, amount * 10**9, lambda most: f"take {most}")
+
+    monkeypatch.setattr(memory, "free", lambda: 5 * 10**9)
+    ask(5)
+    with pytest.raises(UsageError, match=r"^6 boxes need 6 GB of memory, and 5 GB are free; take 4$"):
+        ask(6)
+    with pytest.raises(UsageError, match=r"^12345 boxes need 12,345 GB of memory, and 5 GB are free; take 4$"):
+        ask(12345)
+    monkeypatch.setattr(memory, "free", lambda: 1_234_567)
+    with pytest.raises(UsageError, match=r"^1 boxes need 1 GB of memory, and 0.00123 GB are free; make room first$"):
+        ask(1)

@@ -437,7 +437,7 @@ def test_wrong_use_is_told(monkeypatch):
     with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need 5 at least"):
         replay.Ring(6, 2, (1,), stack=4)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
-    with pytest.raises(UsageError, match=r"needs 7\.1 GB .*, and 1\.0 GB are free; --set replay_size=113026 would fit"):
+    with pytest.raises(UsageError, match=r"needs 7\.08 GB .*, and 1 GB are free; --set replay_size=113026 would fit"):
         replay.Ring(10**6, 8, (84, 84))
 
 

@@ -14,7 +14,6 @@ from gymnasium.vector import VectorEnv
 from torch.nn import functional as F
 
 from lib import memory
-from lib.errors import UsageError
 from lib.ppo.model import Model
 from lib.stream import Part, Step, Stream
 
@@ -294,14 +293,13 @@ def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1
     Raises:
         UsageError: they would not fit into the memory that is free.
     """
-    needed, free = copies * num_envs * Rollout.forecast(space, steps), memory.free()
-    if needed > free:
-        fitting = max(1, int(0.8 * steps * free / needed))
-        times = f", {copies} times," if copies > 1 else ""
-        raise UsageError(
-            f"a rollout of {steps:,} steps of {num_envs} environments{times} needs {needed / 1e9:.2g} GB of memory, "
-            f"and {free / 1e9:.2g} GB are free; take --set rollout={fitting} at most"
-        )
+    times = f", {copies} times," if copies > 1 else ""
+    memory.require(
+        f"a rollout of {steps:,} steps of {num_envs} environments{times} needs",
+        steps,
+        copies * num_envs * Rollout.forecast(space, steps),
+        lambda most: f"take --set rollout={most} at most",
+    )
 
 
 @contextmanager
