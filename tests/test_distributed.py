@@ -39,6 +39,7 @@ SMALL = assignments(
     "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"
 )
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
+NEAR = (*POLE, *assignments("stop_reward=90"))  # where a policy is put on trial; 100 such episodes are more than LAST
 LAST = 7680  # the step at which long runs stop
 
 
@@ -315,13 +316,15 @@ def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
 def uninterrupted(tmp_path_factory):
     """Two actors, left alone."""
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
-    assert run_by_itself(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
+    assert run_by_itself(ACTORS, *NEAR, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
+    progress = [value for _, value in scalars_of(folder(runs_dir))["train/progress"]]
+    assert {value == 1.0 for value in progress} == {True, False}
     return folder(runs_dir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
-    process = start(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", tmp_path)
+    process = start(ACTORS, *NEAR, "--stop-after", LAST, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-000000[3-9]*.pt.sha256")), process)
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3  # two actors and the server that they are forked from
@@ -375,7 +378,7 @@ def actors_of(process):
 
 
 def test_actors_that_are_killed_at_any_time_change_nothing(uninterrupted, tmp_path):
-    process = start(ACTORS, *POLE, "--stop-after", LAST, "--runs-dir", tmp_path)
+    process = start(ACTORS, *NEAR, "--stop-after", LAST, "--runs-dir", tmp_path)
     rng = np.random.default_rng(1)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
     killed = 0
@@ -502,11 +505,11 @@ def test_learners_on_parts_make_the_update_of_one_on_the_whole(number):
     several = ppo.Learners(together, number)
     threads = torch.get_num_threads()
     try:
-        for update in range(3):
+        for update, progress in enumerate((0.25, 0.25, 1.0, 0.25)):
             told = []
             for trainer in (alone, together):
                 torch.manual_seed(update)
-                told.append(trainer.update(rollout_of(update), 0.25))
+                told.append(trainer.update(rollout_of(update), progress))
             assert told[0] == pytest.approx(told[1], abs=1e-5)
             for one, other in zip(alone.model.parameters(), together.model.parameters(), strict=True):
                 assert torch.allclose(one, other, atol=1e-6)

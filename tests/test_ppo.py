@@ -359,7 +359,7 @@ def test_updates_are_those_of_the_slow_twin(progress):
     twin = copy.deepcopy(model)
     optimizer, other = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
     trainer = ppo.Trainer(model, optimizer, **options)
-    means = []
+    means = {}
     for steps, at in ((12, progress), (6, progress), (12, progress), (6, 1.0), (6, progress)):
         rollout = random_rollout(steps, 6)
         order = torch.get_rng_state()
@@ -455,13 +455,13 @@ def test_on_trial_is_the_mean_of_the_weights_over_the_last_updates():
     mean = None
     for _ in range(3):
         trainer.update(random_rollout(6, 6), 0.5)
-        newest = [weights.detach().clone() for weights in model.parameters()]
-        mean = newest if mean is None else [0.9 * old + 0.1 * new for old, new in zip(mean, newest, strict=True)]
+        newest = ppo_update.in_the_games_terms(model)
+        mean = newest if mean is None else {name: 0.9 * mean[name] + 0.1 * new for name, new in newest.items()}
     for _ in range(2):
         trainer.update(random_rollout(6, 6), 1.0)
-        for weights, expected, last in zip(model.parameters(), mean, newest, strict=True):
-            assert torch.allclose(weights, expected, atol=1e-6)
-            assert not torch.equal(weights, last)
+        for name, weights in ppo_update.in_the_games_terms(model).items():
+            assert torch.allclose(weights, mean[name], atol=1e-6)
+            assert not torch.equal(weights, newest[name])
 
 
 def test_a_trial_before_anything_was_learnt_changes_nothing():
@@ -513,24 +513,24 @@ def test_progress_is_how_far_the_newest_episodes_have_come_from_the_first():
     assert sampler.progress(10.0) == 0.0
     next(iter(sampler))  # both episodes end with 6
     for newest, goal, progress in ((6.0, 8.0, 0.0), (8.0, 8.0, 0.5), (0.0, 8.0, 0.0), (9.0, 8.0, 0.0), (1.0, None, 0)):
-        sampler.progress.add(newest)
+        sampler.progress.add(newest, 0)
         assert sampler.progress(goal) == progress
     resumed = ppo.Sampler(vectorised(lambda: Counting(3), 2), Fixed(), steps=4)
     resumed.load_state_dict(sampler.state_dict())
     assert resumed.progress(5.5) == sampler.progress(5.5) == 0.0
     for each in (resumed.progress, sampler.progress):
-        each.add(8.0)
+        each.add(8.0, 0)
         assert each(20.0) == pytest.approx(0.0)
-        each.add(12.0)
+        each.add(12.0, 0)
         assert each(20.0) == pytest.approx(4 / 14)
 
 
-def progress_at(returns, goal, progress=None):
-    """The progress of two environments after each of the returns."""
-    progress = progress or ppo.Progress(2)
+def progress_at(returns, goal, progress=None, num_envs=2):
+    """The progress after each of the returns, of one environment after the other."""
+    progress = progress or ppo.Progress(num_envs)
     told = []
-    for total in returns:
-        progress.add(total)
+    for number, total in enumerate(returns):
+        progress.add(total, number % num_envs)
         told.append(progress(goal))
     return told
 
@@ -569,8 +569,17 @@ def test_near_the_goal_the_policy_is_judged_by_games_that_it_alone_has_played(re
 
 def test_a_trial_is_given_up_after_half_as_many_games_as_there_are_environments():
     progress = ppo.Progress(6)
-    assert progress_at([0.0] * 6 + [9.0] * 5, 10.0, progress)[-1] < 1.0
-    assert progress_at([9.0, *[0.0] * 6, 5.0, 5.0, 5.0], 10.0, progress) == [1.0] * 9 + [pytest.approx(0.75)]
+    assert progress_at([0.0] * 6 + [9.0] * 5, 10.0, progress, 6)[-1] < 1.0
+    assert progress_at([9.0, *[0.0] * 6, 5.0, 5.0, 5.0], 10.0, progress, 6) == [1.0] * 9 + [pytest.approx(0.75)]
+
+
+def test_games_that_began_before_a_trial_are_those_of_each_environment():
+    progress = ppo.Progress(2)
+    assert progress_at([0.0, 0.0, 9.0, 8.0], 10.0, progress)[-1] == 1.0
+    # Two short games of one environment are its own; the other's first, long one is not.
+    for env, total, at in ((0, -9.0, 1), (0, 10.0, 1), (0, 10.5, 1), (1, -9.0, 1), (1, 9.0, 1), (1, 8.5, 0.45)):
+        progress.add(total, env)
+        assert progress(10.0) == pytest.approx(at)
 
 
 def test_a_trial_goes_on_where_it_was_saved():

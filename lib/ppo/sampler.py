@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lib import memory
 from lib.ppo.model import Model
-from lib.stream import Part, Step, Stream
+from lib.stream import Part, Step, Stream, Trace
 
 
 @dataclasses.dataclass
@@ -102,24 +102,24 @@ class Progress:
     by as much as this one fell short.
 
     Args:
-        episodes: of how many the mean is, one for each environment.
+        num_envs: how many environments there are; the mean is of as many episodes.
     """
 
     TRIAL = 0.85
 
-    def __init__(self, episodes: int):
-        self._episodes = episodes
+    def __init__(self, num_envs: int):
+        self._episodes = num_envs
         self._recent: list[float] = []
         self._first_mean: float | None = None
         self._done = 0.0  # of the way, when last there were enough episodes
         self._bar: float | None = None  # the mean at which the next trial comes, or at which this one came
         self._on_trial = False
-        self._begun_before = 0  # of the episodes that are to end, how many began before the trial
+        self._begun_before: set[int] = set()  # the environments whose episodes began before the trial
 
-    def add(self, total: float) -> None:
-        """Count an episode that ended with this return."""
-        if self._begun_before:
-            self._begun_before -= 1
+    def add(self, total: float, env: int) -> None:
+        """Count an episode of the environment of this number that ended with this return."""
+        if env in self._begun_before:
+            self._begun_before.remove(env)
             return
         self._recent.append(total)
         if not self._on_trial:
@@ -139,13 +139,14 @@ class Progress:
             assert self._bar is not None  # it has come here
             if 2 * len(self._recent) >= max(4, self._episodes) and self._mean() + self._error() < goal:
                 self._on_trial, self._recent, self._bar = False, [], self._bar + goal - self._mean()
+                self._begun_before = set()
         elif len(self._recent) >= self._episodes:
             way = goal - self._first_mean
             bar = self._first_mean + self.TRIAL * way if self._bar is None else self._bar
             mean = self._mean()
             if mean >= min(bar, goal):
                 self._on_trial, self._recent, self._bar = True, [], mean
-                self._begun_before = self._episodes
+                self._begun_before = set(range(self._episodes))
             else:
                 self._done = max(0.0, (mean - self._first_mean) / way) if way > 0.0 else 0.0
         return 1.0 if self._on_trial else self._done
@@ -163,7 +164,7 @@ class Progress:
             "done": self._done,
             "bar": self._bar,
             "on_trial": self._on_trial,
-            "begun_before": self._begun_before,
+            "begun_before": sorted(self._begun_before),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -172,7 +173,7 @@ class Progress:
         self._done = state["done"]
         self._bar = state["bar"]
         self._on_trial = state["on_trial"]
-        self._begun_before = state["begun_before"]
+        self._begun_before = set(state["begun_before"])
 
 
 class Sampler(Stream):
@@ -211,7 +212,8 @@ class Sampler(Stream):
         before = len(self._episodes)
         step = super().step(actions)
         for episode in self._episodes[before:]:
-            self.progress.add(episode.total)
+            assert isinstance(episode.again, Trace)
+            self.progress.add(episode.total, episode.again.number)
         return step
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Learning from rollouts."""
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import torch
 from torch import nn
@@ -94,7 +95,7 @@ class Trainer:
         epochs: how often a rollout is gone through.
         gamma, lam: of the advantages.
         clip: of the policy's ratio.
-        entropy: weight of the entropy, which is maximised; it goes down to 0 with the progress.
+        entropy: weight of the entropy, which is maximised; it goes down with the progress, and would be 0 at the goal.
         value: weight of the value loss.
         gradient_norm: the gradient is scaled down to this norm at most.
         kl_target: the learning rate is divided by 1.5 after an epoch in which the policy was further than twice this
@@ -152,6 +153,7 @@ class Trainer:
         self.max_rate = max_rate
         self.device = device
         self.averaged = AveragedModel(model, multi_avg_fn=_mean_of_ten)
+        self._mean = cast(Model, self.averaged.module)
         self.group: Group | None = None
         self.learners: Learners | None = None
 
@@ -203,7 +205,7 @@ class Trainer:
         if progress >= 1.0:
             said = [self._look(columns)]
             if self.averaged.n_averaged:  # else nothing has been learnt yet
-                self.model.load_state_dict(self.averaged.module.state_dict())
+                self.model.load_state_dict(self._mean.state_dict())
             self.model.temperature.fill_(self.trial_temperature)
         else:
             said = list(self._steps(columns, progress))
@@ -217,10 +219,13 @@ class Trainer:
         batch = torch.arange(self.minibatch, device=self.device)
         with torch.no_grad():
             _, told = self._losses(columns, batch, 0.0)
+        if self.group is not None:
+            self.group.average(list(told.values()))
         return {name: number.item() for name, number in told.items()}
 
     def _steps(self, columns: Sequence[torch.Tensor], progress: float) -> Iterator[dict[str, float]]:
-        self.model.normalise_values(columns[-1])
+        for model in (self.model, self._mean):
+            model.normalise_values(columns[-1])
         for _ in range(self.epochs):
             kls = []
             order = torch.randperm(len(columns[0])).to(self.device)

@@ -8,11 +8,14 @@ from oracles import gae
 def update(model, optimizer, rollout, options, progress, means):
     """Learn from a rollout by the same permutations as ppo.Trainer.update; `options` are the Trainer's.
 
-    `means` are of the weights after each update so far, to begin with an empty list.
+    `means` are of the weights after each update so far, by name and with the values' in the game's terms; to begin with
+    it is empty.
     """
     if progress == 1.0 and means:  # on trial
-        for weights, mean in zip(model.parameters(), means, strict=True):
-            weights.data.copy_(mean)
+        for name, weights in model.named_parameters():
+            weights.data.copy_(means[name])
+        model.value.bias.data.sub_(model.return_mean).div_(model.return_std)
+        model.value.weight.data.div_(model.return_std)
     if progress == 1.0:
         model.temperature.fill_(options["trial_temperature"])
         return
@@ -53,5 +56,14 @@ def update(model, optimizer, rollout, options, progress, means):
         elif divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
     model.temperature.fill_(1.0)
-    newest = [weights.detach().clone() for weights in model.parameters()]
-    means[:] = [0.9 * mean + 0.1 * new for mean, new in zip(means or newest, newest, strict=True)]
+    newest = in_the_games_terms(model)
+    means |= {name: 0.9 * means.get(name, new) + 0.1 * new for name, new in newest.items()}
+
+
+def in_the_games_terms(model):
+    """Copies of the weights, by name; those of the last layer as if its unit were 1 and its zero 0."""
+    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
+    weights["value.weight"] *= model.return_std
+    weights["value.bias"] *= model.return_std
+    weights["value.bias"] += model.return_mean
+    return weights
