@@ -17,7 +17,8 @@ from lib.ppo.actor import Acting, PPOActor, Segment
 from lib.ppo.learner import PPOLearner, joined
 from lib.ppo.learners import Learners
 from lib.ppo.model import Model
-from lib.ppo.sampler import Agent, Progress, Rollout, Sampler, laid_out, rollouts
+from lib.ppo.progress import Progress
+from lib.ppo.sampler import Agent, Rollout, Sampler, laid_out, rollouts
 from lib.ppo.segments import Segments, run
 from lib.ppo.trainer import Trainer, advantages, policy_loss
 

@@ -22,7 +22,8 @@ from lib import actors
 from lib.experience import Episode, pack_episodes, unpack_episodes
 from lib.ppo.actor import Acting, Ended, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
-from lib.ppo.sampler import Progress, as_shown, require_memory
+from lib.ppo.progress import Progress
+from lib.ppo.sampler import as_shown, require_memory
 from lib.stream import Part, Trace
 from lib.timing import Stopwatch, since_process_start
 

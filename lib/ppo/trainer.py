@@ -6,15 +6,13 @@ from typing import cast
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lib.errors import divisors
 from lib.losses import require_batch
 from lib.ppo.learners import Group, Learners
 from lib.ppo.model import Model
 from lib.ppo.sampler import Rollout
-
-Tensors = tuple[torch.Tensor, ...] | list[torch.Tensor]
 
 
 def advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
@@ -78,11 +76,6 @@ def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Te
     """
     moved = log_probs - old_log_probs
     return (moved.exp() - 1.0 - moved).mean()
-
-
-@torch.no_grad()
-def _mean_of_ten(means: Tensors, newest: Tensors, _: torch.Tensor | int) -> None:
-    torch._foreach_lerp_(means, newest, 0.1)
 
 
 class Trainer:
@@ -152,7 +145,7 @@ class Trainer:
         self.trial_temperature = trial_temperature
         self.max_rate = max_rate
         self.device = device
-        self.averaged = AveragedModel(model, multi_avg_fn=_mean_of_ten)
+        self.averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
         self._mean = cast(Model, self.averaged.module)
         self.group: Group | None = None
         self.learners: Learners | None = None
