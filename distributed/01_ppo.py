@@ -38,7 +38,7 @@ def train(params, args):
         gradient_norm=params.gradient_norm,
         kl_target=params.kl_target,
         kl_final=params.kl_final,
-        trial_temperature=params.trial_temperature,
+        final_temperature=params.final_temperature,
         device=args.device,
     )
 
@@ -46,7 +46,7 @@ def train(params, args):
         return trainer.update(rollout, sampler.progress(params.stop_reward))
 
     engine = Engine(process_batch)
-    save = {"net": model, "optimizer": optimizer, "averaged": trainer.averaged}
+    save = {"net": model, "optimizer": optimizer}
     common.setup_ignite(engine, params, sampler, NAME, args=args, save=save)
     return engine.run(ppo.rollouts(sampler, model))
 

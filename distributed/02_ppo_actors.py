@@ -49,7 +49,7 @@ def train(params, args):
         gradient_norm=params.gradient_norm,
         kl_target=params.kl_target,
         kl_final=params.kl_final,
-        trial_temperature=params.trial_temperature,
+        final_temperature=params.final_temperature,
         device=args.device,
     )
     learner = ppo.PPOLearner(trainer, args.learners)
@@ -59,7 +59,7 @@ def train(params, args):
         return learner.train(batch, segments.progress(params.stop_reward))
 
     engine = Engine(process_batch)
-    save = {"net": model, "optimizer": optimizer, "averaged": trainer.averaged, "learner": learner}
+    save = {"net": model, "optimizer": optimizer, "learner": learner}
     common.setup_ignite(engine, params, segments, NAME, args=args, save=save)
     return engine.run(segments)
 

@@ -124,12 +124,12 @@ class PPOHyperparameters(RunParameters):
         epochs: how often a rollout is learnt from.
         lam: lambda of the advantage estimates.
         clip: how far the policy's ratio counts.
-        entropy: weight of the entropy at first; it would be 0 where the last `envs` episodes are at stop_reward in the
-            mean.
+        entropy: weight of the entropy at first; 0 where the last `envs` episodes are at stop_reward in the mean.
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
         kl_final: what kl_target has come down to there, or None for no change; without a kl_target it means nothing.
-        trial_temperature: what the policy's logits are divided by while it is on trial, see lib.ppo.Progress.
+        final_temperature: what the policy's logits are divided by once most of the way to stop_reward is done, see
+            lib.ppo.Trainer.
     """
 
     envs: int = 16
@@ -142,7 +142,7 @@ class PPOHyperparameters(RunParameters):
     gradient_norm: float = 1.0
     kl_target: float | None = 0.01
     kl_final: float | None = None
-    trial_temperature: float = 1.0
+    final_temperature: float = 1.0
 
     @property
     def log_every(self) -> int:
@@ -161,7 +161,7 @@ class PPOHyperparameters(RunParameters):
         )
         _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number, at least 0")
         _require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
-        _require(0.0 < self.trial_temperature <= 1.0, self, "trial_temperature", "above 0, and 1 at most")
+        _require(0.0 < self.final_temperature <= 1.0, self, "final_temperature", "above 0, and 1 at most")
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
             _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")
@@ -264,7 +264,7 @@ PPO_HYPERPARAMS = {
         checkpoint_every=100_000,
         kl_target=0.02,
         kl_final=0.003,
-        trial_temperature=0.5,
+        final_temperature=0.5,
     ),
     "breakout": _PPO_BREAKOUT,
     "freeway": dataclasses.replace(

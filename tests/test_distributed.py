@@ -39,7 +39,7 @@ SMALL = assignments(
     "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"
 )
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
-NEAR = (*POLE, *assignments("stop_reward=90"))  # where a policy is put on trial; 100 such episodes are more than LAST
+NEAR = (*POLE, *assignments("stop_reward=90"))  # which is come near to; 100 such episodes are more than LAST
 LAST = 7680  # the step at which long runs stop
 
 
@@ -318,7 +318,7 @@ def uninterrupted(tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
     assert run_by_itself(ACTORS, *NEAR, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     progress = [value for _, value in scalars_of(folder(runs_dir))["train/progress"]]
-    assert {value == 1.0 for value in progress} == {True, False}
+    assert {value >= ppo.Trainer.NEAR for value in progress} == {True, False}
     return folder(runs_dir)
 
 

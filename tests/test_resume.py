@@ -142,7 +142,7 @@ NATIVE = {
     [
         *((script, "PongNoFrameskip-v4", None) for script in NATIVE),
         *((script, "fakes:Catch-v0", None) for script in list(NATIVE)[:2]),
-        (Path("distributed/01_ppo.py"), "fakes:Catch-v0", -0.4),  # so near that policies are put on trial
+        (Path("distributed/01_ppo.py"), "fakes:Catch-v0", -0.4),  # so near that some updates are of one epoch
     ],
 )
 def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id, goal):
@@ -161,7 +161,7 @@ def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id, g
     assert episodes_of(one) == episodes_of(two)
     if goal is not None:
         progress = dict(scalars_of(one)["train/progress"])
-        assert {progress[step] == 1.0 for step in progress if step > first} == {True, False}  # trials begin and end
+        assert {progress[step] >= 0.85 for step in progress if step > first} == {True, False}
     if script.stem == "01_ppo" and env_id.startswith("fakes"):
         assert [step for step, _ in scalars_of(one)["train/kl"]] == list(range(128, 641, 64))
         ones, twos = (scalars_of(each) for each in (one, two))

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from lib import memory
 from lib.ppo.model import Model
 from lib.ppo.progress import Progress
-from lib.stream import Part, Step, Stream, Trace
+from lib.stream import Part, Step, Stream
 
 
 @dataclasses.dataclass
@@ -128,8 +128,7 @@ class Sampler(Stream):
         before = len(self._episodes)
         step = super().step(actions)
         for episode in self._episodes[before:]:
-            assert isinstance(episode.again, Trace)
-            self.progress.add(episode.total, episode.again.number)
+            self.progress.add(episode.total)
         return step
 
     def state_dict(self) -> dict[str, Any]:

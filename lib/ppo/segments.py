@@ -164,7 +164,7 @@ class Segments:
         for episode, again in sorted(ended, key=lambda pair: pair[0].step):  # and by actor, as they came
             at = self.steps_done + (episode.step + 1) * num_envs * len(came)
             self._episodes.append(Episode(episode.total, episode.length, at, since_process_start(), again))
-            self.progress.add(episode.total, again.number)
+            self.progress.add(episode.total)
         steps = sum(len(segment) for _, segment in came)
         self._played += steps
         self.steps_done += steps

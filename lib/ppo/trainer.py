@@ -1,12 +1,10 @@
 """Learning from rollouts."""
 
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Sequence
 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from lib.errors import divisors
 from lib.losses import require_batch
@@ -88,26 +86,27 @@ class Trainer:
         epochs: how often a rollout is gone through.
         gamma, lam: of the advantages.
         clip: of the policy's ratio.
-        entropy: weight of the entropy, which is maximised; it goes down with the progress, and would be 0 at the goal.
+        entropy: weight of the entropy, which is maximised; it goes down to 0 with the progress.
         value: weight of the value loss.
         gradient_norm: the gradient is scaled down to this norm at most.
         kl_target: the learning rate is divided by 1.5 after an epoch in which the policy was further than twice this
             Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
             one in which it was nearer than half; None for never.
-        kl_final: what kl_target would have come down to at the goal; None for no change.
-        trial_temperature: the model's temperature while the policy is on trial, and 1 otherwise: chance is what is
+        kl_final: what kl_target has come down to when the goal is reached; None for no change.
+        final_temperature: the model's temperature from the first update on at which the goal is NEAR: chance is what is
             learnt from, and a game that is nearly won is lost by its slips.
         max_rate: where the learning rate stops growing; one that begins above it stays, or falls.
         device: of the model.
 
     Attributes:
-        averaged: the mean of the model's weights over the last updates, exponentially weighted; what is on trial.
         learners: those that learn beside this one, in processes of their own; None for none.
         group: its place among them.
 
     Raises:
         ValueError: a minibatch has fewer than 2, of which no advantage is normalised.
     """
+
+    NEAR, AT_HAND = 0.85, 0.95  # of the way to the goal
 
     def __init__(
         self,
@@ -124,7 +123,7 @@ class Trainer:
         gradient_norm: float = 1.0,
         kl_target: float | None = None,
         kl_final: float | None = None,
-        trial_temperature: float = 1.0,
+        final_temperature: float = 1.0,
         max_rate: float = 1e-2,
         device: torch.device | str = "cpu",
     ):
@@ -142,11 +141,9 @@ class Trainer:
         self.gradient_norm = gradient_norm
         self.kl_target = kl_target
         self.kl_final = kl_target if kl_final is None else kl_final
-        self.trial_temperature = trial_temperature
+        self.final_temperature = final_temperature
         self.max_rate = max_rate
         self.device = device
-        self.averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9))
-        self._mean = cast(Model, self.averaged.module)
         self.group: Group | None = None
         self.learners: Learners | None = None
 
@@ -154,7 +151,6 @@ class Trainer:
         """Go on there, with the model and what the optimizer knows."""
         self.device = device
         self.model.to(device)
-        self.averaged.to(device)
         self.optimizer.load_state_dict(self.optimizer.state_dict())  # which takes it to where its parameters are
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
@@ -162,8 +158,8 @@ class Trainer:
 
         Args:
             rollout: (T, N), all of which is learnt from.
-            progress: from 0 to 1, how near the goal is; see Progress. At 1 the policy is on trial: the model has the
-                averaged weights, nothing is learnt, and what is told is of the first minibatch alone.
+            progress: from 0 to 1, how near the goal is; see Progress. Where the goal is AT_HAND a rollout is learnt
+                from in a single epoch: the games that are still to be played are played sooner.
 
         Returns:
             loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
@@ -195,44 +191,26 @@ class Trainer:
         Returns:
             What update does.
         """
-        if progress >= 1.0:
-            said = [self._look(columns)]
-            if self.averaged.n_averaged:  # else nothing has been learnt yet
-                self.model.load_state_dict(self._mean.state_dict())
-            self.model.temperature.fill_(self.trial_temperature)
-        else:
-            said = list(self._steps(columns, progress))
-            # Of what acts next: what was learnt from has been played at the one that there was.
-            self.model.temperature.fill_(1.0)
-            self.averaged.update_parameters(self.model)
-        means = {name: sum(told[name] for told in said) / len(said) for name in said[0]}
-        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
-
-    def _look(self, columns: Sequence[torch.Tensor]) -> dict[str, float]:
-        batch = torch.arange(self.minibatch, device=self.device)
-        with torch.no_grad():
-            _, told = self._losses(columns, batch, 0.0)
-        if self.group is not None:
-            self.group.average(list(told.values()))
-        return {name: number.item() for name, number in told.items()}
-
-    def _steps(self, columns: Sequence[torch.Tensor], progress: float) -> Iterator[dict[str, float]]:
-        for model in (self.model, self._mean):
-            model.normalise_values(columns[-1])
-        for _ in range(self.epochs):
+        size = len(columns[0])
+        self.model.normalise_values(columns[-1])
+        said: dict[str, list[float]] = {}
+        for _ in range(self.epochs if progress < self.AT_HAND else 1):
             kls = []
-            order = torch.randperm(len(columns[0])).to(self.device)
+            order = torch.randperm(size).to(self.device)
             if self.group is not None:
                 self.group.shared(order)
             for batch in order.split(self.minibatch):
                 told = self._step(columns, batch, self.entropy * (1.0 - progress))
                 kls.append(told["kl"])
-                yield told
+                for name, number in told.items():
+                    said.setdefault(name, []).append(number)
             self._adapt(sum(kls) / len(kls), progress)
+        if progress >= self.NEAR:  # of what acts next; what was learnt from was played at the one that there was
+            self.model.temperature.fill_(self.final_temperature)
+        means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
+        return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
-    def _losses(
-        self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
         normal = normalised(columns[3].index_select(0, batch))  # over the whole minibatch, whoever learns from it
         if self.group is not None:
             normal, batch = self.group.part(normal), self.group.part(batch)
@@ -244,6 +222,8 @@ class Trainer:
         of_values = value_loss(values, targets, self.model.return_std)
         entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
         loss = of_policy + self.value * of_values - entropy_weight * entropy
+        self.optimizer.zero_grad()
+        loss.backward()
         with torch.no_grad():
             told = {
                 "loss": loss.detach(),
@@ -253,12 +233,6 @@ class Trainer:
                 "kl": divergence(log_probs, old_log_probs),
                 "clipped": (((log_probs - old_log_probs).exp() - 1.0).abs() > self.clip).float().mean(),
             }
-        return loss, told
-
-    def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
-        loss, told = self._losses(columns, batch, entropy_weight)
-        self.optimizer.zero_grad()
-        loss.backward()
         if self.group is not None:
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
             self.group.average([*gradients, *told.values()])
@@ -270,6 +244,8 @@ class Trainer:
         if self.kl_target is None or self.kl_final is None:
             return
         target = self.kl_target + progress * (self.kl_final - self.kl_target)
-        factor = 1 / 1.5 if kl > 2 * target else 1.5 if kl < target / 2 else 1.0
+        # A first epoch is always near, and after a single one the rate would only ever grow.
+        grow = 1.5 if progress < self.AT_HAND else 1.0
+        factor = 1 / 1.5 if kl > 2 * target else grow if kl < target / 2 else 1.0
         for group in self.optimizer.param_groups:
             group["lr"] = min(group["lr"] * factor, max(group["lr"], self.max_rate))

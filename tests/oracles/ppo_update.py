@@ -5,20 +5,8 @@ import torch
 from oracles import gae
 
 
-def update(model, optimizer, rollout, options, progress, means):
-    """Learn from a rollout by the same permutations as ppo.Trainer.update; `options` are the Trainer's.
-
-    `means` are of the weights after each update so far, by name and with the values' in the game's terms; to begin with
-    it is empty.
-    """
-    if progress == 1.0 and means:  # on trial
-        for name, weights in model.named_parameters():
-            weights.data.copy_(means[name])
-        model.value.bias.data.sub_(model.return_mean).div_(model.return_std)
-        model.value.weight.data.div_(model.return_std)
-    if progress == 1.0:
-        model.temperature.fill_(options["trial_temperature"])
-        return
+def update(model, optimizer, rollout, options, progress):
+    """Learn from a rollout by the same permutations as ppo.Trainer.update; `options` are the Trainer's."""
     columns = (rollout.rewards, rollout.values, rollout.next_values, rollout.terminated, rollout.ended)
     nested = [column.tolist() for column in columns]
     estimates = torch.tensor(gae.advantages(*nested, options["gamma"], options["lam"])).flatten()
@@ -26,7 +14,7 @@ def update(model, optimizer, rollout, options, progress, means):
     returns = estimates + rollout.values.flatten()
     model.normalise_values(returns)  # once, whatever the epochs
     target = options["kl_target"] + progress * (options["kl_final"] - options["kl_target"])
-    for _ in range(options["epochs"]):
+    for _ in range(options["epochs"] if progress < 0.95 else 1):
         divergences = []
         for batch in torch.randperm(len(returns)).split(options["minibatch"]):
             logits, values = model(states[batch])
@@ -53,17 +41,7 @@ def update(model, optimizer, rollout, options, progress, means):
         divergence = sum(divergences) / len(divergences)
         if divergence > 2 * target:
             optimizer.param_groups[0]["lr"] /= 1.5
-        elif divergence < target / 2:
+        elif progress < 0.95 and divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
-    model.temperature.fill_(1.0)
-    newest = in_the_games_terms(model)
-    means |= {name: 0.9 * means.get(name, new) + 0.1 * new for name, new in newest.items()}
-
-
-def in_the_games_terms(model):
-    """Copies of the weights, by name; those of the last layer as if its unit were 1 and its zero 0."""
-    weights = {name: each.detach().clone() for name, each in model.named_parameters()}
-    weights["value.weight"] *= model.return_std
-    weights["value.bias"] *= model.return_std
-    weights["value.bias"] += model.return_mean
-    return weights
+    if progress >= 0.85:
+        model.temperature.fill_(options["final_temperature"])
