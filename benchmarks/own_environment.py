@@ -60,7 +60,10 @@ GAMES = {
     "snake": Game("examples.snake", "Snake-v0", 300_000, goal=7.0),  # a snake of 3 + 7 cells
     "penalty": Game("examples.snake", "SnakeStepPenalty-v0", 300_000, penalty=0.1),
     "blocks": Game(
-        "examples.blocks", "Blocks-v0", 900_000, ("gamma=0.99", "entropy=0.02", "kl_target=none", "stop_reward=20")
+        "examples.blocks",
+        "Blocks-v0",
+        900_000,
+        ("gamma=0.99", "entropy=0.02", "kl_target=none", "stop_reward=20", "final_temperature=1"),
     ),
 }
 

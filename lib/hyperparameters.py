@@ -121,15 +121,15 @@ class PPOHyperparameters(RunParameters):
         envs: environments that step together.
         rollout: steps of each between two updates.
         minibatch: transitions of one step of the optimizer; it divides envs * rollout.
-        epochs: how often a rollout is learnt from.
+        epochs: how often a rollout is learnt from; once where most of the way to stop_reward is done.
         lam: lambda of the advantage estimates.
         clip: how far the policy's ratio counts.
         entropy: weight of the entropy at first; 0 where the last `envs` episodes are at stop_reward in the mean.
         gradient_norm: of the clipped gradient.
         kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
         kl_final: what kl_target has come down to there, or None for no change; without a kl_target it means nothing.
-        final_temperature: what the policy's logits are divided by once most of the way to stop_reward is done, see
-            lib.ppo.Trainer.
+        final_temperature: what the policy's logits are divided by once most of the way to stop_reward has been done,
+            for good; see lib.ppo.Trainer.
     """
 
     envs: int = 16

@@ -424,11 +424,11 @@ def weights_after(progress, **options):
 
 
 @pytest.mark.parametrize("progress", [0.95, 1.0])
-def test_at_the_goal_an_update_is_a_single_epoch(progress):
-    near = weights_after(progress, epochs=5)
-    assert torch.equal(near, weights_after(progress, epochs=1))
-    assert not torch.allclose(near, weights_after(0.949, epochs=5), atol=1e-4)
-    assert torch.allclose(near, weights_after(0.949, epochs=1), atol=1e-4)
+def test_with_the_goal_at_hand_an_update_is_a_single_epoch(progress):
+    at_hand = weights_after(progress, epochs=5)
+    assert torch.equal(at_hand, weights_after(progress, epochs=1))
+    assert not torch.allclose(at_hand, weights_after(0.949, epochs=5), atol=1e-4)
+    assert torch.allclose(at_hand, weights_after(0.949, epochs=1), atol=1e-4)
 
 
 def test_near_the_goal_chance_has_less_of_a_say_and_from_then_on():
@@ -454,6 +454,7 @@ def test_what_was_played_at_the_final_temperature_is_learnt_from_at_it(progress)
     trainer = trainer_of(model, epochs=1, minibatch=4, final_temperature=0.5)
     rollout = two_valued_rollout()
     trainer.update(rollout, 0.9)
+    assert model.temperature == 0.5
     chosen = model(rollout.states.flatten(0, 1))[0].log_softmax(1).gather(1, rollout.actions.flatten()[:, None])
     rollout.log_probs.copy_(chosen.detach().view_as(rollout.log_probs))
     assert trainer.update(rollout, progress)["kl"] == pytest.approx(0.0, abs=1e-6)
@@ -482,7 +483,7 @@ def test_the_weight_of_the_entropy_goes_down_to_nothing_with_the_progress():
         (0.011, 1.0, 1 / 1.5),
         (0.009, 1.0, 1.0),
         (0.001, 0.94, 1.5),
-        (0.001, 0.95, 1.0),  # at the goal the rate does not grow
+        (0.001, 0.95, 1.0),  # with the goal at hand the rate does not grow
     ],
 )
 def test_the_policy_may_move_less_the_nearer_the_goal_is(kl, progress, factor):

@@ -83,7 +83,7 @@ class Trainer:
         model: what is trained.
         optimizer: of its parameters; its learning rate is changed where there is a kl_target.
         minibatch: transitions in one, at least 2.
-        epochs: how often a rollout is gone through.
+        epochs: how often a rollout is gone through; once where the goal is AT_HAND.
         gamma, lam: of the advantages.
         clip: of the policy's ratio.
         entropy: weight of the entropy, which is maximised; it goes down to 0 with the progress.
@@ -91,14 +91,15 @@ class Trainer:
         gradient_norm: the gradient is scaled down to this norm at most.
         kl_target: the learning rate is divided by 1.5 after an epoch in which the policy was further than twice this
             Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
-            one in which it was nearer than half; None for never.
+            one in which it was nearer than half, but where the goal is AT_HAND; None for never.
         kl_final: what kl_target has come down to when the goal is reached; None for no change.
-        final_temperature: the model's temperature from the first update on at which the goal is NEAR: chance is what is
-            learnt from, and a game that is nearly won is lost by its slips.
+        final_temperature: the model's temperature once the goal has been NEAR, for good: chance is what is learnt from,
+            and a game that is nearly won is lost by its slips.
         max_rate: where the learning rate stops growing; one that begins above it stays, or falls.
         device: of the model.
 
     Attributes:
+        NEAR, AT_HAND: the progress from which on the goal is.
         learners: those that learn beside this one, in processes of their own; None for none.
         group: its place among them.
 
@@ -106,7 +107,7 @@ class Trainer:
         ValueError: a minibatch has fewer than 2, of which no advantage is normalised.
     """
 
-    NEAR, AT_HAND = 0.85, 0.95  # of the way to the goal
+    NEAR, AT_HAND = 0.85, 0.95
 
     def __init__(
         self,
@@ -158,8 +159,9 @@ class Trainer:
 
         Args:
             rollout: (T, N), all of which is learnt from.
-            progress: from 0 to 1, how near the goal is; see Progress. Where the goal is AT_HAND a rollout is learnt
-                from in a single epoch: the games that are still to be played are played sooner.
+            progress: from 0 to 1, how near the goal is; see Progress. Once it is NEAR what acts next does so at the
+                final temperature. While it is AT_HAND there is a single epoch, after which the learning rate does not
+                grow: the games that are still to be played are played sooner, by a policy that holds still.
 
         Returns:
             loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
