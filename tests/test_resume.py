@@ -143,7 +143,7 @@ NATIVE = {
     [
         *((script, "PongNoFrameskip-v4", None) for script in NATIVE),
         *((script, "fakes:Catch-v0", None) for script in list(NATIVE)[:2]),
-        (Path("distributed/01_ppo.py"), "fakes:Catch-v0", -0.4),  # so near that some updates are of one epoch
+        (Path("distributed/01_ppo.py"), "fakes:Catch-v0", -0.1),  # so near that some updates are of one epoch
     ],
 )
 def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id, goal):
