@@ -161,7 +161,7 @@ class PPOHyperparameters(RunParameters):
         )
         _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number, at least 0")
         _require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
-        _require(0.0 < self.final_temperature <= 1.0, self, "final_temperature", "above 0, and 1 at most")
+        _require(0.01 <= self.final_temperature <= 1.0, self, "final_temperature", "at least 0.01, and 1 at most")
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
             _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")

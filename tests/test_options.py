@@ -97,7 +97,7 @@ def test_wrong_use_is_one_line_that_says_what_is_allowed(argv, message):
         ("clip=0", "clip is 0.0; it has to be above 0, and 1 at most"),
         ("clip=1.5", "clip is 1.5; it has to be above 0, and 1 at most"),
         ("kl_final=1", "kl_final is 1.0; it has to be none, or kl_target, 0.02, at most"),
-        ("final_temperature=0", "final_temperature is 0.0; it has to be above 0, and 1 at most"),
+        ("final_temperature=1e-50", "final_temperature is 1e-50; it has to be at least 0.01, and 1 at most"),
         ("entropy=-1", "entropy is -1.0; it has to be a finite number, at least 0"),
         ("entropy=inf", "entropy is inf; it has to be a finite number, at least 0"),
         ("gradient_norm=inf", "gradient_norm is inf; it has to be a finite number above 0"),
