@@ -193,23 +193,19 @@ class Trainer:
         Returns:
             What update does.
         """
-        size = len(columns[0])
         self.model.normalise_values(columns[-1])
-        said: dict[str, list[float]] = {}
+        entropy_weight = self.entropy * (1.0 - progress)
+        said: list[dict[str, float]] = []
         for _ in range(self.epochs if progress < self.AT_HAND else 1):
-            kls = []
-            order = torch.randperm(size).to(self.device)
+            order = torch.randperm(len(columns[0])).to(self.device)
             if self.group is not None:
                 self.group.shared(order)
-            for batch in order.split(self.minibatch):
-                told = self._step(columns, batch, self.entropy * (1.0 - progress))
-                kls.append(told["kl"])
-                for name, number in told.items():
-                    said.setdefault(name, []).append(number)
-            self._adapt(sum(kls) / len(kls), progress)
+            epoch = [self._step(columns, batch, entropy_weight) for batch in order.split(self.minibatch)]
+            self._adapt(sum(told["kl"] for told in epoch) / len(epoch), progress)
+            said += epoch
         if progress >= self.NEAR:  # of what acts next; what was learnt from was played at the one that there was
             self.model.temperature.fill_(self.final_temperature)
-        means = {name: sum(numbers) / len(numbers) for name, numbers in said.items()}
+        means = {name: sum(told[name] for told in said) / len(said) for name in said[0]}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
     def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
