@@ -23,13 +23,17 @@ from ignite.engine import Events
 from tqdm import tqdm
 
 import lab
-from lib import common, experience, parallel
-from lib.timing import TrainingEvents
+from lib.actors import parallel
+from lib.actors.parallel import Players
+from lib.experience import replay_buffer
+from lib.experience.replay_buffer import ReplayBuffer
+from lib.run.events import TrainingEvents
+from lib.run.setup import setup_ignite
 
 RUNGS = ("03_parallel", "04_wrappers --envs 3 --parallel")
 
 
-class Endless(parallel.Players):
+class Endless(Players):
     """Players whose first transitions are handed out again and again, at no cost."""
 
     def __iter__(self):
@@ -68,7 +72,7 @@ def measure(rung: str, what: str, steps: int) -> float:
             )
             return run
 
-        setup, common.setup_ignite = common.setup_ignite, watch
+        setup, setup.setup_ignite = setup_ignite, watch
         module.train(params, args)
     return per_step(marks[0], marks[1])
 
@@ -79,7 +83,7 @@ def alone(module, params, args, steps: int) -> float:
     class Taken(Exception):
         """In place of learning."""
 
-    class Thrown(experience.ReplayBuffer):
+    class Thrown(ReplayBuffer):
         def __init__(self, source, *rest, **named):
             super().__init__(source, *rest, **named)
             marks = []
@@ -90,7 +94,7 @@ def alone(module, params, args, steps: int) -> float:
             source.close()
             raise Taken(per_step(*marks))
 
-    experience.ReplayBuffer = Thrown
+    replay_buffer.ReplayBuffer = Thrown
     try:
         module.train(params, args)
     except Taken as taken:

@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 from tqdm import tqdm
 
 import lab
-from lib.forking import cores
+from lib.system.machine import cores
 
 RUNGS = ("01_baseline", "02_n_envs --envs 3", "03_parallel", "04_wrappers --envs 3 --parallel")
 STEPS = 2500

@@ -29,11 +29,13 @@ from ptan.experience import ExperienceFirstLast, PrioReplayBufferNaive, Prioriti
 from tqdm import tqdm
 
 import lab
-from lib.forking import cores
-from lib.replay import PrioritisedRing, Ring
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+
+from lib.experience.priority_ring import PrioritisedRing
+from lib.experience.ring import Ring
+from lib.system.machine import cores
 
 PAGE = "docs/chapter08.md"
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
@@ -177,7 +179,7 @@ def replays() -> list[tuple[str, int, Callable[[], object]]]:
         for _ in range(ring.length):
             ring.add(*step)
             ring._highest = float(rng.random() + 0.5)
-        made.append(("lib.replay.PrioritisedRing", size, lambda ring=ring: ring.sample(32)))
+        made.append(("lib.experience.priority_ring.PrioritisedRing", size, lambda ring=ring: ring.sample(32)))
     transition = ExperienceFirstLast(np.zeros(4), 0, 0.0, np.zeros(4))
     tree, naive = PrioritizedReplayBuffer(None, 100_000, 0.6), PrioReplayBufferNaive([], 100_000)
     for _ in range(100_000):

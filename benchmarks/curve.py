@@ -20,9 +20,9 @@ import lab
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from lib import runs
-from lib.common import HYPERPARAMS
-from lib.curves import means
+from lib.hyperparameters import HYPERPARAMS
+from lib.run import run_folder
+from lib.run.curve import rolling_mean
 
 DEFAULTS = {"players": 1, "replay_ratio": 32}  # knobs that a rung's name tells only where they differ
 Curve = tuple[str, pd.DataFrame, dict]
@@ -35,7 +35,7 @@ def keep(run: Path, beside: int = 0) -> str:
         run: its folder. It may have been killed, and then it has no result.
         beside: how many other runs used the machine.
     """
-    recorded = runs.read_params(run)
+    recorded = run_folder.read_params(run)
     if "replay_size" not in recorded["hyperparameters"]:
         raise SystemExit(f"{run} is of {recorded['script']}; curves are kept of DQNs, time_to_solve.py keeps PPO's")
     end = run / "result.json"
@@ -65,7 +65,7 @@ def keep(run: Path, beside: int = 0) -> str:
     stamped["result"] = {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")}
     episodes = pd.read_csv(run / "episodes.csv")
     results = lab.Results(name, ("episode", "step", "length", "return", "seconds", "mean_100"), stamped)
-    mean = means(episodes["return"])
+    mean = rolling_mean(episodes["return"])
     for row, mean_100 in zip(episodes.itertuples(index=False), mean, strict=True):
         episode, step, length, total, seconds, _ = row
         results.add(

@@ -24,10 +24,19 @@ import lab
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from lib import actors, dqn_model, ppo
+from lib import dqn_model
+from lib.actors.contract import ENGINES, Weights
+from lib.actors.engines import start_actors
+from lib.ppo.actor import Acting
+from lib.ppo.data_parallel import Learners
+from lib.ppo.learner import PPOLearner
+from lib.ppo.model import Model
+from lib.ppo.rollout import Rollout
+from lib.ppo.segments import Segments
+from lib.ppo.update import Trainer
 
 PAGE = "docs/distributed.md"
-ENGINES = actors.ENGINES
+ENGINES = ENGINES
 CREWS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # that are measured: engine, number of actors
 TIMED, ROLLOUT = 10_240, 1_024  # agent steps of a run of Pong that is timed, and of an update
 CURVE = ("--env-id", "slow:SlowCartPole-v0", "--set", "rollout=64", "--set", "minibatch=64", "--set", "gamma=0.99")
@@ -44,7 +53,7 @@ class Receiver:
     def __init__(self, number: int, state: object = None):
         self.number = number
 
-    def set_model(self, model: actors.Weights) -> None:
+    def set_model(self, model: Weights) -> None:
         self.tensors = {name: tensor.clone() for name, tensor in model.tensors.items()}
 
     def get_trajectory_segment(self) -> int:
@@ -71,10 +80,10 @@ def latency(rounds: int, go_on: bool) -> None:
     for number, (engine, k) in tqdm(list(lab.turns(rounds, CREWS))):
         if results.has(round=number, engine=engine, actors=k):
             continue
-        acting = ppo.Acting("slow:SlowCartPole-v0", k, k, 64, seed=number, engine=engine)
-        model = ppo.Model(acting.space, acting.n_actions)
-        trainer = ppo.Trainer(model, torch.optim.Adam(model.parameters()), **TRAINED)
-        source = ppo.Segments(acting, ppo.PPOLearner(trainer))
+        acting = Acting("slow:SlowCartPole-v0", k, k, 64, seed=number, engine=engine)
+        model = Model(acting.space, acting.n_actions)
+        trainer = Trainer(model, torch.optim.Adam(model.parameters()), **TRAINED)
+        source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
         start, gathered, size = time.perf_counter(), 0, 0
@@ -99,10 +108,10 @@ def broadcast(rounds: int, go_on: bool) -> None:
     for engine in ENGINES:
         if results.has(engine=engine, round=8 * rounds - 1):
             continue
-        with actors.start(engine, Receiver, 8, actors.Weights(1, tensors)) as crew:
+        with start_actors(engine, Receiver, 8, Weights(1, tensors)) as crew:
             for version in range(2, 8 * rounds + 7):
                 start = time.perf_counter()
-                crew.broadcast(actors.Weights(version, tensors))
+                crew.broadcast(Weights(version, tensors))
                 crew.gather()
                 if version > 6 and not results.has(engine=engine, round=version - 7):
                     milliseconds = 1000 * (time.perf_counter() - start)
@@ -114,7 +123,7 @@ def sgd(rounds: int, go_on: bool) -> None:
     columns = ("round", "learners", "threads", "seconds")
     results = lab.Results("distributed-sgd", columns, lab.stamp(minibatch=256), go_on)
     trainers = {(1, 1): images(), (1, 2): images(), (2, 1): images()}
-    several = ppo.Learners(trainers[2, 1], 2)
+    several = Learners(trainers[2, 1], 2)
     rollout = random_rollout()
     for trainer in trainers.values():
         trainer.update(rollout)
@@ -128,19 +137,19 @@ def sgd(rounds: int, go_on: bool) -> None:
     several.close()
 
 
-def images() -> ppo.Trainer:
+def images() -> Trainer:
     """A trainer of a model for Pong."""
     torch.manual_seed(0)
-    model = ppo.Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
+    model = Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    return ppo.Trainer(model, optimizer, **TRAINED | {"minibatch": 256})
+    return Trainer(model, optimizer, **TRAINED | {"minibatch": 256})
 
 
-def random_rollout() -> ppo.Rollout:
+def random_rollout() -> Rollout:
     """64 steps of 16 games that nobody has played."""
     generator, size = torch.Generator().manual_seed(1), (64, 16)
     names = ("log_probs", "values", "next_values", "rewards")
-    return ppo.Rollout(
+    return Rollout(
         states=torch.randint(0, 255, (*size, 84, 84, 4), dtype=torch.uint8, generator=generator),
         actions=torch.randint(0, 6, size, generator=generator),
         terminated=torch.zeros(size, dtype=torch.bool),

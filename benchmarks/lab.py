@@ -19,12 +19,16 @@ from typing import Any
 
 import pandas as pd
 
-from lib import options, runs
-from lib.common import Hyperparameters
+from lib import cli
 from lib.errors import UsageError
-from lib.stopping import NOT_FINITE
+from lib.hyperparameters import Hyperparameters
+from lib.run import provenance
+from lib.run.options import RunOptions
+from lib.run.stopping import NOT_FINITE
+from lib.system import machine
+from lib.system.files import PROJECT
 
-PROJECT = runs.PROJECT
+PROJECT = PROJECT
 RESULTS = PROJECT / "benchmarks" / "results"
 PICTURES = PROJECT / "docs" / "pictures"
 BASELINE = "01_baseline"
@@ -34,7 +38,7 @@ WARM_UP = 2000  # agent steps before the learning that is timed
 @functools.cache
 def commit() -> str | None:
     """The project's commit when it is first asked for, as the results themselves change the checkout."""
-    return runs.commit()
+    return provenance.commit()
 
 
 def stamp(device: str = "cpu", threads: int | None = None, **settings: Any) -> dict[str, Any]:
@@ -46,8 +50,14 @@ def stamp(device: str = "cpu", threads: int | None = None, **settings: Any) -> d
         settings: of the measurement, such as its steps.
     """
     now = datetime.now().astimezone().isoformat(timespec="seconds")
-    here = runs.machine(device) | ({} if threads is None else {"torch_threads": threads})
-    return {"measured": now, "commit": commit(), "versions": runs.versions(), "machine": here, "settings": settings}
+    here = machine.machine(device) | ({} if threads is None else {"torch_threads": threads})
+    return {
+        "measured": now,
+        "commit": commit(),
+        "versions": provenance.versions(),
+        "machine": here,
+        "settings": settings,
+    }
 
 
 class Results:
@@ -114,7 +124,7 @@ def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -
 
 def device_of(words: Sequence[str]) -> str:
     """Where a script's options put its networks."""
-    given, _ = options.parser(__doc__).parse_known_args(words)
+    given, _ = cli.parser(__doc__).parse_known_args(words)
     return getattr(given, "device", "cpu")
 
 
@@ -145,7 +155,7 @@ def experiments(parser: argparse.ArgumentParser, *names: str) -> None:
 def device(name: str) -> str:
     """argparse type: where the networks are."""
     try:
-        return str(options.usable_device(name))
+        return str(cli.usable_device(name))
     except UsageError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -153,10 +163,10 @@ def device(name: str) -> str:
 def command(rung: str, *options: str) -> list[str]:
     """What starts a rung, given as its script's name and options; in chapter 9, or "folder/name"."""
     script, *own = rung.split()
-    return [sys.executable, str(PROJECT / (script if "/" in script else f"chapter09/{script}")) + ".py", *own, *options]
+    return [sys.executable, str(PROJECT / (script if "/" in script else f"chapter09/{script}")) + ".py", *own, *cli]
 
 
-def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, runs.RunOptions]:
+def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, RunOptions]:
     """A rung to be trained on Pong in this process: its module, and what its command line would say.
 
     Args:
@@ -169,14 +179,14 @@ def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, runs
     assert spec is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    parser = options.parser(module.__doc__)
+    parser = cli.parser(module.__doc__)
     parser.add_argument("--envs", type=int, default=3)
     parser.add_argument("--players", type=int, default=1)
     parser.add_argument("--replay-ratio", type=int, default=32)
     parser.add_argument("--parallel", action="store_true")
     limits = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
-    params, args = options.resolve(parser, [*own, *limits, "--runs-dir", folder], script)
-    options.prepare(args.seed)
+    params, args = cli.resolve(parser, [*own, *limits, "--runs-dir", folder], script)
+    cli.prepare(args.seed)
     return module, params, args
 
 
@@ -237,7 +247,7 @@ def finished_run(rung: str, *options: str, **environment: str) -> Iterator[Path]
         CalledProcessError: it failed; one whose loss ran away has just ended.
     """
     with tempfile.TemporaryDirectory() as folder:
-        started = command(rung, *options, "--quiet", "--runs-dir", folder)
+        started = command(rung, *cli, "--quiet", "--runs-dir", folder)
         process = subprocess.run(started, check=False, env=os.environ | environment, stdout=subprocess.DEVNULL)
         if not ran_away(Path(folder)):
             process.check_returncode()
@@ -252,7 +262,7 @@ def ran_away(folder: Path) -> bool:
 
 def timed(rung: str, *options: str) -> dict[str, Any]:
     """What a run says of its own speed: "this_process" of its result.json."""
-    with finished_run(rung, *options) as run:
+    with finished_run(rung, *cli) as run:
         return json.loads((run / "result.json").read_text())["this_process"]
 
 

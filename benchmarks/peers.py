@@ -38,8 +38,8 @@ import time_to_solve
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from lib import options as arguments
-from lib.curves import means
+from lib import cli
+from lib.run.curve import rolling_mean
 
 HERE = Path(__file__).parent / "peers"
 OWN = "distributed/02_ppo_actors"
@@ -274,7 +274,9 @@ def draw() -> None:
     for row in frame[frame["episodes"] > 0].to_dict("records"):
         episodes, _ = lab.read(episodes_of(row["peer"], row["seed"]))
         label = row["peer"] if row["seed"] == 1 else ""
-        axes.plot(episodes["seconds"], means(episodes["return"]), label=label, color=colors[row["peer"]], linewidth=1)
+        axes.plot(
+            episodes["seconds"], rolling_mean(episodes["return"]), label=label, color=colors[row["peer"]], linewidth=1
+        )
     axes.axhline(GOAL, color="black", linewidth=0.8, linestyle="--")
     axes.set(xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
     axes.legend(loc="center right", fontsize="x-small")
@@ -285,8 +287,8 @@ def draw() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", nargs="+", choices=(OWN, *PEERS), default=[OWN, *PEERS], help="some (default: all)")
-    parser.add_argument("--seeds", type=arguments.positive, default=1, help="1 to this one (default: 1)")
-    parser.add_argument("--time-limit", type=arguments.positive, default=600, help="seconds of a run (default: 600)")
+    parser.add_argument("--seeds", type=cli.positive, default=1, help="1 to this one (default: 1)")
+    parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
     parser.add_argument("--anew", action="store_true", help="let the figures of peers that are not measured go")
     parser.add_argument("--cleanrl", type=Path, metavar="PATH", help="a checkout of CleanRL")
     parser.add_argument("--tables", action="store_true", help="measure nothing")

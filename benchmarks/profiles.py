@@ -23,14 +23,22 @@ import torch
 from tqdm import tqdm
 
 import lab
-from lib import atari_wrappers, checkpoint, common, dqn_model, experience, timing
+from lib import common, dqn_model
+from lib.envs.atari import DirectAtari
+from lib.envs.single_env import make_env
+from lib.experience.replay_buffer import ReplayBuffer
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.run import checkpoint, speed
+from lib.run.events import TrainingEvents
+from lib.run.speed import Speed
+from lib.system.clock import Stopwatch
 
 RUNGS = {"01_baseline": 1, "02_n_envs --envs 3": 3, "04_wrappers --envs 3": 3}  # and their environments
 
 
 def parts(rung: str, steps: int) -> dict[str, float]:
     """Milliseconds an agent step by part; what the network and the emulator do themselves, and what is around them."""
-    clock = timing.Stopwatch()
+    clock = Stopwatch()
 
     def timed(part, function):
         def call(*args, **kwargs):
@@ -44,19 +52,19 @@ def parts(rung: str, steps: int) -> dict[str, float]:
     torch.Tensor.backward = timed("backward", torch.Tensor.backward)
     torch.optim.Adam.step = timed("optimizer", torch.optim.Adam.step)
     ale_py.AtariEnv.step = timed("emulator", ale_py.AtariEnv.step)
-    atari_wrappers.DirectAtari.step = timed("emulator", atari_wrappers.DirectAtari.step)  # both in one
+    DirectAtari.step = timed("emulator", DirectAtari.step)  # both in one
 
     # The seconds of the patched functions begin with learning, as those of the run's own table do.
     before: dict[str, float] = {}
-    speed_of_run: list[timing.Speed] = []
+    speed_of_run: list[Speed] = []
 
-    class Watched(timing.Speed):
+    class Watched(Speed):
         def attach(self, engine):
             super().attach(engine)
             speed_of_run.append(self)
-            engine.add_event_handler(timing.TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
+            engine.add_event_handler(TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
 
-    timing.Speed = Watched
+    speed.Speed = Watched
     with tempfile.TemporaryDirectory() as folder:
         module, params, args = lab.load(rung, steps, folder)
         module.train(params, args)
@@ -84,14 +92,14 @@ def parts(rung: str, steps: int) -> dict[str, float]:
 def memory(transitions: int) -> None:
     """Resident memory of a full replay of Pong, and what a checkpoint of it costs."""
     process = psutil.Process()
-    env = atari_wrappers.make_env("PongNoFrameskip-v4")
+    env = make_env("PongNoFrameskip-v4")
 
     class Anything(ptan.agent.BaseAgent):
         def __call__(self, states, agent_states):
             return np.random.randint(env.action_space.n, size=len(states)), agent_states
 
-    source = experience.ExperienceSourceFirstLast(env, Anything(), gamma=0.99)
-    replay = experience.ReplayBuffer(source, transitions)
+    source = ExperienceSourceFirstLast(env, Anything(), gamma=0.99)
+    replay = ReplayBuffer(source, transitions)
     replay.populate(100)
     gc.collect()
     before = process.memory_info().rss
@@ -111,7 +119,7 @@ def memory(transitions: int) -> None:
     results.add(what=f"replay of {transitions:,} stacked states", value=f"{(full - before) / 1e9:.2f}", unit="GB")
     results.add(
         what="its forecast, without the copy made while saving",
-        value=f"{experience.ReplayBuffer.forecast(env, transitions, saved=False) / 1e9:.2f}",
+        value=f"{ReplayBuffer.forecast(env, transitions, saved=False) / 1e9:.2f}",
         unit="GB",
     )
     results.add(what="a checkpoint of it", value=f"{size / 1e9:.2f}", unit="GB")

@@ -33,9 +33,9 @@ import lab
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from lib import options as arguments
-from lib import vector_env
-from lib.curves import means
+from lib import cli
+from lib.envs import vector_env
+from lib.run.curve import rolling_mean
 
 PAGE = "docs/speed.md"
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")
@@ -234,7 +234,7 @@ def draw() -> None:
         name = results_of(script)
         for number, seed in enumerate(frame["seed"]):
             episodes, _ = lab.read(f"{name}-seed{seed}")
-            mean = means(episodes["return"])
+            mean = rolling_mean(episodes["return"])
             axes.plot(episodes["seconds"], mean, label="" if number else script, color=color, linewidth=1)
     axes.axhline(float(GOAL), color="black", linewidth=0.8, linestyle="--")
     axes.set(xscale="log", xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
@@ -269,9 +269,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="solve", choices=("solve", "speed", "tables"))
     parser.add_argument("--script", type=rung, default="distributed/02_ppo_actors", help="the script and its options")
-    parser.add_argument("--seeds", type=arguments.positive, default=5, help="1 to this one (default: 5)")
-    parser.add_argument("--time-limit", type=arguments.positive, default=600, help="seconds of a run (default: 600)")
-    parser.add_argument("--rounds", type=arguments.positive, default=5, help="of speed (default: 5)")
+    parser.add_argument("--seeds", type=cli.positive, default=5, help="1 to this one (default: 5)")
+    parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
+    parser.add_argument("--rounds", type=cli.positive, default=5, help="of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, args.seeds, args.time_limit)

@@ -19,7 +19,8 @@ from gymnasium import wrappers
 from tqdm import tqdm
 
 import lab
-from lib import atari_wrappers
+from lib.envs.atari import DirectAtari
+from lib.envs.frames import ContiguousFrameStack, FrameStack
 
 GAME = "PongNoFrameskip-v4"
 
@@ -60,13 +61,13 @@ PLAIN = (
         "FrameStack",
         "a state is a tuple of 4 frames",
         "replaced by AdjacentFrameStack: exact",
-        atari_wrappers.FrameStack,
+        FrameStack,
     ),
     ("two looks at a state", "stacks the frames, each time", "looks only: exact", Looked),
 )
 TWEAKED = (
-    ("DirectAtari", "the four above, on the emulator itself", "", atari_wrappers.DirectAtari),
-    ("AdjacentFrameStack", "a state is a view of 4 frames", "", atari_wrappers.AdjacentFrameStack),
+    ("DirectAtari", "the four above, on the emulator itself", "", DirectAtari),
+    ("AdjacentFrameStack", "a state is a view of 4 frames", "", ContiguousFrameStack),
     ("two looks at a state", "no copy", "", Looked),
 )
 # What DeepMind's stack has besides, as stable-baselines3, gymnasium and the book write it; none is in ours.

@@ -16,7 +16,10 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, losses, masks, options, replay, stream, vector_env
+from lib import cli, common, dqn_model
+from lib.envs import vector_env
+from lib.experience import ring, selectors, stream
+from lib.nets import losses
 
 NAME = Path(__file__).stem
 
@@ -25,7 +28,7 @@ def calc_loss(batch, net, tgt_net, huber=False):
     with torch.no_grad():
         next_values = net(batch.next_states), tgt_net(batch.next_states)
     targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
-    return losses.penalties(losses.of_actions(net(batch.states), batch.actions) - targets, huber).mean()
+    return losses.penalties(losses.select_actions(net(batch.states), batch.actions) - targets, huber).mean()
 
 
 def train(params, args):
@@ -33,11 +36,11 @@ def train(params, args):
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -64,5 +67,5 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
-    options.main(train, parser, NAME)
+    parser = cli.parser(__doc__)
+    cli.main(train, parser, NAME)

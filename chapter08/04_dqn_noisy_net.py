@@ -15,7 +15,9 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_extra, options, replay, stream, vector_env
+from lib import cli, common, dqn_extra
+from lib.envs import vector_env
+from lib.experience import ring, stream
 
 NAME = Path(__file__).stem
 
@@ -28,7 +30,7 @@ def train(params, args):
     tgt_net = ptan.agent.TargetNet(net)
     agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -53,6 +55,6 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = cli.parser(__doc__)
     parser.add_argument("--noise", choices=dqn_extra.SIGMAS, default="factorised", help="kind of noise")
-    options.main(train, parser, NAME)
+    cli.main(train, parser, NAME)

@@ -15,7 +15,10 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, losses, masks, options, replay, stream, vector_env
+from lib import cli, common, dqn_model
+from lib.envs import vector_env
+from lib.experience import priority_ring, selectors, stream
+from lib.nets import losses
 
 NAME = Path(__file__).stem
 
@@ -23,7 +26,7 @@ NAME = Path(__file__).stem
 def calc_errors(batch, net, tgt_net):
     with torch.no_grad():
         targets = losses.q_targets(batch.returns, batch.discounts, tgt_net(batch.next_states))
-    return losses.of_actions(net(batch.states), batch.actions) - targets
+    return losses.select_actions(net(batch.states), batch.actions) - targets
 
 
 def train(params, args):
@@ -31,12 +34,18 @@ def train(params, args):
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    prioritised = {"alpha": args.alpha, "beta": args.beta, "beta_steps": args.beta_steps}
-    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **prioritised)
+    buffer = priority_ring.PrioritisedRing.of(
+        exp_source,
+        params.replay_size,
+        gamma=params.gamma,
+        alpha=args.alpha,
+        beta=args.beta,
+        beta_steps=args.beta_steps,
+    )
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -45,7 +54,7 @@ def train(params, args):
         loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, replay.priorities(errors))
+        buffer.update(batch.indices, priority_ring.priorities(errors))
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
@@ -65,8 +74,8 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = cli.parser(__doc__)
     parser.add_argument("--alpha", type=float, default=0.6, help="0: uniform, 1: in proportion to priority")
     parser.add_argument("--beta", type=float, default=0.4, help="of the importance weights, at first")
-    parser.add_argument("--beta-steps", type=options.whole, default=100_000, help="agent steps until beta is 1")
-    options.main(train, parser, NAME)
+    parser.add_argument("--beta-steps", type=cli.whole, default=100_000, help="agent steps until beta is 1")
+    cli.main(train, parser, NAME)

@@ -16,7 +16,11 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, distributions, dqn_extra, losses, masks, options, replay, stream, vector_env
+from lib import cli, common, dqn_extra
+from lib.analysis import return_distributions
+from lib.envs import vector_env
+from lib.experience import ring, selectors, stream
+from lib.nets import losses
 
 NAME = Path(__file__).stem
 
@@ -24,8 +28,8 @@ NAME = Path(__file__).stem
 def calc_loss(batch, net, tgt_net):
     with torch.no_grad():
         best = tgt_net.best(batch.next_states)
-    targets = losses.project(best.exp(), batch.returns, batch.discounts, net.support)
-    return losses.kl_divergence(targets, losses.of_actions(net.predict(batch.states), batch.actions)).mean()
+    targets = losses.project_distribution(best.exp(), batch.returns, batch.discounts, net.support)
+    return losses.kl_divergence(targets, losses.select_actions(net.predict(batch.states), batch.actions)).mean()
 
 
 def train(params, args):
@@ -34,11 +38,11 @@ def train(params, args):
     support = losses.support(args.v_min, args.v_max, args.atoms)
     net = dqn_extra.ExtendedDQN(space, n_actions, support=support).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -59,15 +63,15 @@ def train(params, args):
         "epsilon": epsilon_tracker,
         "replay": buffer,
     }
-    figures = {"distributions": distributions.Chosen(net, buffer)}
+    figures = {"distributions": return_distributions.ReturnDistributionFigure(net, buffer)}
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)
     missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = cli.parser(__doc__)
     parser.add_argument("--v-min", type=float, default=-10.0, help="lower end of the support")
     parser.add_argument("--v-max", type=float, default=10.0, help="upper end of it")
-    parser.add_argument("--atoms", type=options.whole, default=51, help="returns with a probability, the ends included")
-    options.main(train, parser, NAME)
+    parser.add_argument("--atoms", type=cli.whole, default=51, help="returns with a probability, the ends included")
+    cli.main(train, parser, NAME)

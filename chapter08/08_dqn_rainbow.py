@@ -16,7 +16,10 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_extra, losses, masks, options, precision, replay, stream, vector_env
+from lib import cli, common, dqn_extra
+from lib.envs import vector_env
+from lib.experience import priority_ring, selectors, stream
+from lib.nets import losses, precision
 
 NAME = Path(__file__).stem
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
@@ -25,11 +28,11 @@ PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional"
 def calc_loss(batch, net, tgt_net, double, huber=False):
     with torch.no_grad():
         best = tgt_net.best(batch.next_states, by=net if double else None)
-    predicted = losses.of_actions(net.predict(batch.states), batch.actions)
+    predicted = losses.select_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
         errors = predicted - losses.td_targets(batch.returns, batch.discounts, best)
         return losses.weighted_mean(losses.penalties(errors, huber), batch.weights), errors
-    targets = losses.project(best.exp(), batch.returns, batch.discounts, net.support)
+    targets = losses.project_distribution(best.exp(), batch.returns, batch.discounts, net.support)
     divergences = losses.kl_divergence(targets, predicted)
     return losses.weighted_mean(divergences, batch.weights), divergences
 
@@ -43,12 +46,12 @@ def train(params, args):
     network = {"sigma": args.sigma if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
     net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, normalise=args.fast, **network).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     sampling = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
-    buffer = replay.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **sampling)
+    buffer = priority_ring.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **sampling)
     optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):
@@ -56,7 +59,7 @@ def train(params, args):
         loss, errors = calc_loss(batch := batch.for_net(args.device), net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, replay.priorities(errors))
+        buffer.update(batch.indices, priority_ring.priorities(errors))
         epsilon_tracker.frame(engine.state.iteration * args.envs)
         if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
             tgt_net.sync()
@@ -76,11 +79,11 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
+    parser = cli.parser(__doc__)
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
-    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
-    parser.add_argument("--v-max", type=options.above_zero, default=10.0, metavar="V", help="support from -V to V")
-    parser.add_argument("--sigma", type=options.above_zero, default=0.1, metavar="S", help="how much noise at first")
-    parser.add_argument("--envs", type=options.positive, default=1, metavar="N", help="environments")
+    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps of a return")
+    parser.add_argument("--v-max", type=cli.above_zero, default=10.0, metavar="V", help="support from -V to V")
+    parser.add_argument("--sigma", type=cli.above_zero, default=0.1, metavar="S", help="how much noise at first")
+    parser.add_argument("--envs", type=cli.positive, default=1, metavar="N", help="environments")
     parser.add_argument("--fast", action="store_true", help="a smaller network, which normalises what it sees")
-    options.main(train, parser, NAME)
+    cli.main(train, parser, NAME)

@@ -16,7 +16,8 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import atari_wrappers, common, dqn_model, experience, masks, options
+from lib import atari_wrappers, cli, common, dqn_model
+from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
 
@@ -25,11 +26,11 @@ def train(params, args):
     env = atari_wrappers.make_env(params.env_name)
     net = dqn_model.DQN(env.observation_space, env.action_space.n).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = experience.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
-    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    exp_source = source.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
+    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -58,5 +59,5 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
-    options.main(train, parser, NAME)
+    parser = cli.parser(__doc__)
+    cli.main(train, parser, NAME)

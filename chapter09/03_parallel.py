@@ -17,7 +17,9 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import atari_wrappers, common, dqn_model, experience, masks, options, parallel
+from lib import atari_wrappers, cli, common, dqn_model
+from lib.actors.parallel import Players
+from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
 BATCHES = 4  # learnt from as one
@@ -25,17 +27,17 @@ BATCHES = 4  # learnt from as one
 
 def train(params, args):
     batch_size = params.batch_size * BATCHES
-    steps = options.quotient("--replay-ratio", batch_size, args.replay_ratio)
+    steps = cli.quotient("--replay-ratio", batch_size, args.replay_ratio)
     envs = [atari_wrappers.make_env(params.env_name) for _ in range(args.players)]
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = parallel.Players(exp_source, args.players)
-    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
+    exp_source = Players(exp_source, args.players)
+    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -64,7 +66,7 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
-    parser.add_argument("--players", type=options.positive, default=1, metavar="N", help="processes that play")
-    parser.add_argument("--replay-ratio", type=options.positive, default=32, metavar="R", help="samples a step")
-    options.main(train, parser, NAME)
+    parser = cli.parser(__doc__)
+    parser.add_argument("--players", type=cli.positive, default=1, metavar="N", help="processes that play")
+    parser.add_argument("--replay-ratio", type=cli.positive, default=32, metavar="R", help="samples a step")
+    cli.main(train, parser, NAME)

@@ -17,7 +17,9 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import atari_wrappers, common, dqn_model, experience, masks, options, parallel
+from lib import atari_wrappers, cli, common, dqn_model
+from lib.actors.parallel import Players
+from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
 
@@ -27,12 +29,12 @@ def train(params, args):
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
-    exp_source = experience.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = parallel.Players(exp_source) if args.parallel else exp_source
-    buffer = experience.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
+    exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
+    exp_source = Players(exp_source) if args.parallel else exp_source
+    buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -61,7 +63,7 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
-    parser.add_argument("--envs", type=options.positive, default=3, metavar="N", help="environments")
+    parser = cli.parser(__doc__)
+    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
     parser.add_argument("--parallel", action="store_true", help="play in another process")
-    options.main(train, parser, NAME)
+    cli.main(train, parser, NAME)

@@ -17,7 +17,9 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, masks, options, replay, stream, vector_env
+from lib import cli, common, dqn_model
+from lib.envs import vector_env
+from lib.experience import ring, selectors, stream
 
 NAME = Path(__file__).stem
 
@@ -26,11 +28,11 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -59,6 +61,6 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
-    parser.add_argument("--envs", type=options.positive, default=3, metavar="N", help="environments")
-    options.main(train, parser, NAME)
+    parser = cli.parser(__doc__)
+    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
+    cli.main(train, parser, NAME)

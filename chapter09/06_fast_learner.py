@@ -16,7 +16,10 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, masks, options, precision, replay, stream, vector_env
+from lib import cli, common, dqn_model
+from lib.envs import vector_env
+from lib.experience import ring, selectors, stream
+from lib.nets import precision
 
 NAME = Path(__file__).stem
 
@@ -29,11 +32,11 @@ def train(params, args):
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
         precision.compile_networks(net, tgt_net.target_model)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -62,7 +65,7 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__)
-    parser.add_argument("--envs", type=options.positive, default=3, metavar="N", help="environments")
+    parser = cli.parser(__doc__)
+    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
     parser.add_argument("--compile", action="store_true", help="let torch.compile fuse the network; takes some seconds")
-    options.main(train, parser, NAME)
+    cli.main(train, parser, NAME)

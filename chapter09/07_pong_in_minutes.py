@@ -16,14 +16,18 @@ import ptan
 import torch
 from ignite.engine import Engine
 
-from lib import common, dqn_model, hyperparameters, losses, masks, options, precision, replay, stream, vector_env
+from lib import cli, common, dqn_model
+from lib.envs import vector_env
+from lib.experience import ring, selectors, stream
+from lib.hyperparameters import FAST_HYPERPARAMS
+from lib.nets import losses, precision
 
 NAME = Path(__file__).stem
 
 
 def calc_loss(batch, net, tgt_net, device, huber):
     batch = batch.for_net(device)
-    values = losses.of_actions(net(batch.states), batch.actions)
+    values = losses.select_actions(net(batch.states), batch.actions)
     with torch.no_grad():
         next_values = net(batch.next_states), tgt_net(batch.next_states)
     targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
@@ -38,11 +42,11 @@ def train(params, args):
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
         precision.compile_networks(net, tgt_net.target_model)
-    selector = masks.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
+    selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = replay.Ring.of(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
+    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -69,8 +73,8 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__, hyperparameters.FAST_HYPERPARAMS)
-    parser.add_argument("--envs", type=options.positive, default=8, metavar="N", help="environments")
-    parser.add_argument("-n", dest="n_step", type=options.positive, default=3, metavar="N", help="steps of a return")
+    parser = cli.parser(__doc__, FAST_HYPERPARAMS)
+    parser.add_argument("--envs", type=cli.positive, default=8, metavar="N", help="environments")
+    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps of a return")
     parser.add_argument("--compile", action="store_true", help="let torch.compile fuse the network; takes some seconds")
-    options.main(train, parser, NAME)
+    cli.main(train, parser, NAME)

@@ -14,7 +14,13 @@ from pathlib import Path
 import torch
 from ignite.engine import Engine
 
-from lib import common, hyperparameters, options, ppo, precision, vector_env
+from lib import cli, common
+from lib.envs import vector_env
+from lib.hyperparameters import PPO_HYPERPARAMS
+from lib.nets import precision
+from lib.ppo.model import Model
+from lib.ppo.rollout import Agent, Sampler, rollouts
+from lib.ppo.update import Trainer
 
 NAME = Path(__file__).stem
 
@@ -22,11 +28,11 @@ NAME = Path(__file__).stem
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs)
     dtype = precision.fast_dtype(args.device)
-    model = ppo.Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
-    agent = ppo.Agent(model, args.device)
-    sampler = ppo.Sampler(envs, agent, params.rollout, args.seed)
+    model = Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
+    agent = Agent(model, args.device)
+    sampler = Sampler(envs, agent, params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = ppo.Trainer(
+    trainer = Trainer(
         model,
         optimizer,
         minibatch=params.minibatch,
@@ -48,9 +54,9 @@ def train(params, args):
     engine = Engine(process_batch)
     save = {"net": model, "optimizer": optimizer}
     common.setup_ignite(engine, params, sampler, NAME, args=args, save=save)
-    return engine.run(ppo.rollouts(sampler, model))
+    return engine.run(rollouts(sampler, model))
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__, hyperparameters.PPO_HYPERPARAMS)
-    options.main(train, parser, NAME)
+    parser = cli.parser(__doc__, PPO_HYPERPARAMS)
+    cli.main(train, parser, NAME)

@@ -15,7 +15,15 @@ from pathlib import Path
 import torch
 from ignite.engine import Engine
 
-from lib import actors, common, hyperparameters, options, ppo, precision
+from lib import cli, common
+from lib.actors.contract import ENGINES
+from lib.hyperparameters import PPO_HYPERPARAMS
+from lib.nets import precision
+from lib.ppo.actor import Acting
+from lib.ppo.learner import PPOLearner
+from lib.ppo.model import Model
+from lib.ppo.segments import Segments
+from lib.ppo.update import Trainer
 
 NAME = Path(__file__).stem
 PLACE = ("engine", "patience", "address", "actor_cpus")  # where the actors are changes no number
@@ -23,7 +31,7 @@ LAG = "play on while the learner learns; drop segments whose weights are more th
 
 
 def train(params, args):
-    acting = ppo.Acting(
+    acting = Acting(
         params.env_name,
         params.envs,
         args.actors,
@@ -35,9 +43,9 @@ def train(params, args):
         cpus=args.actor_cpus,
         dtype=precision.fast_dtype(torch.device("cpu")),
     )
-    model = ppo.Model(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
+    model = Model(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = ppo.Trainer(
+    trainer = Trainer(
         model,
         optimizer,
         minibatch=params.minibatch,
@@ -52,8 +60,8 @@ def train(params, args):
         final_temperature=params.final_temperature,
         device=args.device,
     )
-    learner = ppo.PPOLearner(trainer, args.learners)
-    segments = ppo.Segments(acting, learner, args.max_lag)
+    learner = PPOLearner(trainer, args.learners)
+    segments = Segments(acting, learner, args.max_lag)
 
     def process_batch(engine, batch):
         return learner.train(batch, segments.progress(params.stop_reward))
@@ -65,12 +73,12 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = options.parser(__doc__, hyperparameters.PPO_HYPERPARAMS, free=PLACE)
-    parser.add_argument("--actors", type=options.positive, default=2, metavar="K", help="that share the environments")
-    parser.add_argument("--engine", choices=actors.ENGINES, default="process", help="where they are")
-    parser.add_argument("--async", dest="max_lag", type=options.positive, nargs="?", const=2, metavar="LAG", help=LAG)
-    parser.add_argument("--learners", type=options.positive, default=1, metavar="K", help="that share each minibatch")
-    parser.add_argument("--patience", type=options.positive, default=60, metavar="SECONDS", help="for a segment")
+    parser = cli.parser(__doc__, PPO_HYPERPARAMS, free=PLACE)
+    parser.add_argument("--actors", type=cli.positive, default=2, metavar="K", help="that share the environments")
+    parser.add_argument("--engine", choices=ENGINES, default="process", help="where they are")
+    parser.add_argument("--async", dest="max_lag", type=cli.positive, nargs="?", const=2, metavar="LAG", help=LAG)
+    parser.add_argument("--learners", type=cli.positive, default=1, metavar="K", help="that share each minibatch")
+    parser.add_argument("--patience", type=cli.positive, default=60, metavar="SECONDS", help="for a segment")
     parser.add_argument("--address", metavar="HOST:PORT", help="of a Ray cluster (default: a Ray of its own)")
-    parser.add_argument("--actor-cpus", type=options.above_zero, metavar="F", help="on Ray (default: 1, or a share)")
-    options.main(train, parser, NAME)
+    parser.add_argument("--actor-cpus", type=cli.above_zero, metavar="F", help="on Ray (default: 1, or a share)")
+    cli.main(train, parser, NAME)

@@ -10,11 +10,14 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
-from lib import losses, masks
-from lib.dqn_model import HIDDEN, trunk
+from lib import dqn_model
 from lib.errors import UsageError
+from lib.nets import losses
+from lib.nets.masking import INVALID, MaskSplitter, mask_invalid
 
 FACTORISED, PER_STATE, INDEPENDENT = "factorised", "per-state", "independent"
+
+
 SIGMAS = {FACTORISED: 0.5, PER_STATE: 0.5, INDEPENDENT: 0.017}  # Fortunato et al. (2018), section 3.2
 
 
@@ -148,9 +151,9 @@ class ExtendedDQN(nn.Module):
         self.n_actions = int(n_actions)  # Discrete.n is numpy's, over which torch.compile gives up
         self.atoms = 1 if support is None else len(support)
         self.register_buffer("support", support)
-        self.split = masks.Split(space)
-        self.conv = trunk(self.split.shape, dtype, normalise)
-        units = HIDDEN // (2 if dueling else 1) if hidden is None else hidden
+        self.split = MaskSplitter(space)
+        self.conv = dqn_model.trunk(self.split.shape, dtype, normalise)
+        units = dqn_model.HIDDEN // (2 if dueling else 1) if hidden is None else hidden
         linear = nn.Linear if sigma is None else partial(NoisyLinear, noise=noise, sigma=sigma)
 
         def stream(outputs: int) -> nn.Sequential:
@@ -179,14 +182,14 @@ class ExtendedDQN(nn.Module):
         states, allowed = self.split(states)
         outputs = self._outputs(states)
         predicted = outputs.squeeze(-1) if self.support is None else F.log_softmax(outputs, dim=-1)
-        return masks.only_allowed(predicted, allowed)
+        return mask_invalid(predicted, allowed)
 
     def values(self, predicted: torch.Tensor) -> torch.Tensor:
         """The values of what `predict` gave: themselves, or the means of the distributions."""
         if self.support is None:
             return predicted
         means = (predicted.exp() * self.support).sum(dim=-1)
-        return masks.only_allowed(means, predicted[..., 0] != masks.INVALID)
+        return mask_invalid(means, predicted[..., 0] != INVALID)
 
     def best(self, states: torch.Tensor, by: nn.Module | None = None) -> torch.Tensor:
         """What is predicted of each state's best action: (batch,) values, or (batch, atoms) log-probabilities.
@@ -197,7 +200,7 @@ class ExtendedDQN(nn.Module):
         """
         predicted = self.predict(states)
         values = self.values(predicted) if by is None else by(states)
-        return losses.of_actions(predicted, values.argmax(1))
+        return losses.select_actions(predicted, values.argmax(1))
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:
         if self.training:

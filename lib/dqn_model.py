@@ -7,8 +7,9 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib import bodies, masks
-from lib.observations import is_large
+from lib.envs import observations
+from lib.nets.encoders import initialise, make_encoder
+from lib.nets.masking import MaskSplitter, mask_invalid
 
 HIDDEN = 512  # units between what is seen and the values
 
@@ -33,7 +34,7 @@ class Trunk(nn.Sequential):
         if len(input_shape) == 1:
             super().__init__(nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU())
             self.features = 128
-        elif len(input_shape) == 3 and not is_large(input_shape[1:]):
+        elif len(input_shape) == 3 and not observations.is_large(input_shape[1:]):
             super().__init__(
                 *(nn.Conv2d(input_shape[0], 32, kernel_size=3, padding=1), nn.ReLU()),
                 *(nn.Conv2d(32, 64, kernel_size=3, padding=1), nn.ReLU()),
@@ -87,8 +88,8 @@ class Normalising(nn.Module):
 
     def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
         super().__init__()
-        self.body = bodies.body_for(input_shape, dtype)
-        bodies.initialise(self.body)
+        self.body = make_encoder(input_shape, dtype)
+        initialise(self.body)
         self.features = self.body.features
         self.register_buffer("seen", torch.zeros((), dtype=torch.bool))
 
@@ -133,7 +134,7 @@ class DQN(nn.Module):
         normalise: bool = False,
     ):
         super().__init__()
-        self.split = masks.Split(space)
+        self.split = MaskSplitter(space)
         self.conv = trunk(self.split.shape, dtype, normalise)
         self.fc = nn.Sequential(nn.Linear(self.conv.features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_actions))
 
@@ -149,4 +150,4 @@ class DQN(nn.Module):
         states, allowed = self.split(states)
         with self.conv.autocast(states.device):
             values = self.fc(self.conv(states)).float()
-        return masks.only_allowed(values, allowed)
+        return mask_invalid(values, allowed)

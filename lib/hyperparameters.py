@@ -201,6 +201,7 @@ _BREAKOUT = Hyperparameters(
     batch_size=32,
 )
 
+
 HYPERPARAMS = {
     "pong": Hyperparameters(
         env_name="PongNoFrameskip-v4",
@@ -231,6 +232,7 @@ HYPERPARAMS = {
     "invaders": dataclasses.replace(_BREAKOUT, env_name="SpaceInvadersNoFrameskip-v4", run_name="invaders"),
 }
 
+
 FAST_HYPERPARAMS = {
     "pong": dataclasses.replace(
         HYPERPARAMS["pong"],
@@ -243,6 +245,7 @@ FAST_HYPERPARAMS = {
     )
 }
 
+
 _PPO_BREAKOUT = PPOHyperparameters(
     env_name="BreakoutNoFrameskip-v4",
     stop_reward=400.0,
@@ -251,6 +254,7 @@ _PPO_BREAKOUT = PPOHyperparameters(
     gamma=0.99,
     checkpoint_every=100_000,
 )
+
 
 PPO_HYPERPARAMS = {
     "pong": PPOHyperparameters(

@@ -23,10 +23,11 @@ def _signals_as_in_a_terminal():
 def answer(monkeypatch, capsys):
     """(script, *options, code) -> what it says; in this process, as most of a second one's time would go into its
     imports."""
-    from lib import options
+
+    from lib import cli
 
     def ask(script, *given, code=None):
-        monkeypatch.setattr(options, "prepare", lambda seed: None)  # which is for a whole process
+        monkeypatch.setattr(cli, "prepare", lambda seed: None)  # which is for a whole process
         monkeypatch.setattr(sys, "argv", [script.name, *map(str, given)])
         with nullcontext() if code is None else pytest.raises(SystemExit) as ended:
             runpy.run_path(str(Path(__file__).parents[1] / script), run_name="__main__")

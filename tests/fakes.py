@@ -12,8 +12,10 @@ import numpy as np
 from gymnasium import spaces
 from torch import nn
 
-from lib import replay, stream, vector_env
+from lib.envs import vector_env
 from lib.errors import UsageError
+from lib.experience.ring import Ring
+from lib.experience.stream import ExperienceStream
 
 ZOOM = 12  # that makes an image of Catch's grid
 
@@ -496,6 +498,6 @@ def pong_ring():
         return rng.integers(0, 6, len(states)), agent_states
 
     play.initial_state = lambda: None
-    made = replay.Ring.of(stream.ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
+    made = Ring.of(ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
     made.populate(1000)
     return made

@@ -18,7 +18,15 @@ import traceback
 from pathlib import Path
 
 # The first step of an optimizer imports torch._dynamo.
-IMPORTED = ("lib.common", "lib.dqn_extra", "lib.options", "lib.parallel", "lib.ppo", "lib.precision", "torch._dynamo")
+IMPORTED = (
+    "lib.common",
+    "lib.dqn_extra",
+    "lib.cli",
+    "lib.actors.parallel",
+    "lib.ppo.segments",
+    "lib.nets.precision",
+    "torch._dynamo",
+)
 STREAMS = ("stdout", "stderr")
 
 

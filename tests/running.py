@@ -11,7 +11,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from forked import Server
-from lib import checkpoint
+from lib.run import checkpoint
 
 PROJECT = Path(__file__).parents[1]
 BASELINE = Path("chapter09/01_baseline.py")

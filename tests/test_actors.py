@@ -16,21 +16,24 @@ import pytest
 import torch
 
 import fakes
-from lib import actors
-from lib.actors import cluster, process_actor
+from lib.actors.contract import ActorFailed, Actors, Stopped, Weights
+from lib.actors.engines import start_actors
+from lib.actors.process_worker import _set_model, packed, unpacked
+from lib.actors.ray_cluster import RayActors, knock, ray_package
 from lib.errors import UsageError
-from lib.forking import cores
+from lib.system.machine import cores
+from lib.system.shared_memory import SharedWeights
 
 ENGINES = ("inline", "process", "ray")
 
 
 def model_of(version):
     tensors = {"a": torch.arange(6.0).view(2, 3) + version, "b": torch.tensor(version, dtype=torch.bfloat16)}
-    return actors.Weights(version, tensors)
+    return Weights(version, tensors)
 
 
 def started(engine, number=2, make=fakes.Counter, **options):
-    return actors.start(engine, make, number, model_of(1), **options)
+    return start_actors(engine, make, number, model_of(1), **options)
 
 
 def numbers(segments):
@@ -47,7 +50,7 @@ def _workers_find_the_fakes():
 @pytest.fixture(scope="module")
 def _ray():
     """One for all tests that do not ask for their own: it takes seconds to start."""
-    ray = cluster.ray_package(alone=True)
+    ray = ray_package(alone=True)
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
@@ -56,7 +59,7 @@ def _ray():
 @pytest.fixture
 def _no_ray():
     """For a test that starts its own; the shared one has to be gone."""
-    cluster.ray_package(alone=True).shutdown()
+    ray_package(alone=True).shutdown()
 
 
 @pytest.fixture(params=ENGINES)
@@ -146,14 +149,14 @@ def test_the_traceback_of_an_actor_that_raises_is_shown(engine):
     with started(engine, make=fakes.Counter.raising) as crew:
         for _ in range(3):
             crew.gather()
-        with pytest.raises(actors.ActorFailed, match=r"(?s)counter 1 at 3.*in fail_on_purpose.*Error: out of numbers"):
+        with pytest.raises(ActorFailed, match=r"(?s)counter 1 at 3.*in fail_on_purpose.*Error: out of numbers"):
             crew.gather()
 
 
 def test_the_traceback_of_an_actor_that_cannot_be_made_is_shown(engine):
     with (
         started(engine, make=fakes.Counter.unmakeable) as crew,
-        pytest.raises(actors.ActorFailed, match=r"(?s)Actor \d could not be made.*ValueError: no such counter"),
+        pytest.raises(ActorFailed, match=r"(?s)Actor \d could not be made.*ValueError: no such counter"),
     ):
         crew.gather()
 
@@ -210,22 +213,22 @@ def test_versions_may_be_left_out_but_not_go_back(engine):
 
 
 def test_a_learner_that_is_to_stop_does_not_wait_for_one_that_hangs(losable, tmp_path, monkeypatch):
-    monkeypatch.setattr(actors.Actors, "STOPPING", 1.0)
+    monkeypatch.setattr(Actors, "STOPPING", 1.0)
     asked = []
     with started(losable, 2, make=fakes.Counter.hanging(tmp_path / "hung"), stop_asked=lambda: bool(asked)) as crew:
         crew.gather()
         asked.append(True)
         start = time.monotonic()
-        with pytest.raises(actors.Stopped):
+        with pytest.raises(Stopped):
             crew.gather()
         assert time.monotonic() - start < 10
 
 
 def test_one_that_always_dies_is_given_up(losable, monkeypatch):
-    monkeypatch.setattr(actors.Actors, "TRIES", 3)
+    monkeypatch.setattr(Actors, "TRIES", 3)
     with (
         started(losable, 1, make=fakes.Counter.dying) as crew,
-        pytest.raises(actors.ActorFailed, match=r"(?s)actor 0 .* 3 before it"),
+        pytest.raises(ActorFailed, match=r"(?s)actor 0 .* 3 before it"),
     ):
         crew.gather()
 
@@ -243,12 +246,12 @@ def test_nothing_is_left_when_they_are_closed(losable):
 @pytest.mark.parametrize(("wrong", "number", "message"), [("inline", 0, "at least 1"), ("cloud", 1, "inline, process")])
 def test_wrong_use(wrong, number, message):
     with pytest.raises(UsageError, match=message):
-        actors.start(wrong, fakes.Counter, number, model_of(1))
+        start_actors(wrong, fakes.Counter, number, model_of(1))
 
 
 def test_what_cannot_be_sent_elsewhere_is_refused():
     with pytest.raises(UsageError, match=r"cannot be sent to another process.*--engine inline"):
-        actors.start("process", fakes.Counter, 1, model_of(1), lambda number: threading.Lock())
+        start_actors("process", fakes.Counter, 1, model_of(1), lambda number: threading.Lock())
 
 
 def test_arrays_that_find_no_room_in_shared_memory_come_all_the_same():
@@ -261,12 +264,12 @@ def test_packing_keeps_arrays_apart(sizes):
     memory = bytearray(2048)
     arrays = [np.full(size, number, np.uint8) for number, size in enumerate(sizes, 1)]
     for turn in (0, 1):
-        found = process_actor.unpacked(*process_actor.packed(arrays, memory, turn), memory)
+        found = unpacked(*packed(arrays, memory, turn), memory)
         assert [each.tolist() for each in found] == [each.tolist() for each in arrays]
 
 
 def test_a_version_that_was_overtaken_is_replaced_by_the_newest():
-    weights = process_actor.SharedWeights(model_of(0).tensors.values(), 2)
+    weights = SharedWeights(model_of(0).tensors.values(), 2)
     for version in (4, 5, 6):
         weights.publish(version, model_of(version).tensors.values())
     seen = []
@@ -276,14 +279,14 @@ def test_a_version_that_was_overtaken_is_replaced_by_the_newest():
             seen.append((model.version, model.tensors["a"][0, 0].item()))
 
     for version in (4, 5):
-        process_actor._set_model(Seeing(), ["a", "b"], weights, version)
+        _set_model(Seeing(), ["a", "b"], weights, version)
     assert seen == [(6, 6.0), (5, 5.0)]
 
 
 def test_ray_that_is_not_installed_is_named_with_the_command_that_brings_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install '\.\[ray\]'"):
-        actors.start("ray", fakes.Counter, 1, model_of(1))
+        start_actors("ray", fakes.Counter, 1, model_of(1))
 
 
 @pytest.mark.usefixtures("_ray")
@@ -305,7 +308,7 @@ def test_too_few_cpus_are_told_of_with_the_fraction_that_fits():
     ],
 )
 def test_the_part_of_a_cpu_that_each_actor_has(nodes, number, asked, share):
-    assert cluster.RayActors._share(SimpleNamespace(number=number), nodes, asked) == share
+    assert RayActors._share(SimpleNamespace(number=number), nodes, asked) == share
 
 
 @pytest.mark.parametrize(
@@ -319,7 +322,7 @@ def test_the_part_of_a_cpu_that_each_actor_has(nodes, number, asked, share):
 )
 def test_actors_that_the_nodes_have_no_room_for(nodes, number, asked, advice):
     with pytest.raises(UsageError, match=advice):
-        cluster.RayActors._share(SimpleNamespace(number=number), nodes, asked)
+        RayActors._share(SimpleNamespace(number=number), nodes, asked)
 
 
 @pytest.mark.usefixtures("_no_ray")
@@ -348,7 +351,7 @@ def test_a_ray_of_its_own_listens_on_this_machine_alone_is_shared_by_more_actors
 def test_an_address_that_answers_nothing(address, message):
     start = time.monotonic()
     with pytest.raises(UsageError, match=message):
-        cluster.knock(address)
+        knock(address)
     assert time.monotonic() - start < 15
 
 
@@ -356,5 +359,5 @@ def test_a_port_where_something_else_listens():
     with socket.create_server(("127.0.0.1", 0)) as server:
         start = time.monotonic()
         with pytest.raises(UsageError, match="no Ray cluster answers there"):
-            cluster.knock(f"127.0.0.1:{server.getsockname()[1]}")
+            knock(f"127.0.0.1:{server.getsockname()[1]}")
     assert time.monotonic() - start < 15

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 from fakes import Catch
-from lib import atari_wrappers
+from lib.envs import single_env
+from lib.envs.atari import frame_skip
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from oracles import atari
 
@@ -36,7 +38,7 @@ def trace(env, seed, steps, actions_seed=0):
 
 def test_the_golden_trace_of_pong():
     golden = json.loads(GOLDEN.read_text())
-    seen = trace(atari_wrappers.make_env("PongNoFrameskip-v4"), golden["seed"], golden["steps"])
+    seen = trace(make_env("PongNoFrameskip-v4"), golden["seed"], golden["steps"])
     assert seen == golden["trace"]
 
 
@@ -48,13 +50,13 @@ def test_the_plain_gymnasium_stack_gives_the_golden_trace_too():
 
 def test_the_tweaked_stack_gives_the_golden_trace_too():
     golden = json.loads(GOLDEN.read_text())
-    seen = trace(atari_wrappers.make_env("PongNoFrameskip-v4", tweaked=True), golden["seed"], golden["steps"])
+    seen = trace(make_env("PongNoFrameskip-v4", tweaked=True), golden["seed"], golden["steps"])
     assert seen == golden["trace"]
 
 
 @pytest.mark.parametrize("game", ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"])
 def test_the_tweaked_stack_is_the_plain_one_over_whole_episodes(game):
-    tweaked, plain = atari_wrappers.make_env(game, tweaked=True), atari_wrappers.make_env(game)
+    tweaked, plain = make_env(game, tweaked=True), make_env(game)
     generator = np.random.default_rng(3)
     for seed in (5, 6):
         ours, theirs = tweaked.reset(seed=seed)[0], plain.reset(seed=seed)[0]
@@ -71,8 +73,8 @@ def test_the_tweaked_stack_is_the_plain_one_over_whole_episodes(game):
 
 
 def test_the_tweaked_stack_is_truncated_where_the_plain_one_is(monkeypatch):
-    monkeypatch.setattr(atari_wrappers, "plain_env", lambda env_id: gym.make(env_id, max_num_frames_per_episode=203))
-    tweaked, plain = (atari_wrappers.make_env("PongNoFrameskip-v4", tweaked=choice) for choice in (True, False))
+    monkeypatch.setattr(single_env, "make_plain_env", lambda env_id: gym.make(env_id, max_num_frames_per_episode=203))
+    tweaked, plain = (make_env("PongNoFrameskip-v4", tweaked=choice) for choice in (True, False))
     tweaked.reset(seed=1)
     plain.reset(seed=1)
     for _ in range(60):
@@ -85,7 +87,7 @@ def test_the_tweaked_stack_is_truncated_where_the_plain_one_is(monkeypatch):
 
 
 def test_states_that_lie_side_by_side_are_what_stacking_makes():
-    adjacent, plain = (atari_wrappers.make_env("fakes:Catch-v0", tweaked=choice) for choice in (True, False))
+    adjacent, plain = (make_env("fakes:Catch-v0", tweaked=choice) for choice in (True, False))
     states = []
     for episode in range(100):  # 1,000 frames: several strips
         states.append((adjacent.reset(seed=episode)[0], plain.reset(seed=episode)[0]))
@@ -101,7 +103,7 @@ def test_states_that_lie_side_by_side_are_what_stacking_makes():
 
 @pytest.mark.parametrize("game", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
 def test_whole_stacks_equal_the_plain_ones_in_other_games(game):
-    ours, theirs = atari_wrappers.make_env(game), atari.make(game)
+    ours, theirs = make_env(game), atari.make(game)
     assert ours.observation_space.shape == theirs.observation_space.shape == (4, 84, 84)
     a, b = ours.reset(seed=11)[0], theirs.reset(seed=11)[0]
     generator = np.random.default_rng(5)
@@ -113,32 +115,32 @@ def test_whole_stacks_equal_the_plain_ones_in_other_games(game):
 
 
 def test_pong_has_all_six_actions_and_its_seeds_matter():
-    env = atari_wrappers.make_env("PongNoFrameskip-v4")
+    env = make_env("PongNoFrameskip-v4")
     assert env.action_space.n == 6
     assert len({trace(env, seed, 40)["frames"] for seed in range(6)}) > 1
 
 
 def test_an_id_with_its_own_frame_skip_is_not_skipped_twice():
-    env = atari_wrappers.make_env("ALE/Pong-v5")
+    env = make_env("ALE/Pong-v5")
     env.reset(seed=0)
     before = env.unwrapped.ale.getEpisodeFrameNumber()
     env.step(0)
     assert env.unwrapped.ale.getEpisodeFrameNumber() - before == 4
-    assert atari_wrappers.frame_skip(env) == 4
+    assert frame_skip(env) == 4
 
 
 def test_successive_states_share_their_frames():
-    env = atari_wrappers.make_env("fakes:Catch-v0")
+    env = make_env("fakes:Catch-v0")
     first, _ = env.reset(seed=0)
     second = env.step(0)[0]
     assert second.frames[0] is first.frames[1]
     assert np.asarray(second).shape == (4, 84, 84)
     assert np.asarray(second, dtype=np.float32).dtype == np.float32
-    assert atari_wrappers.frame_skip(env) == 1
+    assert frame_skip(env) == 1
 
 
 def test_returns_are_the_games_own_before_the_clipping():
-    env = atari_wrappers.make_env("SpaceInvadersNoFrameskip-v4")
+    env = make_env("SpaceInvadersNoFrameskip-v4")
     env.reset(seed=1)
     generator, clipped, end = np.random.default_rng(1), 0.0, False
     while not end:
@@ -163,8 +165,8 @@ class Colours(Catch):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_images_with_a_channel_axis_become_grey(channels, monkeypatch):
-    monkeypatch.setattr(atari_wrappers, "plain_env", lambda env_id: Colours(channels))
-    env = atari_wrappers.make_env("Colours")
+    monkeypatch.setattr(single_env, "make_plain_env", lambda env_id: Colours(channels))
+    env = make_env("Colours")
     assert np.asarray(env.reset(seed=0)[0]).shape == env.observation_space.shape == (4, 84, 84)
 
 
@@ -180,10 +182,10 @@ def test_images_with_a_channel_axis_become_grey(channels, monkeypatch):
 )
 def test_environments_that_do_not_fit_are_refused(env_id, message):
     with pytest.raises(UsageError, match=message):
-        atari_wrappers.make_env(env_id)
+        make_env(env_id)
 
 
 def test_images_of_five_channels_are_refused(monkeypatch):
-    monkeypatch.setattr(atari_wrappers, "plain_env", lambda env_id: Colours(5))
+    monkeypatch.setattr(single_env, "make_plain_env", lambda env_id: Colours(5))
     with pytest.raises(UsageError, match="images of 5 channels"):
-        atari_wrappers.make_env("Colours")
+        make_env("Colours")

@@ -21,7 +21,7 @@ import lab
 import ladder
 import own_environment
 import time_to_solve
-from lib import ppo
+from lib.ppo.actor import Acting, PPOActor
 
 
 @pytest.fixture
@@ -275,8 +275,8 @@ def test_the_plan_is_bound_by_actors_then_by_the_learner():
 
 
 def test_the_bytes_of_a_step_are_those_of_a_segment():
-    acting = ppo.Acting("PongNoFrameskip-v4", 2, 1, 3, seed=1)
-    actor = ppo.PPOActor(acting, 0)
+    acting = Acting("PongNoFrameskip-v4", 2, 1, 3, seed=1)
+    actor = PPOActor(acting, 0)
     segment = actor.get_trajectory_segment()
     assert sum(array.nbytes for array in segment.arrays.values()) == 6 * distributed.STEP_BYTES
 

@@ -13,9 +13,13 @@ from ignite.engine import Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from lib import checkpoint, common, losses, replay, runs
-from lib.dqn_extra import ExtendedDQN
-from lib.replay import Batch
+from lib import common, dqn_extra
+from lib.experience.priority_ring import PrioritisedRing
+from lib.experience.ring import Batch
+from lib.hyperparameters import HYPERPARAMS
+from lib.nets import losses
+from lib.run import checkpoint, setup
+from lib.run.options import RunOptions
 from running import PROJECT, assignments, folder, run, two_at_a_time
 
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
@@ -116,7 +120,7 @@ def networks():
     torch.manual_seed(0)
 
     def make(**options):
-        return ExtendedDQN((3,), 4, **options), ExtendedDQN((3,), 4, **options)
+        return dqn_extra.ExtendedDQN((3,), 4, **options), dqn_extra.ExtendedDQN((3,), 4, **options)
 
     return make
 
@@ -143,7 +147,9 @@ def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_th
     for row in range(len(batch)):
         chosen = net(batch.next_states)[row].argmax()
         probs = target.predict(batch.next_states)[row, chosen].exp()
-        [projected] = losses.project(probs[None], batch.returns[[row]], batch.discounts[[row]], net.support)
+        [projected] = losses.project_distribution(
+            probs[None], batch.returns[[row]], batch.discounts[[row]], net.support
+        )
         predicted = net.predict(batch.states)[row, batch.actions[row]]
         divergence = sum(p * (p.log() - q) for p, q in zip(projected, predicted, strict=True) if p > 0)
         assert divergences[row].item() == pytest.approx(divergence.item(), abs=1e-5)
@@ -164,9 +170,9 @@ def learnt(monkeypatch, script, batches, huber=False, **changed):
             if engine.state.iteration == batches:
                 engine.terminate()
 
-    monkeypatch.setattr(common, "setup_ignite", setup)
+    monkeypatch.setattr(setup, "setup_ignite", setup)
     params = dataclasses.replace(
-        common.HYPERPARAMS["pong"],
+        HYPERPARAMS["pong"],
         env_name="fakes:Chain-v0",
         replay_initial=64,
         replay_size=500,
@@ -176,7 +182,7 @@ def learnt(monkeypatch, script, batches, huber=False, **changed):
     )
     knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
     knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False} | changed
-    script.train(params, runs.RunOptions(knobs=knobs))
+    script.train(params, RunOptions(knobs=knobs))
     return made
 
 
@@ -212,9 +218,9 @@ def test_errors_cost_by_hubers_loss_where_it_is_asked_for(monkeypatch, script):
 
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
 def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
-    sample = replay.PrioritisedRing.sample
+    sample = PrioritisedRing.sample
     monkeypatch.setattr(
-        replay.PrioritisedRing,
+        PrioritisedRing,
         "sample",
         lambda ring, size: dataclasses.replace(sample(ring, size), weights=torch.zeros(size)),
     )
@@ -231,8 +237,8 @@ def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
 )
 def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, errors_of):
     script, given, expected, drawn, updated = load(name), [], [], [], []
-    update, calculate = replay.PrioritisedRing.update, getattr(script, calculates)
-    sample = replay.PrioritisedRing.sample
+    update, calculate = PrioritisedRing.update, getattr(script, calculates)
+    sample = PrioritisedRing.sample
 
     def sampling(ring, size):
         batch = sample(ring, size)
@@ -249,8 +255,8 @@ def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, erro
         expected.append(errors_of(calculated).abs())
         return calculated
 
-    monkeypatch.setattr(replay.PrioritisedRing, "sample", sampling)
-    monkeypatch.setattr(replay.PrioritisedRing, "update", updating)
+    monkeypatch.setattr(PrioritisedRing, "sample", sampling)
+    monkeypatch.setattr(PrioritisedRing, "update", updating)
     monkeypatch.setattr(script, calculates, calculating)
     learnt(monkeypatch, script, 3)
     assert len(given) == len(expected) == 3
@@ -404,13 +410,11 @@ def test_rainbow_waits_weighs_and_chooses_as_the_paper_says_but_for_what_is_left
         seen["double"] = double
         raise KeyError("seen")
 
-    make = replay.PrioritisedRing.of
+    make = PrioritisedRing.of
     monkeypatch.setattr(rainbow, "calc_loss", spy)
-    monkeypatch.setattr(
-        replay.PrioritisedRing, "of", lambda *args, **options: seen.update(options) or make(*args, **options)
-    )
-    monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
+    monkeypatch.setattr(PrioritisedRing, "of", lambda *args, **options: seen.update(options) or make(*args, **options))
+    monkeypatch.setattr(setup, "setup_ignite", lambda *args, **options: None)
+    params = dataclasses.replace(HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
     for without, expected in (
         ([], (5, 0.5, True)),
         (["n_step"], (1, 0.5, True)),
@@ -419,7 +423,7 @@ def test_rainbow_waits_weighs_and_chooses_as_the_paper_says_but_for_what_is_left
     ):
         knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0, "sigma": 0.1}
         with pytest.raises(KeyError, match="seen"):
-            rainbow.train(params, runs.RunOptions(runs_dir=tmp_path, knobs=knobs))
+            rainbow.train(params, RunOptions(runs_dir=tmp_path, knobs=knobs))
         assert (seen["n_step"], seen["alpha"], seen["double"]) == expected
 
 

@@ -12,8 +12,11 @@ import pytest
 import torch
 from ignite.engine import Engine, Events
 
-from lib import checkpoint, stopping, telemetry
 from lib.errors import Fault
+from lib.run import checkpoint
+from lib.run.events import EpisodeEvents, register_events
+from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
+from lib.system.seeds import RandomState, seed_everything
 
 WEIGHTS = {"net": {"w": torch.arange(4.0)}}
 
@@ -175,13 +178,13 @@ def test_every_generator_goes_on_where_it_was():
     def draw():
         return random.random(), np.random.random(), np.random.standard_normal(), torch.rand(3).tolist()
 
-    checkpoint.seed_everything(3)
+    seed_everything(3)
     draw()
-    state = checkpoint.RandomState().state_dict()
+    state = RandomState().state_dict()
     expected = draw()
-    checkpoint.seed_everything(4)
+    seed_everything(4)
     assert draw() != expected
-    checkpoint.RandomState().load_state_dict(state)
+    RandomState().load_state_dict(state)
     assert draw() == expected
 
 
@@ -206,15 +209,15 @@ def train(folder, iterations, every, losses=None, best_at=()):
         return {"loss": losses.get(engine.state.iteration, 0.0)}
 
     engine = Engine(process)
-    telemetry.register_events(engine)
-    stopper = stopping.Stopper(lambda: engine.state.iteration, iterations, None)
+    register_events(engine)
+    stopper = Stopper(lambda: engine.state.iteration, iterations, None)
     objects = {"net": net, "iteration": checkpoint.Iteration(engine), "epsilon": Scalar(1.0)}
     stopper.watch_loss(engine)
 
     @engine.on(Events.ITERATION_COMPLETED)
     def best(engine):
         if engine.state.iteration in best_at:
-            engine.fire_event(telemetry.EpisodeEvents.BEST_REWARD_REACHED)
+            engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
 
     stopper.watch_ends(engine)
     checkpoint.attach(engine, objects, folder, every, stopper)
@@ -243,8 +246,8 @@ def test_the_best_holds_what_plays_and_only_the_newest_best_is_kept(tmp_path):
 
 def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path):
     stopper = train(tmp_path, 25, every=10, losses={20: float("nan")}, best_at=(20,))
-    assert stopper.reason == stopping.NOT_FINITE
-    assert stopping.EXIT_CODES[stopper.reason] == 1
+    assert stopper.reason == NOT_FINITE
+    assert EXIT_CODES[stopper.reason] == 1
     assert names(tmp_path) == ["step-000000001.pt", "step-000000010.pt"]
 
 

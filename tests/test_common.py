@@ -12,15 +12,17 @@ from ptan.experience import ExperienceFirstLast
 from torch import nn
 
 from fakes import Counting
-from lib import common, runs
-from lib.atari_wrappers import LazyFrames
-from lib.dqn_model import DQN
-from lib.replay import Batch
+from lib import common, dqn_model
+from lib.envs.frames import LazyFrames
+from lib.experience.ring import Batch
+from lib.hyperparameters import HYPERPARAMS
+from lib.run.options import RunOptions
+from lib.run.setup import setup_ignite
 from oracles import td
 
 
 def test_pong_has_the_books_hyperparameters():
-    pong = common.HYPERPARAMS["pong"]
+    pong = HYPERPARAMS["pong"]
     book = {
         "env_name": "PongNoFrameskip-v4",
         "stop_reward": 18.0,
@@ -39,12 +41,12 @@ def test_pong_has_the_books_hyperparameters():
 
 
 def test_all_four_games_are_there_under_names_of_their_own():
-    assert list(common.HYPERPARAMS) == ["pong", "breakout-small", "breakout", "invaders"]
-    assert [params.run_name for params in common.HYPERPARAMS.values()] == list(common.HYPERPARAMS)
+    assert list(HYPERPARAMS) == ["pong", "breakout-small", "breakout", "invaders"]
+    assert [params.run_name for params in HYPERPARAMS.values()] == list(HYPERPARAMS)
 
 
 def test_hyperparameters_are_frozen_and_checked_when_replaced():
-    pong = common.HYPERPARAMS["pong"]
+    pong = HYPERPARAMS["pong"]
     with pytest.raises(dataclasses.FrozenInstanceError):
         pong.gamma = 0.5
     assert dataclasses.replace(pong, gamma=0.5).gamma == 0.5
@@ -71,7 +73,7 @@ def test_hyperparameters_are_frozen_and_checked_when_replaced():
 )
 def test_hyperparameters_out_of_range_name_the_field(change):
     with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(common.HYPERPARAMS["pong"], **change)
+        dataclasses.replace(HYPERPARAMS["pong"], **change)
 
 
 def lazy(*numbers):
@@ -181,7 +183,7 @@ def test_actions_that_are_no_whole_numbers_are_refused():
 
 def test_epsilon_falls_linearly_to_its_floor():
     selector = ptan.actions.EpsilonGreedyActionSelector()
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], epsilon_frames=100, epsilon_final=0.1)
+    params = dataclasses.replace(HYPERPARAMS["pong"], epsilon_frames=100, epsilon_final=0.1)
     tracker = common.EpsilonTracker(selector, params)
     assert selector.epsilon == 1.0
     seen = []
@@ -230,7 +232,7 @@ class TwoStates:
 @pytest.mark.parametrize("resumed", [False, True])
 def test_networks_that_normalise_look_at_the_first_batch_of_a_new_run_and_at_no_other(resumed):
     first, later = (torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8) for _ in range(2))
-    tgt_net = ptan.agent.TargetNet(DQN((4, 40, 36), 3, normalise=True))
+    tgt_net = ptan.agent.TargetNet(dqn_model.DQN((4, 40, 36), 3, normalise=True))
     if resumed:
         tgt_net.model.conv.normalise_by(later.movedim(-1, 1))
         tgt_net.target_model.load_state_dict(tgt_net.model.state_dict())
@@ -243,7 +245,7 @@ def test_networks_that_normalise_look_at_the_first_batch_of_a_new_run_and_at_no_
 
 
 def test_networks_that_do_not_normalise_are_left_as_they_are():
-    tgt_net = ptan.agent.TargetNet(DQN((4, 40, 36), 3))
+    tgt_net = ptan.agent.TargetNet(dqn_model.DQN((4, 40, 36), 3))
     before = copy.deepcopy(tgt_net.model.state_dict())
     states = torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8)
     next(common.batch_generator(TwoStates(states, states), 1, 6, tgt_net=tgt_net))
@@ -255,8 +257,8 @@ def test_setup_ignite_as_in_the_book_with_ptans_own_source(tmp_path, capsys):
     source = ptan.experience.ExperienceSourceFirstLast(Counting(length=5), agent, gamma=0.9)
     buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
-    run = common.setup_ignite(engine, params, source, "book", args=runs.RunOptions(runs_dir=tmp_path))
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
+    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path))
     state = engine.run(common.batch_generator(buffer, 10, 4))
     assert state.stopped == "solved"
     said = capsys.readouterr().out

@@ -16,10 +16,22 @@ import psutil
 import pytest
 import torch
 
-from lib import ppo, stream, telemetry, vector_env
-from lib.actors import cluster, process_actor
+from lib.actors import ray_cluster
+from lib.actors.process_worker import SLOTS, packed
+from lib.actors.ray_cluster import knock
+from lib.envs import vector_env
 from lib.errors import Fault, UsageError
-from lib.ppo import learners
+from lib.experience.stream import Part
+from lib.ppo import segments as segments_module
+from lib.ppo.actor import Acting, PPOActor, Segment
+from lib.ppo.data_parallel import Learners, _together
+from lib.ppo.learner import PPOLearner, join_segments
+from lib.ppo.model import Model
+from lib.ppo.rollout import Agent, Rollout, Sampler
+from lib.ppo.segments import Segments
+from lib.ppo.segments import run as run_ppo
+from lib.ppo.update import Trainer
+from lib.run.episodes import last_step
 from running import (
     ENVIRONMENT,
     assignments,
@@ -53,18 +65,18 @@ def _workers_find_the_fakes():
 
 def learner_of(acting, **options):
     torch.manual_seed(0)
-    model = ppo.Model(acting.space, acting.n_actions)
-    return ppo.PPOLearner(trainer_of(model, **options))
+    model = Model(acting.space, acting.n_actions)
+    return PPOLearner(trainer_of(model, **options))
 
 
 def trainer_of(model, optimizer=None, minibatch=32, **options):
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
     options = {"epochs": 2, "gamma": 0.9, "lam": 0.95, "clip": 0.2, "entropy": 0.01} | options
-    return ppo.Trainer(model, optimizer, minibatch=minibatch, **options)
+    return Trainer(model, optimizer, minibatch=minibatch, **options)
 
 
 def acting_of(**options):
-    return ppo.Acting(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
+    return Acting(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
 
 
 def weights_of(learner):
@@ -78,7 +90,7 @@ def played():
 
 
 def test_an_actor_leaves_its_last_segment_alone():
-    actor = ppo.PPOActor(acting_of(env_name="CartPole-v1"), 1)
+    actor = PPOActor(acting_of(env_name="CartPole-v1"), 1)
     first = actor.get_trajectory_segment()
     kept = {name: array.copy() for name, array in first.arrays.items()}
     second = actor.get_trajectory_segment()
@@ -92,9 +104,9 @@ def test_an_actor_leaves_its_last_segment_alone():
 )
 def test_a_whole_segment_finds_room_in_shared_memory(env_name, envs, actors, rollout):
     acting = acting_of(env_name=env_name, envs=envs, actors=actors, rollout=rollout)
-    segment = ppo.PPOActor(acting, 0).get_trajectory_segment()
-    memory = bytearray(process_actor.SLOTS * acting.segment_size)
-    header, _, sizes = process_actor.packed(segment, memory, 0)
+    segment = PPOActor(acting, 0).get_trajectory_segment()
+    memory = bytearray(SLOTS * acting.segment_size)
+    header, _, sizes = packed(segment, memory, 0)
     assert sum(sizes) > segment.arrays["states"].nbytes + segment.states.nbytes
     assert len(header) < 4096
 
@@ -103,10 +115,10 @@ def test_a_whole_segment_finds_room_in_shared_memory(env_name, envs, actors, rol
 def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
     acting = acting_of(env_name="PongNoFrameskip-v4", actors=actors, engine=engine)
     learner = learner_of(acting)
-    model = ppo.Model(acting.space, acting.n_actions)
-    sampler = ppo.Sampler(acting.make_envs(4), ppo.Agent(model), 16, seed=5)
+    model = Model(acting.space, acting.n_actions)
+    sampler = Sampler(acting.make_envs(4), Agent(model), 16, seed=5)
     whole = iter(sampler)
-    segments = ppo.Segments(acting, learner)
+    segments = Segments(acting, learner)
     try:
         batches = iter(segments)
         model.load_state_dict(learner.get_model().tensors)
@@ -114,7 +126,7 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors
         for update in range(2):
             batch = next(batches)
             model.load_state_dict(learner.get_model().tensors)
-            expected, found = next(whole), ppo.joined(batch)
+            expected, found = next(whole), join_segments(batch)
             for name in vars(expected):
                 assert torch.allclose(getattr(expected, name), getattr(found, name), atol=1e-5), name
             assert not torch.equal(expected.states, first)  # it does move
@@ -131,7 +143,7 @@ def test_run_is_the_loop_of_the_text_and_the_number_of_actors_changes_nothing():
     told, weights = [], []
     for number in (1, 2, 4):
         learner = learner_of(acting_of())
-        told.append(list(ppo.run(number, acting_of(), learner, updates=3)))
+        told.append(list(run_ppo(number, acting_of(), learner, updates=3)))
         weights.append(weights_of(learner))
         assert learner.version == 4  # one for the first segments, which are looked at
     assert [sorted(each) for each in told[0]] == [sorted(told[0][0])] * 3
@@ -142,8 +154,8 @@ def test_run_is_the_loop_of_the_text_and_the_number_of_actors_changes_nothing():
 
 def test_episodes_are_counted_in_the_order_in_which_one_sampler_would_see_them():
     acting = acting_of()
-    segments = ppo.Segments(acting, learner_of(acting))
-    sampler = ppo.Sampler(acting.make_envs(4), ppo.Agent(segments.learner.trainer.model), 16, seed=5)
+    segments = Segments(acting, learner_of(acting))
+    sampler = Sampler(acting.make_envs(4), Agent(segments.learner.trainer.model), 16, seed=5)
     batches, whole = iter(segments), iter(sampler)
     next(whole)
     for _ in range(2):
@@ -157,28 +169,28 @@ def test_episodes_are_counted_in_the_order_in_which_one_sampler_would_see_them()
 
 @pytest.mark.parametrize("restart", [10**6, 100, 64])
 def test_segments_go_on_from_their_state(monkeypatch, restart):
-    monkeypatch.setattr(ppo.Sampler, "RESTART", restart)
+    monkeypatch.setattr(Sampler, "RESTART", restart)
     acting = acting_of(env_name="CartPole-v1")
     learner = learner_of(acting)
-    first, resumed = ppo.Segments(acting, learner), ppo.Segments(acting, learner)
+    first, resumed = Segments(acting, learner), Segments(acting, learner)
     batches = iter(first)
     for _ in range(3):
         next(batches)
     resumed.load_state_dict(first.state_dict())
-    expected, found = ppo.joined(next(batches)), ppo.joined(next(iter(resumed)))
+    expected, found = join_segments(next(batches)), join_segments(next(iter(resumed)))
     assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
     assert resumed.steps_done == first.steps_done == 5 * 64
 
 
 def test_an_actor_whose_environments_do_not_repeat_themselves_goes_on_from_where_they_began_anew(caplog):
     acting = acting_of(env_name="CartPole-v1", actors=1)
-    place = ppo.segments._Place(acting.seed, acting.part(0))
-    actor = ppo.PPOActor(acting, 0)
+    place = segments_module._Place(acting.seed, acting.part(0))
+    actor = PPOActor(acting, 0)
     for _ in range(2):
         place.goes_on(actor.get_trajectory_segment())
     elsewhere = place.state()
     elsewhere["states"] += 1.0  # what they showed is not what their actions lead to
-    actor = ppo.PPOActor(acting, 0, elsewhere)
+    actor = PPOActor(acting, 0, elsewhere)
     assert "do not repeat themselves" in caplog.text
     caplog.clear()
     traces = place.goes_on(actor.get_trajectory_segment())
@@ -192,7 +204,7 @@ def test_an_actor_whose_environments_do_not_repeat_themselves_goes_on_from_where
         for action in again.actions[:-1]:
             states = env.step(np.array([action]))[0]
         assert np.array_equal(states[0], again.last_state)
-    second = ppo.PPOActor(acting, 0, place.state())
+    second = PPOActor(acting, 0, place.state())
     assert caplog.text == ""
     expected, found = actor.get_trajectory_segment(), second.get_trajectory_segment()
     assert all(np.array_equal(expected.arrays[name], found.arrays[name]) for name in ("states", "rewards", "ended"))
@@ -201,16 +213,16 @@ def test_an_actor_whose_environments_do_not_repeat_themselves_goes_on_from_where
 @pytest.mark.parametrize(("engine", "copies"), [("inline", 3), ("process", 5)])
 def test_what_actors_and_learner_need_in_all_is_forecast(monkeypatch, engine, copies):
     acting = acting_of(engine=engine)
-    needed = copies * 4 * ppo.Rollout.forecast(acting.space, 16)
-    monkeypatch.setattr("lib.memory.free", lambda: needed - 1)
+    needed = copies * 4 * Rollout.forecast(acting.space, 16)
+    monkeypatch.setattr("lib.system.memory.free", lambda: needed - 1)
     learner = learner_of(acting)
     with pytest.raises(UsageError, match=rf"{copies} times, needs .* --set rollout=12 at most"):
-        ppo.Segments(acting, learner)
+        Segments(acting, learner)
 
 
 def test_the_environments_of_all_actors_are_forecast_together(monkeypatch):
-    monkeypatch.setattr("lib.memory.free", lambda: 10**9)
-    here = ppo.Acting("PongNoFrameskip-v4", 800, 2, 64, seed=1)
+    monkeypatch.setattr("lib.system.memory.free", lambda: 10**9)
+    here = Acting("PongNoFrameskip-v4", 800, 2, 64, seed=1)
     with pytest.raises(
         UsageError, match=r"^800 environments need 1\.68 GB .* 1 GB are free; .* --set envs=381, at most"
     ):
@@ -220,7 +232,7 @@ def test_the_environments_of_all_actors_are_forecast_together(monkeypatch):
 
 
 def test_inline_actors_make_as_many_steps_as_one(monkeypatch):
-    segments = ppo.Segments(acting_of(actors=4), learner_of(acting_of()))
+    segments = Segments(acting_of(actors=4), learner_of(acting_of()))
     next(iter(segments))
     segments._played, segments._busy = 100, 4.0
     assert segments.metrics()["actor_fps"] == 25.0
@@ -254,17 +266,17 @@ class Scripted:
 
 def segment_of(version):
     arrays = {"actions": np.zeros((2, 1), np.int64), "states": np.zeros((2, 1, 7, 7), np.uint8)}
-    return ppo.Segment(version, arrays, [], 2, 0, np.zeros((1, 7, 7), np.uint8), 0.5)
+    return Segment(version, arrays, [], 2, 0, np.zeros((1, 7, 7), np.uint8), 0.5)
 
 
 def test_asynchronous_segments_are_taken_as_they_come_and_old_ones_dropped(monkeypatch):
     crew = Scripted([0, 1, 0, 1, 1, 0, 1, 0, 2, 1])
-    monkeypatch.setattr(ppo.segments.actors, "start", lambda *arguments, **options: crew)
+    monkeypatch.setattr(segments_module, "start_actors", lambda *arguments, **options: crew)
     acting = acting_of(actors=3, envs=3, rollout=2, engine="process")
     learner = learner_of(acting)
     crew.broadcast(learner.get_model())
     monkeypatch.setattr(learner, "normalise_by", lambda segments: None)
-    segments = ppo.Segments(acting, learner, max_lag=1)
+    segments = Segments(acting, learner, max_lag=1)
     batches = iter(segments)
     versions = []
     for _ in range(3):
@@ -320,7 +332,7 @@ def uninterrupted(tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
     assert run_by_itself(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     progress = [value for _, value in scalars_of(folder(runs_dir))["train/progress"]]
-    assert {value >= ppo.Trainer.AT_HAND for value in progress} == {True, False}
+    assert {value >= Trainer.AT_HAND for value in progress} == {True, False}
     return folder(runs_dir)
 
 
@@ -328,7 +340,7 @@ def uninterrupted(tmp_path_factory):
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     progress = scalars_of(uninterrupted)["train/progress"]
-    near = next(step for step, value in progress if value >= ppo.Trainer.NEAR)
+    near = next(step for step, value in progress if value >= Trainer.NEAR)
     saved = "*/checkpoints/step-*.pt.sha256"
     wait_for(lambda: any(int(path.name[5:].split(".")[0]) > near for path in tmp_path.glob(saved)), process)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -366,7 +378,7 @@ def test_a_run_on_ray_ends_with_all_that_it_has_started(tmp_path, number, learni
 def test_a_run_whose_actors_hang_ends_when_it_is_asked_to(tmp_path):
     options = ("--env-id", "fakes:Failing-hang-v0", *SMALL, "--set", "epochs=1", "--quiet", "--patience", 1000)
     process = start(ACTORS, *options, "--runs-dir", tmp_path)
-    wait_for(lambda: any(telemetry.last_step(run) > 1900 for run in tmp_path.iterdir()), process)
+    wait_for(lambda: any(last_step(run) > 1900 for run in tmp_path.iterdir()), process)
     time.sleep(5)  # by now they hang
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -474,19 +486,19 @@ def test_a_node_of_a_cluster_that_dies_changes_nothing(tmp_path):
 def test_a_cluster_of_another_version_says_so(monkeypatch):
     said = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.9.1\n"
     answer = subprocess.CompletedProcess([], 1, stdout="", stderr=f"Traceback ...\n{said}")
-    monkeypatch.setattr(cluster.subprocess, "run", lambda *arguments, **options: answer)
+    monkeypatch.setattr(ray_cluster.subprocess, "run", lambda *arguments, **options: answer)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(UsageError, match=r"does not let us in:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),
     ):
-        cluster.knock(f"127.0.0.1:{server.getsockname()[1]}")
+        knock(f"127.0.0.1:{server.getsockname()[1]}")
 
 
 def rollout_of(seed):
     generator = torch.Generator().manual_seed(seed)
     size = (8, 4)
     floats = {name: torch.randn(size, generator=generator) for name in ("values", "next_values", "rewards")}
-    return ppo.Rollout(
+    return Rollout(
         states=torch.randint(0, 255, (*size, 36, 36, 2), dtype=torch.uint8, generator=generator),
         actions=torch.randint(0, 3, size, generator=generator),
         log_probs=torch.full(size, -1.1),
@@ -498,7 +510,7 @@ def rollout_of(seed):
 
 def pong_like():
     torch.manual_seed(1)
-    return ppo.Model(vector_env.spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
+    return Model(vector_env.spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
 
 
 @pytest.mark.parametrize("number", [2, 4])
@@ -507,7 +519,7 @@ def test_learners_on_parts_make_the_update_of_one_on_the_whole(number):
         trainer_of(model, torch.optim.SGD(model.parameters(), 0.1), minibatch=16, kl_target=0.01, final_temperature=0.5)
         for model in (pong_like(), pong_like())
     )
-    several = ppo.Learners(together, number)
+    several = Learners(together, number)
     threads = torch.get_num_threads()
     try:
         for update, progress in enumerate((0.25, 0.25, 1.0, 0.25)):
@@ -542,7 +554,7 @@ def test_a_learner_that_dies_ends_the_run_with_its_last_checkpoint(tmp_path):
 
 def test_wrong_numbers_of_learners():
     with pytest.raises(UsageError, match="3 learners cannot share minibatches of 16; take one of 1, 2, 4, 8, 16"):
-        ppo.Learners(trainer_of(pong_like(), minibatch=16), 3)
+        Learners(trainer_of(pong_like(), minibatch=16), 3)
 
 
 @pytest.mark.parametrize(
@@ -557,18 +569,18 @@ def test_where_several_learners_can_be(monkeypatch, device, gpus, message):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     trainer = trainer_of(pong_like(), device=device)
     with pytest.raises(UsageError, match=message):
-        ppo.Learners(trainer, 4)
+        Learners(trainer, 4)
 
 
 def test_a_learner_that_finds_the_others_gone_says_how_to_go_on():
     with (
         pytest.raises(Fault, match=r"the learners have lost each other \(Connection closed\)\. .*--resume"),
-        learners._together(),
+        _together(),
     ):
         raise RuntimeError("Connection closed\nby peer")
 
 
 def test_parts_of_a_stream_know_their_environments():
-    part = stream.Part(4, 2, of=8)
+    part = Part(4, 2, of=8)
     assert list(part.numbers) == [4, 5]
     assert acting_of(envs=8, actors=4).part(2) == part

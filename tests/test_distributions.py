@@ -4,16 +4,20 @@ from gymnasium import spaces
 from ignite.engine import Engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import distributions, losses, masks, telemetry
-from lib.dqn_extra import ExtendedDQN
-from lib.replay import Ring
+from lib import dqn_extra
+from lib.analysis import return_distributions
+from lib.envs.masks import MaskedBox
+from lib.experience.ring import Ring
+from lib.nets import losses
+from lib.run import tensorboard
+from lib.run.tensorboard import TensorBoard
 
 
 def test_a_picture_shows_each_state_beside_the_distributions_of_its_actions():
-    net = ExtendedDQN((3,), 4, sigma=0.5, support=losses.support(-2.0, 2.0, 5))
+    net = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5, support=losses.support(-2.0, 2.0, 5))
     before = torch.get_rng_state()
     states = np.eye(3, dtype=np.float32)[:2]
-    figure = distributions.draw(net, states)
+    figure = return_distributions.draw(net, states)
     assert net.training
     assert torch.equal(torch.get_rng_state(), before)
     assert len(figure.axes) == 2 * (1 + 4)
@@ -24,14 +28,17 @@ def test_a_picture_shows_each_state_beside_the_distributions_of_its_actions():
 
 
 def test_the_states_of_all_pictures_are_those_of_the_first_also_in_a_resumed_run():
-    net, ring = ExtendedDQN((3,), 4, support=losses.support(-2.0, 2.0, 5)), Ring(50, 1, (3,), 1, dtype=np.float32)
+    net, ring = (
+        dqn_extra.ExtendedDQN((3,), 4, support=losses.support(-2.0, 2.0, 5)),
+        Ring(50, 1, (3,), 1, dtype=np.float32),
+    )
     nothing = np.zeros(1, bool)
 
     def play(steps):
         for step in steps:
             ring.add(np.full((1, 3), step, np.float32), np.zeros(1, int), np.zeros(1), nothing, nothing)
 
-    chosen = distributions.Chosen(net, ring)
+    chosen = return_distributions.ReturnDistributionFigure(net, ring)
     assert len(chosen.state_dict()["states"]) == 0
     play(range(31))
     figure = chosen()
@@ -41,20 +48,20 @@ def test_the_states_of_all_pictures_are_those_of_the_first_also_in_a_resumed_run
     play(range(100, 150))
     chosen()
     assert torch.equal(chosen.state_dict()["states"], saved["states"])
-    resumed = distributions.Chosen(net, ring)
+    resumed = return_distributions.ReturnDistributionFigure(net, ring)
     resumed.load_state_dict(saved)
     resumed()
     assert torch.equal(resumed.states, saved["states"])
 
 
 def test_of_many_actions_the_best_are_drawn_and_nothing_of_what_is_not_allowed():
-    space = masks.MaskedBox(spaces.Box(0.0, 1.0, (3,), np.float32), 40)
-    net = ExtendedDQN(space, 40, support=losses.support(-2.0, 2.0, 5))
+    space = MaskedBox(spaces.Box(0.0, 1.0, (3,), np.float32), 40)
+    net = dqn_extra.ExtendedDQN(space, 40, support=losses.support(-2.0, 2.0, 5))
     states = np.ones((2, 43), np.float32)
     states[:, 3:30] = 0.0  # 10 actions are allowed,
     states[0, 33] = 0.0  # in the first state one less
-    figure = distributions.draw(net, states)
-    assert len(figure.axes) == 2 * (1 + distributions.MOST)
+    figure = return_distributions.draw(net, states)
+    assert len(figure.axes) == 2 * (1 + return_distributions.MAX_ACTIONS)
     assert figure.axes[0].images[0].get_array().shape == (1, 3)
     drawn = [[axes.get_title() for axes in figure.axes[row * 19 + 1 : row * 19 + 19] if axes.patches] for row in (0, 1)]
     assert [len(titles) for titles in drawn] == [12, 13]
@@ -63,12 +70,12 @@ def test_of_many_actions_the_best_are_drawn_and_nothing_of_what_is_not_allowed()
 
 
 def test_pictures_are_written_by_agent_step(tmp_path, monkeypatch):
-    monkeypatch.setattr(telemetry, "FIGURES_EVERY", 3)
-    net = ExtendedDQN((2, 36, 36), 2, support=losses.support(-2.0, 2.0, 5))
+    monkeypatch.setattr(tensorboard, "FIGURES_EVERY", 3)
+    net = dqn_extra.ExtendedDQN((2, 36, 36), 2, support=losses.support(-2.0, 2.0, 5))
     states = np.zeros((1, 2, 36, 36), np.uint8)
-    board, engine = telemetry.TensorBoard(tmp_path), Engine(lambda engine, batch: None)
+    board, engine = TensorBoard(tmp_path), Engine(lambda engine, batch: None)
     board.attach_figures(
-        engine, lambda: 10 * engine.state.iteration, {"distributions": lambda: distributions.draw(net, states)}
+        engine, lambda: 10 * engine.state.iteration, {"distributions": lambda: return_distributions.draw(net, states)}
     )
     engine.run(range(7))
     board.close()

@@ -5,10 +5,9 @@ import numpy as np
 import pytest
 import torch
 
-from lib import losses
-from lib.dqn_extra import ExtendedDQN, NoisyLinear
-from lib.dqn_model import DQN
+from lib import dqn_extra, dqn_model
 from lib.errors import UsageError
+from lib.nets import losses
 
 NOISES = ("factorised", "per-state", "independent")
 IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
@@ -27,12 +26,12 @@ def seeded():
 
 
 def test_numpys_number_of_actions_becomes_pythons_or_compiled_networks_are_not():
-    assert type(ExtendedDQN((3,), np.int64(2)).n_actions) is int
+    assert type(dqn_extra.ExtendedDQN((3,), np.int64(2)).n_actions) is int
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_stays_until_it_is_drawn_anew(noise):
-    layer, features = NoisyLinear(6, 3, noise), torch.rand(4, 6)
+    layer, features = dqn_extra.NoisyLinear(6, 3, noise), torch.rand(4, 6)
     first = layer(features)
     assert torch.equal(layer(features), first)
     layer.resample()
@@ -41,7 +40,7 @@ def test_noise_stays_until_it_is_drawn_anew(noise):
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_in_evaluation_the_means_alone_count(noise):
-    layer, features = NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
+    layer, features = dqn_extra.NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
     expected = features @ layer.weight_mean.T + layer.bias_mean
     assert torch.allclose(layer(features), expected, atol=1e-6)
     layer.resample()
@@ -49,7 +48,7 @@ def test_in_evaluation_the_means_alone_count(noise):
 
 
 def test_first_values_are_the_papers():
-    factorised, independent = NoisyLinear(400, 50), NoisyLinear(400, 50, "independent")
+    factorised, independent = dqn_extra.NoisyLinear(400, 50), dqn_extra.NoisyLinear(400, 50, "independent")
     assert 0.9 / 20 < factorised.weight_mean.abs().max() <= 1 / 20
     assert (factorised.weight_sigma == 0.5 / 20).all()
     assert (factorised.bias_sigma == 0.5 / 20).all()
@@ -62,21 +61,21 @@ def test_first_values_are_the_papers():
 
 @pytest.mark.parametrize(("noise", "unit"), [("factorised", 1 / 20), ("per-state", 1 / 20), ("independent", 1.0)])
 def test_the_first_spread_is_the_one_that_is_given(noise, unit):
-    layer = NoisyLinear(400, 50, noise, sigma=0.25)
+    layer = dqn_extra.NoisyLinear(400, 50, noise, sigma=0.25)
     assert torch.allclose(layer.weight_sigma, torch.full((50, 400), 0.25 * unit))
     assert torch.allclose(layer.bias_sigma, torch.full((50,), 0.25 * unit))
 
 
 def test_a_network_that_is_given_a_first_spread_is_noisy():
-    net = ExtendedDQN((3,), 2, dueling=True, sigma=0.25)
+    net = dqn_extra.ExtendedDQN((3,), 2, dueling=True, sigma=0.25)
     for layer in (*net.advantage[::2], *net.value[::2]):
         assert layer.noise == "per-state"
         assert layer.weight_sigma.mean().item() == pytest.approx(0.25 / math.sqrt(layer.weight_sigma.shape[1]))
-    assert ExtendedDQN((3,), 2, noise="independent", sigma=0.25).advantage[0].noise == "independent"
+    assert dqn_extra.ExtendedDQN((3,), 2, noise="independent", sigma=0.25).advantage[0].noise == "independent"
 
 
 def test_spreads_learn_at_a_tenth_of_the_rate_and_every_weight_is_learnt_once():
-    net = ExtendedDQN((3,), 2, dueling=True, sigma=0.5)
+    net = dqn_extra.ExtendedDQN((3,), 2, dueling=True, sigma=0.5)
     before = {name: weights.detach().clone() for name, weights in net.named_parameters()}
     optimizer = torch.optim.Adam(net.parameter_groups(0.001))
     net(torch.rand(5, 3)).square().sum().backward()
@@ -86,14 +85,14 @@ def test_spreads_learn_at_a_tenth_of_the_rate_and_every_weight_is_learnt_once():
         moved = (weights - before[name]).abs()[weights.grad.abs() > 1e-4]
         assert len(moved) > 0
         assert torch.allclose(moved, torch.tensor(0.0001 if name.endswith("sigma") else 0.001), rtol=0.01), name
-    [group] = ExtendedDQN((3,), 2, dueling=True).parameter_groups(0.001)
+    [group] = dqn_extra.ExtendedDQN((3,), 2, dueling=True).parameter_groups(0.001)
     assert (len(group["params"]), group["lr"]) == (10, 0.001)
 
 
 @pytest.mark.parametrize("sigma", [0.0, -0.1, 1e-9, 1001.0, math.inf, math.nan])
 def test_a_first_spread_out_of_range_is_refused(sigma):
     with pytest.raises(UsageError, match=rf"sigma is {sigma:g}; it has to be between 1e-06 and 1000"):
-        NoisyLinear(2, 1, sigma=sigma)
+        dqn_extra.NoisyLinear(2, 1, sigma=sigma)
 
 
 def put_together(layer, row, features):
@@ -103,12 +102,12 @@ def put_together(layer, row, features):
 
 
 def test_factorised_noise_is_that_of_the_weights_put_together():
-    layer, features = NoisyLinear(6, 3), torch.rand(4, 6)
+    layer, features = dqn_extra.NoisyLinear(6, 3), torch.rand(4, 6)
     assert torch.allclose(layer(features), put_together(layer, 0, features), atol=1e-6)
 
 
 def test_noise_per_state_is_each_rows_own():
-    layer, features = NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
+    layer, features = dqn_extra.NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
     layer.resample(4)
     expected = torch.stack([put_together(layer, row, features[row]) for row in range(4)])
     assert torch.allclose(layer(features), expected, atol=1e-6)
@@ -118,7 +117,7 @@ def test_noise_per_state_is_each_rows_own():
 
 def test_factorised_noise_has_the_moments_of_its_equation():
     # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
-    layer = NoisyLinear(300, 200, "per-state")
+    layer = dqn_extra.NoisyLinear(300, 200, "per-state")
     layer.resample(rows=20)
     drawn = torch.stack([torch.outer(*noise) for noise in zip(layer._bias_noise, layer._noise, strict=True)])
     for each, mean_square in ((drawn, 2 / math.pi), (layer._noise, math.sqrt(2 / math.pi))):
@@ -127,7 +126,7 @@ def test_factorised_noise_has_the_moments_of_its_equation():
 
 
 def test_independent_noise_is_a_normal_number_a_weight():
-    layer, features = NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
+    layer, features = dqn_extra.NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
     weight = layer.weight_mean + layer.weight_sigma * layer._noise
     bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
     assert torch.allclose(layer(features), features @ weight.T + bias, atol=1e-5)
@@ -138,14 +137,14 @@ def test_independent_noise_is_a_normal_number_a_weight():
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_means_and_spreads_are_learnt(noise):
-    layer = NoisyLinear(6, 3, noise)
+    layer = dqn_extra.NoisyLinear(6, 3, noise)
     layer(torch.rand(4, 6)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_may_be_drawn_before_the_gradient_of_the_last_is_there(noise):
-    layer, features = NoisyLinear(6, 3, noise), torch.rand(4, 6)
+    layer, features = dqn_extra.NoisyLinear(6, 3, noise), torch.rand(4, 6)
     [expected] = torch.autograd.grad(layer(features).sum(), layer.weight_sigma)
     before = layer(features)
     layer.resample()
@@ -155,20 +154,20 @@ def test_noise_may_be_drawn_before_the_gradient_of_the_last_is_there(noise):
 
 
 def test_the_ratio_of_signal_and_noise_by_hand():
-    layer = NoisyLinear(2, 1)
+    layer = dqn_extra.NoisyLinear(2, 1)
     with torch.no_grad():
         layer.weight_mean.copy_(torch.tensor([[3.0, 4.0]]))
         layer.weight_sigma.copy_(torch.tensor([[-1.0, 1.0]]))
     assert layer.signal_to_noise() == pytest.approx(math.sqrt(12.5))
-    net = ExtendedDQN((3,), 2, sigma=0.5)
+    net = dqn_extra.ExtendedDQN((3,), 2, sigma=0.5)
     assert list(net.snr_metrics()) == ["snr_1", "snr_2"]
     assert net.snr_metrics()["snr_2"]() == net.advantage[2].signal_to_noise()
-    assert ExtendedDQN((3,), 2).snr_metrics() == {}
+    assert dqn_extra.ExtendedDQN((3,), 2).snr_metrics() == {}
 
 
 def test_an_unknown_noise_is_named():
     with pytest.raises(UsageError, match="noise is 'pink'; it has to be one of factorised, per-state, independent"):
-        NoisyLinear(2, 1, "pink")
+        dqn_extra.NoisyLinear(2, 1, "pink")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
@@ -176,7 +175,7 @@ def test_an_unknown_noise_is_named():
     ("shape", "states"), [((2, 36, 36), IMAGES), ((3,), torch.rand(5, 3))], ids=["images", "numbers"]
 )
 def test_every_network_values_actions(kind, shape, states):
-    net = ExtendedDQN(shape, 4, **kind)
+    net = dqn_extra.ExtendedDQN(shape, 4, **kind)
     values = net(states)
     assert (values.shape, values.dtype) == ((5, 4), torch.float32)
     values.sum().backward()
@@ -184,26 +183,26 @@ def test_every_network_values_actions(kind, shape, states):
 
 
 def test_without_extensions_it_is_the_plain_network():
-    plain, net = DQN((2, 36, 36), 4), ExtendedDQN((2, 36, 36), 4)
+    plain, net = dqn_model.DQN((2, 36, 36), 4), dqn_extra.ExtendedDQN((2, 36, 36), 4)
     net.load_state_dict({name.replace("fc.", "advantage."): tensor for name, tensor in plain.state_dict().items()})
     assert torch.equal(net(IMAGES), plain(IMAGES))
 
 
 def test_two_streams_share_the_hidden_units_of_one():
-    plain, dueling = (ExtendedDQN((2, 36, 36), 6, dueling=dueling) for dueling in (False, True))
+    plain, dueling = (dqn_extra.ExtendedDQN((2, 36, 36), 6, dueling=dueling) for dueling in (False, True))
     assert [len(stream[0].bias) for stream in (plain.advantage, dueling.advantage, dueling.value)] == [512, 256, 256]
-    assert len(ExtendedDQN((2, 36, 36), 6, dueling=True, hidden=40).value[0].bias) == 40
+    assert len(dqn_extra.ExtendedDQN((2, 36, 36), 6, dueling=True, hidden=40).value[0].bias) == 40
 
 
 def test_in_a_dueling_network_the_mean_over_the_actions_is_the_states_value():
-    net = ExtendedDQN((3,), 4, dueling=True)
+    net = dqn_extra.ExtendedDQN((3,), 4, dueling=True)
     states = torch.rand(5, 3)
     assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)
     assert torch.allclose(net(states).diff(dim=1), net.advantage(net.conv(states)).diff(dim=1), atol=1e-6)
 
 
 def test_a_dueling_distribution_has_the_advantages_less_their_mean_at_each_atom():
-    net, states = ExtendedDQN((3,), 4, dueling=True, support=losses.support(-2.0, 2.0, 5)), torch.rand(5, 3)
+    net, states = dqn_extra.ExtendedDQN((3,), 4, dueling=True, support=losses.support(-2.0, 2.0, 5)), torch.rand(5, 3)
     features = net.conv(states)
     value, advantage = net.value(features), net.advantage(features).reshape(5, 4, 5)
     for row in range(5):
@@ -216,7 +215,7 @@ def test_a_dueling_distribution_has_the_advantages_less_their_mean_at_each_atom(
 
 
 def test_a_distribution_sums_to_one_and_its_mean_is_the_value():
-    net = ExtendedDQN((3,), 4, support=torch.tensor([-1.0, 0.0, 5.0]))
+    net = dqn_extra.ExtendedDQN((3,), 4, support=torch.tensor([-1.0, 0.0, 5.0]))
     states = torch.rand(5, 3)
     probs = net.predict(states).exp()
     assert probs.shape == (5, 4, 3)
@@ -226,7 +225,7 @@ def test_a_distribution_sums_to_one_and_its_mean_is_the_value():
 
 @pytest.mark.parametrize("support", [None, torch.tensor([-1.0, 0.0, 5.0])], ids=["values", "distributions"])
 def test_what_is_best_is_chosen_by_the_network_or_by_another_and_is_predicted_by_the_network(support):
-    net, other = (ExtendedDQN((3,), 4, support=support) for _ in range(2))
+    net, other = (dqn_extra.ExtendedDQN((3,), 4, support=support) for _ in range(2))
     states = torch.rand(50, 3)
     for by in (None, other):
         chosen = (by or net)(states).argmax(1)
@@ -236,7 +235,7 @@ def test_what_is_best_is_chosen_by_the_network_or_by_another_and_is_predicted_by
 
 
 def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
-    net, states = ExtendedDQN((3,), 4, sigma=0.5), torch.rand(5, 3)
+    net, states = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5), torch.rand(5, 3)
     assert not torch.allclose(net(states), net(states))
     net.eval()
     assert torch.equal(net(states), net(states))
@@ -245,7 +244,7 @@ def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
 @pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
 @pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
 def test_states_share_noise_or_have_their_own_and_layers_and_passes_never_share_it(noise, rows, learning):
-    net = ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
+    net = dqn_extra.ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
     layers = (*net.advantage[::2], *net.value[::2])
     drawn = []
     for _ in range(3):
@@ -259,13 +258,13 @@ def test_states_share_noise_or_have_their_own_and_layers_and_passes_never_share_
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 3])
 def test_batches_of_any_size_follow_each_other(batch):
-    net = ExtendedDQN((3,), 4, sigma=0.5)
+    net = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5)
     for rows in (4, batch, 6):
         assert net(torch.rand(rows, 3)).shape == (rows, 4)
 
 
 def test_noise_of_another_number_of_rows_is_refused():
-    layer = NoisyLinear(6, 3, "per-state")
+    layer = dqn_extra.NoisyLinear(6, 3, "per-state")
     with pytest.raises(ValueError, match="rows is 0; it has to be at least 1"):
         layer.resample(0)
     layer.resample(4)
@@ -277,8 +276,8 @@ def test_noise_of_another_number_of_rows_is_refused():
 
 
 def test_a_network_calculates_in_bfloat16_and_answers_in_float32():
-    net = ExtendedDQN((2, 36, 36), 4, dueling=True, sigma=0.5, dtype=torch.bfloat16)
-    twin = ExtendedDQN((2, 36, 36), 4, dueling=True, sigma=0.5)
+    net = dqn_extra.ExtendedDQN((2, 36, 36), 4, dueling=True, sigma=0.5, dtype=torch.bfloat16)
+    twin = dqn_extra.ExtendedDQN((2, 36, 36), 4, dueling=True, sigma=0.5)
     twin.load_state_dict(net.state_dict())
     for train in (True, False):
         net.train(train), twin.train(train)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from fakes import pong_ring
-from lib import bodies, common, dqn_model
+from lib import common, dqn_model
+from lib.nets.encoders import make_encoder
 
 SHAPES = {"image": (4, 40, 36), "board": (3, 9, 7), "vector": (5,)}
 
@@ -25,7 +26,7 @@ def test_a_body_sees_states_less_their_mean_however_they_lie_in_memory(kind):
     assert not net.seen
     net.normalise_by(states)
     assert net.seen
-    twin = bodies.body_for(shape)
+    twin = make_encoder(shape)
     twin.load_state_dict(net.body.state_dict())
     last = states.permute(0, 2, 3, 1).contiguous() if states.ndim == 4 else states
     twin.normalise_by(last)

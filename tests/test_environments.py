@@ -12,8 +12,20 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 import fakes
-from lib import atari_wrappers, dqn_extra, dqn_model, losses, masks, observations, ppo, replay, stream, vector_env
+from lib import dqn_extra, dqn_model
+from lib.envs import observations, vector_env
+from lib.envs.masks import AppendMask, KeepMaskInfo, MaskedBox, append_mask
+from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
+from lib.experience.priority_ring import PrioritisedRing
+from lib.experience.ring import Ring
+from lib.experience.selectors import EpsilonGreedyActionSelector
+from lib.experience.stream import ExperienceStream, Stream
+from lib.nets import losses
+from lib.nets.masking import INVALID, MaskSplitter
+from lib.ppo.model import Model
+from lib.ppo.rollout import Agent
+from lib.ppo.update import Trainer
 from running import PROJECT, assignments, folder
 
 SCRIPTS = sorted(
@@ -31,7 +43,7 @@ KINDS = {  # what is shown of each, and how it is divided
 
 def first_of(env_id):
     """What an environment shows first, and the plain environment shows first by itself."""
-    env, plain = atari_wrappers.make_env(env_id), gym.make(env_id)
+    env, plain = make_env(env_id), gym.make(env_id)
     return env.observation_space, np.asarray(env.reset(seed=3)[0]), plain.reset(seed=3)[0]
 
 
@@ -54,7 +66,7 @@ def test_what_is_shown_becomes_a_float32_vector_or_board(kind):
 def test_channels_are_the_first_or_the_last_axis_whichever_are_fewer():
     for shape, expected in (((3, 9, 8), (3, 9, 8)), ((9, 8, 3), (3, 9, 8)), ((5, 6), (1, 5, 6)), ((), (1,))):
         env = fakes.Shape(spaces.Box(0.0, 1.0, shape, np.float32))
-        made = observations.prepared(env, "Shape")
+        made = observations.prepare(env, "Shape")
         state, _ = made.reset(seed=1)
         assert state.shape == made.observation_space.shape == expected
 
@@ -69,7 +81,7 @@ def test_channels_are_the_first_or_the_last_axis_whichever_are_fewer():
     ],
 )
 def test_what_is_large_is_an_image_in_bytes(space, grey):
-    made = observations.prepared(fakes.Shape(space), "Shape")
+    made = observations.prepare(fakes.Shape(space), "Shape")
     image, plain = made.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0]
     assert image.shape == made.observation_space.shape == (40, 50)
     assert image.dtype == made.observation_space.dtype == np.uint8
@@ -88,14 +100,14 @@ def test_what_is_large_is_an_image_in_bytes(space, grey):
 )
 def test_what_no_network_can_see_is_wrong_use(space, message):
     with pytest.raises(UsageError, match=message):
-        observations.prepared(fakes.Shape(space), "Shape")
+        observations.prepare(fakes.Shape(space), "Shape")
 
 
 def test_what_a_users_own_wrappers_flatten_is_theirs():
     parts = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 12, (3,), np.int64)})
     flat = gym.wrappers.FlattenObservation(fakes.Shape(parts))
     own = gym.wrappers.ReshapeObservation(flat, (2, 3))
-    made = observations.prepared(own, "Shape")
+    made = observations.prepare(own, "Shape")
     assert made.observation_space.shape == (1, 2, 3)
     shown, plain = made.reset(seed=1)[0], own.reset(seed=1)[0]
     assert np.allclose(shown[0], plain / [[1, 1, 1], [12, 12, 12]])
@@ -105,8 +117,8 @@ def test_whole_numbers_are_warned_of_once(caplog):
     observations._warn_once.cache_clear()
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            atari_wrappers.make_env("fakes:Codes-v0")
-        atari_wrappers.make_env("fakes:Vector-v0")
+            make_env("fakes:Codes-v0")
+        make_env("fakes:Vector-v0")
     [said] = caplog.messages
     assert "fakes:Codes-v0: there are whole numbers in the observations; they are made float32 once, divided by" in said
     assert said.endswith("allows, 12.")
@@ -115,7 +127,7 @@ def test_whole_numbers_are_warned_of_once(caplog):
 def test_bounds_that_are_the_types_own_divide_nothing(caplog):
     observations._warn_once.cache_clear()
     space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
-    made = observations.prepared(fakes.Shape(space), "Shape")
+    made = observations.prepare(fakes.Shape(space), "Shape")
     assert np.array_equal(made.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0].astype(np.float32))
     assert "made float32 once." in caplog.text
 
@@ -131,20 +143,18 @@ class Mission(spaces.Space):
 def test_parts_that_nobody_can_read_are_left_out_and_one_part_alone_stays_what_it_is(caplog, mission):
     board = spaces.Box(0, 10, (7, 7, 3), np.uint8)
     observations._warn_once.cache_clear()
-    made = observations.prepared(fakes.Shape(spaces.Dict({"image": board, "mission": mission})), "Grid")
+    made = observations.prepare(fakes.Shape(spaces.Dict({"image": board, "mission": mission})), "Grid")
     assert made.reset(seed=1)[0].shape == (3, 7, 7)
     assert "of the observations 'mission' is left out" in caplog.text
     speed = spaces.Box(-1.0, 1.0, (2,), np.float64)
     more = spaces.Dict({"image": board, "direction": spaces.Discrete(4), "mission": mission, "speed": speed})
-    plain, shown = (
-        each.reset(seed=1)[0] for each in (fakes.Shape(more), observations.prepared(fakes.Shape(more), "G"))
-    )
+    plain, shown = (each.reset(seed=1)[0] for each in (fakes.Shape(more), observations.prepare(fakes.Shape(more), "G")))
     parts = {"direction": np.eye(4)[plain["direction"]], "image": plain["image"].ravel() / 10, "speed": plain["speed"]}
     assert np.allclose(shown, np.concatenate([parts[name] for name in more.spaces if name in parts]))
 
 
 def test_actions_that_are_not_counted_from_0_are_brought_there():
-    env = atari_wrappers.make_env("fakes:Seventh-v0")
+    env = make_env("fakes:Seventh-v0")
     env.reset(seed=1)
     assert env.action_space == spaces.Discrete(5)
     assert [env.step(action)[1] for action in (0, 1, 4)] == [0.0, 1.0, 0.0]
@@ -157,10 +167,10 @@ MASKED = [f"fakes:{kind}-{how}-v0" for kind in fakes.SHAPES for how in ("info", 
 
 @pytest.mark.parametrize("env_id", MASKED)
 def test_the_mask_travels_with_the_state_and_comes_off_again(env_id):
-    plain = atari_wrappers.make_env(env_id.replace("-info", "").replace("-method", ""))
-    env = atari_wrappers.make_env(env_id)
+    plain = make_env(env_id.replace("-info", "").replace("-method", ""))
+    env = make_env(env_id)
     for channels_last in (False, True):
-        split = masks.Split(env.observation_space, channels_last)
+        split = MaskSplitter(env.observation_space, channels_last)
         state, expected = (np.asarray(each.reset(seed=5)[0]) for each in (env, plain))
         for step in range(5):
             states = torch.from_numpy(state)[None]
@@ -177,18 +187,18 @@ def test_the_mask_travels_with_the_state_and_comes_off_again(env_id):
 
 def test_a_mask_of_more_actions_than_a_row_has_cells_takes_more_rows():
     state, mask = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4), np.arange(11) % 3 == 0
-    space = masks.MaskedBox(spaces.Box(0.0, 24.0, (2, 3, 4)), 11)
-    masked = masks.with_mask(state, mask)
+    space = MaskedBox(spaces.Box(0.0, 24.0, (2, 3, 4)), 11)
+    masked = append_mask(state, mask)
     assert masked.shape == space.shape == (2, 3 + 3, 4)
     assert space.contains(masked)
-    shown, allowed = masks.Split(space)(torch.from_numpy(masked)[None])
+    shown, allowed = MaskSplitter(space)(torch.from_numpy(masked)[None])
     assert np.array_equal(shown[0].numpy(), state)
     assert np.array_equal(allowed[0].numpy(), mask)
 
 
 def test_where_nothing_is_allowed_everything_is_as_no_action_follows():
     env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info", length=2)
-    made = masks.ReportedMask(env)
+    made = AppendMask(env)
     made.reset()
     made.step(1)
     allowed = env._mask
@@ -201,7 +211,7 @@ def test_where_nothing_is_allowed_everything_is_as_no_action_follows():
 
 def test_a_mask_of_another_shape_or_one_that_is_gone_is_told_of():
     env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info")
-    made = masks.ReportedMask(env)
+    made = AppendMask(env)
     env._mask = lambda: np.ones(4)
     with pytest.raises(UsageError, match=r"an action mask of shape \(4,\); it has to be \(5,\)"):
         made.reset()
@@ -212,7 +222,7 @@ def test_a_mask_of_another_shape_or_one_that_is_gone_is_told_of():
 
 def test_a_mask_that_comes_only_with_the_steps_is_told_of():
     env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)))
-    made = masks.OnlyMask(env)
+    made = KeepMaskInfo(env)
     made.reset()
     env.mask = "info"
     with pytest.raises(Fault, match="at a step, but gave none at the reset"):
@@ -226,7 +236,7 @@ def test_what_else_is_in_the_infos_is_nobodys_business():
     for _ in range(6):
         *_, infos = envs.step(np.array([0, 1]))
     assert infos["episode"]["l"].tolist() == [6, 6]
-    env = atari_wrappers.make_env("fakes:Talkative-v0")
+    env = make_env("fakes:Talkative-v0")
     env.reset(seed=1)
     assert [set(env.step(0)[4]) for _ in range(6)] == [set()] * 5 + [{"episode"}]
 
@@ -245,11 +255,11 @@ def test_no_network_gives_a_value_to_what_is_not_allowed(env_id):
     nets += [dqn_model.DQN(space, 5, normalise=True)]
     for net in nets:
         values = net(torch.from_numpy(states))
-        assert (values[:, 0] == masks.INVALID).all()
+        assert (values[:, 0] == INVALID).all()
         assert (values[:, 1:].abs() < 100).all()
         assert values[:, 1:].std() > 0
     assert (nets[2].best(torch.from_numpy(states)).exp().sum(1) - 1.0).abs().max() < 1e-5
-    probabilities = ppo.Agent(ppo.Model(space, 5)).probabilities(states)
+    probabilities = Agent(Model(space, 5)).probabilities(states)
     assert (probabilities[:, 0] == 0.0).all()
     assert np.allclose(probabilities.sum(1), 1.0)
 
@@ -271,15 +281,15 @@ def test_what_is_not_allowed_is_in_no_target():
 
 def test_random_actions_are_drawn_evenly_from_those_that_are_allowed():
     np.random.seed(1)
-    scores = np.tile(np.array([masks.INVALID, 1.0, 5.0, masks.INVALID], np.float32), (20_000, 1))
-    taken = masks.EpsilonGreedyActionSelector(epsilon=0.5)(scores)
+    scores = np.tile(np.array([INVALID, 1.0, 5.0, INVALID], np.float32), (20_000, 1))
+    taken = EpsilonGreedyActionSelector(epsilon=0.5)(scores)
     assert np.bincount(taken, minlength=4) / 20_000 == pytest.approx([0.0, 0.25, 0.75, 0.0], abs=0.02)
 
 
 def test_without_a_mask_the_same_actions_are_drawn_as_by_ptan():
     scores = np.random.default_rng(1).normal(size=(300, 4))
     drawn = []
-    for selector in (masks.EpsilonGreedyActionSelector, masks.EpsilonGreedyActionSelector.__base__):
+    for selector in (EpsilonGreedyActionSelector, EpsilonGreedyActionSelector.__base__):
         np.random.seed(2)
         drawn.append(selector(epsilon=0.5)(scores))
     assert np.array_equal(*drawn)
@@ -287,7 +297,7 @@ def test_without_a_mask_the_same_actions_are_drawn_as_by_ptan():
 
 def test_no_noise_leads_to_an_action_that_is_not_allowed():
     space, states = states_of("fakes:Vector-info-v0")
-    agent = ppo.Agent(ppo.Model(space, 5))
+    agent = Agent(Model(space, 5))
     noise = torch.ones(4, 5)
     noise[:, 0] = 0.0
     assert (agent(torch.from_numpy(states), noise)[0] > 0).all()
@@ -295,9 +305,9 @@ def test_no_noise_leads_to_an_action_that_is_not_allowed():
 
 def test_the_entropy_of_a_policy_counts_only_what_is_allowed():
     space, states = states_of("fakes:Vector-info-v0")
-    model = ppo.Model(space, 5)
+    model = Model(space, 5)
     torch.nn.init.zeros_(model.policy.weight)
-    trainer = ppo.Trainer(
+    trainer = Trainer(
         model, torch.optim.Adam(model.parameters()), minibatch=4, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.1
     )
     columns = [
@@ -314,7 +324,7 @@ def test_the_entropy_of_a_policy_counts_only_what_is_allowed():
 
 def test_environments_that_refuse_what_they_took_begin_anew(caplog, monkeypatch):
     def stream_of():
-        return stream.Stream(vector_env.make_vector_env("fakes:Refusing-v0", 2), seed=1)
+        return Stream(vector_env.make_vector_env("fakes:Refusing-v0", 2), seed=1)
 
     first = stream_of()
     first.begin()
@@ -337,12 +347,12 @@ def idle(states, agent_states):
 idle.initial_state = lambda: None
 
 
-def ring_of(env_id, kind=replay.Ring):
-    source = stream.ExperienceStream(vector_env.make_vector_env(env_id, 2), idle, seed=1)
+def ring_of(env_id, kind=Ring):
+    source = ExperienceStream(vector_env.make_vector_env(env_id, 2), idle, seed=1)
     return source, kind.of(source, 40, n_step=3, gamma=0.5)
 
 
-@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 def test_no_transition_goes_on_in_the_episodes_of_environments_that_began_anew(kind):
     source, ring = ring_of("fakes:Forgetful-v0", kind)
     ring.populate(8)
@@ -365,13 +375,13 @@ def test_no_transition_goes_on_in_the_episodes_of_environments_that_began_anew(k
     assert np.array_equal(begun.states[..., 0].numpy(), begun.states[..., -1].numpy())  # its first frame alone
 
 
-@pytest.mark.parametrize("restart", [stream.Stream.RESTART, 10])
+@pytest.mark.parametrize("restart", [Stream.RESTART, 10])
 def test_truncated_episodes_are_bootstrapped_from_what_they_showed_last(monkeypatch, restart):
-    monkeypatch.setattr(stream.Stream, "RESTART", restart)
+    monkeypatch.setattr(Stream, "RESTART", restart)
     envs = SyncVectorEnv([lambda: fakes.Counting(length=3, truncates=True)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     envs = RecordEpisodeStatistics(vector_env.FinalStates(envs))
-    source = stream.ExperienceStream(envs, idle, seed=1)
-    ring = replay.Ring.of(source, 40, n_step=2, gamma=0.5)
+    source = ExperienceStream(envs, idle, seed=1)
+    ring = Ring.of(source, 40, n_step=2, gamma=0.5)
     ring.populate(24)
     # Observations are 0, 1, 2 and at the end 3, rewards 1, 2, 3. With a restart all begin anew after five steps each.
     lengths = [3, 3, 3, 3] if restart > 10 else [3, 2, 3, 2]
@@ -392,7 +402,7 @@ def test_truncated_episodes_are_bootstrapped_from_what_they_showed_last(monkeypa
 def test_a_stream_that_has_not_begun_makes_no_step():
     envs = vector_env.make_vector_env("CartPole-v1", 2)
     with pytest.raises(RuntimeError, match=r"have not begun; call begin\(\) first"):
-        stream.Stream(envs).step(np.zeros(2, np.int64))
+        Stream(envs).step(np.zeros(2, np.int64))
 
 
 def test_an_agents_state_begins_anew_with_each_episode():
@@ -402,7 +412,7 @@ def test_an_agents_state_begins_anew_with_each_episode():
 
     counting.initial_state = lambda: 0
     envs = SyncVectorEnv([partial(fakes.Counting, n) for n in (2, 3)], autoreset_mode=AutoresetMode.SAME_STEP)
-    steps = iter(stream.ExperienceStream(RecordEpisodeStatistics(vector_env.FinalStates(envs)), counting))
+    steps = iter(ExperienceStream(RecordEpisodeStatistics(vector_env.FinalStates(envs)), counting))
     for _ in range(12):
         next(steps)
 
@@ -417,8 +427,8 @@ def test_a_replay_gives_states_back_with_their_masks(env_id):
 
     played = []
     agent.initial_state = lambda: None
-    source = stream.ExperienceStream(envs, agent, seed=1)
-    ring = replay.Ring.of(source, 60)
+    source = ExperienceStream(envs, agent, seed=1)
+    ring = Ring.of(source, 60)
     ring.populate(48)
     batch = ring.sample(40)
     states = batch.for_net("cpu").states.numpy()

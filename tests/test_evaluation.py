@@ -9,7 +9,10 @@ from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
 from ignite.engine import Engine, Events
 
 from fakes import Counting
-from lib import atari_wrappers, evaluation
+from lib.envs.single_env import make_env
+from lib.run import evaluation
+from lib.run.curve import draw_curve
+from lib.run.events import EvaluationEvents
 
 
 class Told(gym.Env):
@@ -60,8 +63,8 @@ def test_episodes_that_show_something_else_are_distinct_though_their_returns_are
 
 
 def test_the_first_thirty_episodes_of_an_atari_game_begin_after_different_numbers_of_no_ops():
-    env = atari_wrappers.make_env("PongNoFrameskip-v4")
-    player = evaluation.Player(env)
+    env = make_env("PongNoFrameskip-v4")
+    player = evaluation.EpisodePlayer(env)
 
     def first_frame(seed, number):
         frames = []
@@ -105,7 +108,7 @@ def test_the_policy_is_asked_in_every_step():
 def test_the_picture_is_made_of_the_episodes_there_are(tmp_path):
     rows = "".join(f"{n},{100 * n},100,{n - 5},{n}.5,\n" for n in range(1, 8))
     (tmp_path / "episodes.csv").write_text(f"episode,step,length,return,seconds,video\n{rows}")
-    path = evaluation.draw(tmp_path, 18.0)
+    path = draw_curve(tmp_path, 18.0)
     assert path == tmp_path / "curve.png"
     assert path.read_bytes().startswith(b"\x89PNG")
 
@@ -126,9 +129,7 @@ def test_an_evaluation_that_is_left_tells_nothing_and_another_one_can_follow():
 
     told = []
     evaluating = evaluation.evaluator(always(0), Told(), seed=1, stopped=stopped)
-    evaluating.add_event_handler(
-        evaluation.EvaluationEvents.EVALUATED, lambda engine: told.append(engine.state.metrics)
-    )
+    evaluating.add_event_handler(EvaluationEvents.EVALUATED, lambda engine: told.append(engine.state.metrics))
     evaluating.run(range(5))
     assert asked == [8]
     assert not told

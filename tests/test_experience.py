@@ -10,9 +10,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ptan.experience import ExperienceFirstLast
 
 from fakes import Catch, Counting, Forgetful, Random, Refusing
-from lib import common, experience, memory
-from lib.atari_wrappers import FrameStack, LazyFrames
+from lib import common
+from lib.envs.frames import FrameStack, LazyFrames
 from lib.errors import UsageError
+from lib.experience.replay_buffer import ReplayBuffer
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.system import memory
 from oracles.replay import ListReplay
 
 
@@ -28,7 +31,7 @@ class Scripted(ptan.agent.BaseAgent):
 
 
 def source_of(*envs, seed=0):
-    return experience.ExperienceSourceFirstLast(list(envs), Scripted(), gamma=0.9, seed=seed)
+    return ExperienceSourceFirstLast(list(envs), Scripted(), gamma=0.9, seed=seed)
 
 
 def take(source, count):
@@ -103,7 +106,7 @@ def test_episodes_are_told_with_return_length_and_step():
 def test_counts_steps_and_calls_whoever_watches_them():
     watched = []
     source = source_of(Counting(), Counting())
-    source.on_step = lambda: watched.append(source.steps_done)
+    source.on_step = lambda steps: watched.append(source.steps_done)
     take(source, 5)
     assert watched == [1, 2, 3, 4, 5, 6]
     assert set(source.clock.seconds) == {"act", "environment"}
@@ -191,7 +194,7 @@ class RingTwin(RuleBasedStateMachine):
         self.twin = ListReplay(self.capacity)
 
     def fresh(self):
-        ring = experience.ReplayBuffer(source_of(Counting()), self.capacity)
+        ring = ReplayBuffer(source_of(Counting()), self.capacity)
         ring.experience_source_iter = iter(self.endless())
         return ring
 
@@ -234,7 +237,7 @@ TestRingTwin.settings = settings(max_examples=30, stateful_step_count=20, deadli
 
 def test_sampling_reaches_every_slot_about_equally_often():
     np.random.seed(0)
-    ring = experience.ReplayBuffer(source_of(Counting(length=1000)), 10)
+    ring = ReplayBuffer(source_of(Counting(length=1000)), 10)
     ring.populate(25)
     counts = Counter(t.reward for _ in range(1000) for t in ring.sample(9))
     assert len(counts) == 10
@@ -243,7 +246,7 @@ def test_sampling_reaches_every_slot_about_equally_often():
 
 
 def stacked_ring(capacity, steps):
-    ring = experience.ReplayBuffer(source_of(FrameStack(Counting(length=50))), capacity)
+    ring = ReplayBuffer(source_of(FrameStack(Counting(length=50))), capacity)
     ring.populate(steps)
     return ring
 
@@ -275,7 +278,7 @@ def test_loaded_frames_leave_memory_one_by_one():
 @pytest.mark.parametrize(("capacity", "initial", "kept"), [(100, 9, 11), (10, 50, 10)])
 def test_a_batch_that_can_never_be_drawn_is_refused_before_a_step(capacity, initial, kept):
     env = Counting()
-    ring = experience.ReplayBuffer(source_of(env), capacity)
+    ring = ReplayBuffer(source_of(env), capacity)
     with pytest.raises(UsageError, match=f"a batch of 12 cannot be drawn from {kept} transitions"):
         common.batch_generator(ring, initial, 12, steps=2)
     assert not ring.buffer
@@ -287,8 +290,8 @@ def test_a_ring_that_cannot_fit_is_refused_with_one_that_would(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: 10_000_000)
     source = source_of(FrameStack(Counting()))
     with pytest.raises(UsageError, match=r"replay of 1,000,000 transitions needs 0\.702 GB .* 0\.01 GB are free"):
-        experience.ReplayBuffer(source, 1_000_000)
+        ReplayBuffer(source, 1_000_000)
     fitting = int(0.8 * 10_000_000 / 702)
-    assert experience.ReplayBuffer(source, fitting).capacity == fitting
-    saved, unsaved = (experience.ReplayBuffer.forecast(FrameStack(Catch(9)), 1000, saved) for saved in (True, False))
+    assert ReplayBuffer(source, fitting).capacity == fitting
+    saved, unsaved = (ReplayBuffer.forecast(FrameStack(Catch(9)), 1000, saved) for saved in (True, False))
     assert saved - unsaved == 1000 * 81

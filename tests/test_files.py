@@ -2,7 +2,7 @@ import os
 
 import pytest
 
-from lib import files
+from lib.system import files
 
 
 def test_a_file_is_written_as_a_whole_in_the_place_of_the_one_before(tmp_path):

@@ -11,7 +11,14 @@ from ptan.experience import ExperienceFirstLast
 from torch import nn
 
 from fakes import Chain, Counting, Failing
-from lib import checkpoint, common, experience, memory, runs
+from lib import common
+from lib.experience.replay_buffer import ReplayBuffer
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.hyperparameters import HYPERPARAMS
+from lib.run import checkpoint
+from lib.run.options import RunOptions
+from lib.run.setup import setup_ignite
+from lib.system import memory
 
 
 class TapedEnv(Counting):
@@ -37,7 +44,7 @@ class TapedAgent(ptan.agent.BaseAgent):
         return [0] * len(states), agent_states
 
 
-class TapedBuffer(experience.ReplayBuffer):
+class TapedBuffer(ReplayBuffer):
     def __init__(self, tape, *args):
         super().__init__(*args)
         self.tape = tape
@@ -53,12 +60,12 @@ class TapedBuffer(experience.ReplayBuffer):
 
 def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_path):
     tape = []
-    source = experience.ExperienceSourceFirstLast(TapedEnv(tape, length=3), TapedAgent(tape), gamma=0.9)
+    source = ExperienceSourceFirstLast(TapedEnv(tape, length=3), TapedAgent(tape), gamma=0.9)
     buffer = TapedBuffer(tape, source, 100)
     engine = Engine(lambda engine, batch: tape.append("train") or {"loss": 0.0})
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    args = runs.RunOptions(runs_dir=tmp_path, stop_after=5)
-    common.setup_ignite(engine, params, source, "tape", args=args)
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    args = RunOptions(runs_dir=tmp_path, stop_after=5)
+    setup_ignite(engine, params, source, "tape", args=args)
     state = engine.run(common.batch_generator(buffer, params.replay_initial, 2))
     warm_up = ["reset", "act", "step", "add", "act", "step", "add"]
     iteration = ["act", "step", "add", "sample", "train"]
@@ -70,20 +77,20 @@ def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_pa
 def test_memory_is_looked_after_every_twenty_iterations(tmp_path, monkeypatch):
     trims = []
     monkeypatch.setattr(memory.Trimmer, "__call__", lambda self: trims.append(source.steps_done))
-    source = experience.ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
+    source = ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    params = dataclasses.replace(common.HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    common.setup_ignite(engine, params, source, "trims", args=runs.RunOptions(runs_dir=tmp_path, stop_after=50))
-    engine.run(common.batch_generator(experience.ReplayBuffer(source, 100), 2, 2))
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    setup_ignite(engine, params, source, "trims", args=RunOptions(runs_dir=tmp_path, stop_after=50))
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert trims == [22, 42]
 
 
 def test_a_script_may_end_its_run_itself(tmp_path):
-    source = experience.ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
-    buffer = experience.ReplayBuffer(source, 100)
+    source = ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
+    buffer = ReplayBuffer(source, 100)
     engine = Engine(lambda engine, batch: engine.terminate() or {"loss": 0.0})
-    args = runs.RunOptions(runs_dir=tmp_path)
-    common.setup_ignite(engine, common.HYPERPARAMS["pong"], source, "ends", args=args)
+    args = RunOptions(runs_dir=tmp_path)
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "ends", args=args)
     state = engine.run(common.batch_generator(buffer, 2, 2))
     assert (state.iteration, state.stopped) == (1, "ended by the script")
 
@@ -94,8 +101,8 @@ def test_a_failure_to_act_costs_nothing_that_was_learnt_and_one_to_learn_saves_n
 ):
     env = Failing("raise", at=9) if fails == "acting" else Counting()
     net = nn.Linear(1, 1)
-    source = experience.ExperienceSourceFirstLast(env, TapedAgent([]), gamma=0.9)
-    buffer = experience.ReplayBuffer(source, 100)
+    source = ExperienceSourceFirstLast(env, TapedAgent([]), gamma=0.9)
+    buffer = ReplayBuffer(source, 100)
 
     def process_batch(engine, batch):
         with torch.no_grad():
@@ -105,8 +112,8 @@ def test_a_failure_to_act_costs_nothing_that_was_learnt_and_one_to_learn_saves_n
         return {"loss": 0.0}
 
     engine = Engine(process_batch)
-    args = runs.RunOptions(runs_dir=tmp_path, quiet=True)
-    run = common.setup_ignite(engine, common.HYPERPARAMS["pong"], source, "fails", args=args, save={"net": net})
+    args = RunOptions(runs_dir=tmp_path, quiet=True)
+    run = setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=args, save={"net": net})
     with pytest.raises(RuntimeError, match="broke"):
         engine.run(common.batch_generator(buffer, 2, 2))
     content = checkpoint.newest(run.checkpoints)
@@ -116,7 +123,7 @@ def test_a_failure_to_act_costs_nothing_that_was_learnt_and_one_to_learn_saves_n
 
 def test_an_iteration_that_failed_half_way_is_completed_and_not_begun_again():
     def buffer_of(numbers):
-        buffer = experience.ReplayBuffer(experience.ExperienceSourceFirstLast(Counting(), TapedAgent([]), 0.9), 100)
+        buffer = ReplayBuffer(ExperienceSourceFirstLast(Counting(), TapedAgent([]), 0.9), 100)
         buffer.experience_source_iter = (ExperienceFirstLast(np.array([n]), n, 0.0, None) for n in numbers)
         return buffer
 
@@ -139,7 +146,7 @@ def test_dqn_learns_the_chains_known_values(tmp_path, no_grad):
     target = ptan.agent.TargetNet(net)
     selector = ptan.actions.EpsilonGreedyActionSelector()
     params = dataclasses.replace(
-        common.HYPERPARAMS["pong"],
+        HYPERPARAMS["pong"],
         replay_initial=100,
         replay_size=1000,
         epsilon_frames=1000,
@@ -151,8 +158,8 @@ def test_dqn_learns_the_chains_known_values(tmp_path, no_grad):
     )
     tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, preprocessor=ptan.agent.float32_preprocessor)
-    source = experience.ExperienceSourceFirstLast(Chain(3), agent, params.gamma)
-    buffer = experience.ReplayBuffer(source, params.replay_size)
+    source = ExperienceSourceFirstLast(Chain(3), agent, params.gamma)
+    buffer = ReplayBuffer(source, params.replay_size)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -166,7 +173,7 @@ def test_dqn_learns_the_chains_known_values(tmp_path, no_grad):
         return {"loss": loss.item(), "epsilon": selector.epsilon}
 
     engine = Engine(process_batch)
-    common.setup_ignite(engine, params, source, "chain", args=runs.RunOptions(runs_dir=tmp_path, quiet=True))
+    setup_ignite(engine, params, source, "chain", args=RunOptions(runs_dir=tmp_path, quiet=True))
     engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
     values = net(torch.eye(3)).detach().numpy()
     assert values == pytest.approx(np.array([[0.81, 0.0], [0.0, 0.9], [1.0, 0.0]]), abs=0.08)

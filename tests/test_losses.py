@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import losses
 from lib.errors import UsageError
+from lib.nets import losses
 from oracles import distribution
 
 
@@ -78,9 +78,9 @@ def test_what_follows_a_terminated_episode_may_be_no_number():
 
 def test_actions_and_distributions_that_would_be_broadcast_are_refused():
     with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
-        losses.of_actions(torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64))
+        losses.select_actions(torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
-        losses.of_actions(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
+        losses.select_actions(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
     for shapes in (((3, 5), (1, 5)), ((3, 2, 5), (3, 2, 5))):
         with pytest.raises(ValueError, match=r"both have to be \(batch, atoms\)"):
             losses.kl_divergence(*map(torch.zeros, shapes))
@@ -88,8 +88,8 @@ def test_actions_and_distributions_that_would_be_broadcast_are_refused():
 
 def test_what_belongs_to_the_actions_is_taken_row_by_row():
     outputs = torch.arange(12.0).reshape(3, 2, 2)  # (batch, n_actions, atoms)
-    assert losses.of_actions(outputs, torch.tensor([1, 0, 1])).tolist() == [[2.0, 3.0], [4.0, 5.0], [10.0, 11.0]]
-    assert losses.of_actions(outputs[..., 0], torch.tensor([1, 0, 1])).tolist() == [2.0, 4.0, 10.0]
+    assert losses.select_actions(outputs, torch.tensor([1, 0, 1])).tolist() == [[2.0, 3.0], [4.0, 5.0], [10.0, 11.0]]
+    assert losses.select_actions(outputs[..., 0], torch.tensor([1, 0, 1])).tolist() == [2.0, 4.0, 10.0]
 
 
 def test_a_distribution_is_projected_as_worked_by_hand():
@@ -97,7 +97,7 @@ def test_a_distribution_is_projected_as_worked_by_hand():
     # Row 1: everything lies beyond an end. Row 2: terminated, all of it at the return of 1.25.
     next_probs = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.9, 0.0, 0.0, 0.1]])
     returns, discounts = torch.tensor([0.5, 30.0, 1.25]), torch.tensor([0.5, 1.0, 0.0])
-    projected = losses.project(next_probs, returns, discounts, losses.support(-1.0, 2.0, 4))
+    projected = losses.project_distribution(next_probs, returns, discounts, losses.support(-1.0, 2.0, 4))
     expected = [[0.0, 0.2, 0.6, 0.2], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.75, 0.25]]
     assert torch.allclose(projected, torch.tensor(expected), atol=1e-6)
 
@@ -115,7 +115,7 @@ def test_a_projection_is_the_one_of_the_slow_twin_and_keeps_all_probability(seed
     next_probs = torch.rand(4, atoms, generator=generator).softmax(1)
     returns = torch.rand(4, generator=generator) * 2 * width - width
     support = losses.support(v_min, v_min + width, atoms)
-    projected = losses.project(next_probs, returns, torch.full((4,), discount), support)
+    projected = losses.project_distribution(next_probs, returns, torch.full((4,), discount), support)
     for row in range(4):
         twin = distribution.project(next_probs[row].tolist(), returns[row].item(), discount, v_min, v_min + width)
         assert projected[row].tolist() == pytest.approx(twin, abs=1e-4)
@@ -126,7 +126,7 @@ def test_a_projection_keeps_the_mean_of_what_stays_within_the_support():
     support = losses.support(-10.0, 10.0, 51)
     next_probs = torch.rand(8, 51, generator=torch.Generator().manual_seed(0)).softmax(1)
     returns, discounts = torch.linspace(-0.9, 0.9, 8), torch.full((8,), 0.9)
-    means = (losses.project(next_probs, returns, discounts, support) * support).sum(1)
+    means = (losses.project_distribution(next_probs, returns, discounts, support) * support).sum(1)
     assert torch.allclose(means, returns + discounts * (next_probs * support).sum(1), atol=1e-5)
 
 
@@ -175,4 +175,4 @@ def test_a_support_that_is_none_is_refused(given, message):
 
 def test_a_projection_of_shapes_that_do_not_fit_is_refused():
     with pytest.raises(ValueError, match=r"have to be \(batch, atoms\), \(batch,\), \(batch,\) and \(atoms,\)"):
-        losses.project(torch.ones(2, 3), torch.ones(2), torch.ones(2, 1), torch.ones(3))
+        losses.project_distribution(torch.ones(2, 3), torch.ones(2), torch.ones(2, 1), torch.ones(3))

@@ -6,8 +6,8 @@ import numpy as np
 import psutil
 import pytest
 
-from lib import memory
 from lib.errors import UsageError
+from lib.system import memory
 
 # Page faults of six 8 MiB blocks, the activations of a batch, allocated, filled and freed forty times.
 BLOCKS = """

@@ -9,7 +9,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
-from lib.telemetry import LAYOUT
+from lib.run.tensorboard import LAYOUT
 from running import CATCH, PROJECT, assignments, folder, run, two_at_a_time
 
 CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"), "--stop-after", 310)

@@ -5,29 +5,32 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib import common, hyperparameters, options, runs
+from lib import cli
 from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS, PPO_HYPERPARAMS
+from lib.run import run_folder
+from lib.run.options import RunOptions
 
 RUNS = Path("/nowhere")
 
 
 def resolve(*argv, script="01_baseline", knob=None):
-    parser = options.parser("Summary.\n\nRest.")
+    parser = cli.parser("Summary.\n\nRest.")
     if knob is not None:
         parser.add_argument("--envs", type=int, default=knob)
-    return options.resolve(parser, list(argv), script)
+    return cli.resolve(parser, list(argv), script)
 
 
 def test_the_defaults():
     params, args = resolve()
-    assert params == common.HYPERPARAMS["pong"]
-    assert args == runs.RunOptions()
+    assert params == HYPERPARAMS["pong"]
+    assert args == RunOptions()
 
 
-@pytest.mark.parametrize("game", common.HYPERPARAMS)
+@pytest.mark.parametrize("game", HYPERPARAMS)
 def test_every_game_is_reachable(game):
     params, args = resolve("--game", game)
-    assert params == common.HYPERPARAMS[game]
+    assert params == HYPERPARAMS[game]
     assert args.game == game
 
 
@@ -106,9 +109,9 @@ def test_wrong_use_is_one_line_that_says_what_is_allowed(argv, message):
     ],
 )
 def test_what_ppo_cannot_learn_with_is_named(assignment, message):
-    parser = options.parser("Summary.", hyperparameters.PPO_HYPERPARAMS)
+    parser = cli.parser("Summary.", PPO_HYPERPARAMS)
     with pytest.raises(UsageError) as error:
-        options.resolve(parser, ["--set", assignment], "01_ppo")
+        cli.resolve(parser, ["--set", assignment], "01_ppo")
     assert message in str(error.value)
 
 
@@ -138,7 +141,7 @@ def test_a_scripts_own_option_is_an_attribute():
 def run(tmp_path):
     """The folder of a run of 01_baseline with --seed 7 --set batch_size=8 --envs 4."""
     params, args = resolve("--seed", "7", "--set", "batch_size=8", "--runs-dir", str(tmp_path), "--envs", "4", knob=3)
-    made = runs.Run("01_baseline", params, args)
+    made = run_folder.Run("01_baseline", params, args)
     made.close()
     return made.path
 

@@ -14,8 +14,14 @@ import pytest
 import torch
 
 from fakes import Catch, Counting, Failing, Forgetful, Linear, Random, Slow, Unbuildable
-from lib import child, experience, parallel, player, player_process
+from lib.actors import player
+from lib.actors.parallel import Players, _plain
+from lib.actors.player import Player
+from lib.actors.player_process import block_seed
 from lib.errors import UsageError
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.system import processes
+from lib.system.processes import ChildLost
 from oracles import parallel as oracle
 
 
@@ -26,8 +32,8 @@ def agent_for(size, epsilon=0.3):
 
 def players_of(envs, agent=None, players=1, seed=5, **options):
     agent = agent or agent_for(int(np.prod(envs[0].observation_space.shape)))
-    source = experience.ExperienceSourceFirstLast(envs, agent, gamma=0.9, seed=seed)
-    return parallel.Players(source, players, **options)
+    source = ExperienceSourceFirstLast(envs, agent, gamma=0.9, seed=seed)
+    return Players(source, players, **options)
 
 
 def learn(agent, rng):
@@ -164,7 +170,7 @@ def test_a_killed_player_is_named_within_ten_seconds(closing, which):
     victim = source.players[which].process.pid
     os.kill(victim, signal.SIGKILL)
     start = time.monotonic()
-    with pytest.raises(child.ChildLost, match=rf"player {which} \(process {victim}\) was killed by SIGKILL"):
+    with pytest.raises(ChildLost, match=rf"player {which} \(process {victim}\) was killed by SIGKILL"):
         list(stream)
     assert time.monotonic() - start < 10
     assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
@@ -182,8 +188,8 @@ def test_a_failing_player_is_named_with_its_failure(closing, how, message):
     source = closing(players_of([Catch(), Failing(how, at=30)], players=2))
     stream = iter(source)
     times = []
-    source.on_step = lambda: times.append(time.monotonic())
-    with pytest.raises(child.ChildLost, match=message):
+    source.on_step = lambda steps: times.append(time.monotonic())
+    with pytest.raises(ChildLost, match=message):
         list(stream)
     assert time.monotonic() - times[-1] < 10.5
     assert 0 < source.steps_done <= 64  # its good blocks may still have been taken
@@ -194,7 +200,7 @@ def test_a_player_that_fails_while_the_learner_learns_is_heard_all_the_same(clos
     stream = iter(source)
     next(stream)
     source.players[0].process.join(60)  # it has failed and gone, and its message waits
-    with pytest.raises(child.ChildLost, match="failed: RuntimeError: the paddle broke"):
+    with pytest.raises(ChildLost, match="failed: RuntimeError: the paddle broke"):
         list(stream)
     state = source.state_dict()
     assert state["steps_done"] == source.steps_done == state["place"] + 8 * state["cycle"]
@@ -207,7 +213,7 @@ def test_a_lost_player_costs_no_transition(closing):
     before = taken(stream, agent, 19)
     os.kill(source.players[0].process.pid, signal.SIGKILL)
     time.sleep(1.5)  # so that it is looked after, and may be missed, in the middle of a cycle
-    with contextlib.suppress(child.ChildLost):
+    with contextlib.suppress(ChildLost):
         while True:
             before += taken(stream, agent, 1, start=len(before))
     assert len(before) == source.steps_done <= 40
@@ -251,7 +257,7 @@ def test_the_players_are_started_once(closing):
 
 def test_an_environment_that_cannot_even_be_built_is_named(closing):
     source = closing(players_of([Unbuildable()]))
-    with pytest.raises(child.ChildLost, match=r"player 0 .* failed: ModuleNotFoundError"):
+    with pytest.raises(ChildLost, match=r"player 0 .* failed: ModuleNotFoundError"):
         next(iter(source))
 
 
@@ -259,7 +265,7 @@ def test_an_environment_that_hangs_while_it_is_built_is_named(closing, monkeypat
     monkeypatch.setattr(player, "PATIENCE", 1)
     source = closing(players_of([Unbuildable("__import__('time').sleep(1000)")]))
     began = time.monotonic()
-    with pytest.raises(child.ChildLost, match=r"player 0 .* is stuck"):
+    with pytest.raises(ChildLost, match=r"player 0 .* is stuck"):
         next(iter(source))
     assert time.monotonic() - began < 30
 
@@ -267,15 +273,15 @@ def test_an_environment_that_hangs_while_it_is_built_is_named(closing, monkeypat
 def test_a_player_that_never_comes_to_life_is_named(closing, monkeypatch):
     monkeypatch.setattr(player, "STARTING", 1)
     source = closing(players_of([Counting()]))
-    start = player.Player.start
+    start = Player.start
 
     def start_and_stop(self):
         start(self)
         self._awake = False
         os.kill(self.process.pid, signal.SIGSTOP)
 
-    monkeypatch.setattr(player.Player, "start", start_and_stop)
-    with pytest.raises(child.ChildLost, match=r"player 0 .* is stuck"):
+    monkeypatch.setattr(Player, "start", start_and_stop)
+    with pytest.raises(ChildLost, match=r"player 0 .* is stuck"):
         next(iter(source))
 
 
@@ -294,16 +300,16 @@ def test_closing_leaves_no_process_behind(closing):
 
 @pytest.mark.parametrize("seconds", [0.0, 0.5])
 def test_a_player_that_dies_while_it_starts_is_named_too(closing, monkeypatch, seconds):
-    start = player.Player.start
+    start = Player.start
 
     def start_and_die(self):
         start(self)
         time.sleep(seconds)
         os.kill(self.process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(player.Player, "start", start_and_die)
+    monkeypatch.setattr(Player, "start", start_and_die)
     source = closing(players_of([Counting()]))
-    with pytest.raises(child.ChildLost, match="was killed by SIGKILL"):
+    with pytest.raises(ChildLost, match="was killed by SIGKILL"):
         next(iter(source))
 
 
@@ -330,8 +336,8 @@ def test_a_player_that_cannot_be_forked_is_named(closing, monkeypatch):
     first = closing(players_of([Counting()]))
     next(iter(first))
     server = stop_server_of(first)
-    monkeypatch.setattr(child, "IMPORTING", 1)
-    with pytest.raises(child.ChildLost, match="player 0 could not be started in 1 seconds"):
+    monkeypatch.setattr(processes, "IMPORTING", 1)
+    with pytest.raises(ChildLost, match="player 0 could not be started in 1 seconds"):
         next(iter(closing(players_of([Counting()]))))
     server.resume()
 
@@ -340,7 +346,7 @@ def test_a_second_interrupt_while_the_players_end_leaves_none_behind(closing, mo
     source = closing(players_of([Counting(), Counting()], players=2))
     next(iter(source))
     processes = [psutil.Process(each.process.pid) for each in source.players]
-    monkeypatch.setattr(player.Player, "end", lambda self: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(Player, "end", lambda self: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         source.close()
     monkeypatch.undo()
@@ -349,10 +355,10 @@ def test_a_second_interrupt_while_the_players_end_leaves_none_behind(closing, mo
 
 def test_the_numbers_of_the_selector_travel_and_nothing_else():
     selector = ptan.actions.EpsilonGreedyActionSelector(0.25)
-    assert parallel._plain(selector) == {"_epsilon": 0.25}
-    assert parallel._plain(ptan.actions.ArgmaxActionSelector()) == {}
+    assert _plain(selector) == {"_epsilon": 0.25}
+    assert _plain(ptan.actions.ArgmaxActionSelector()) == {}
 
 
 def test_every_block_has_random_numbers_of_its_own():
-    seeds = {player_process.block_seed(*numbers) for numbers in itertools.product(range(3), range(4), range(50))}
+    seeds = {block_seed(*numbers) for numbers in itertools.product(range(3), range(4), range(50))}
     assert len(seeds) == 3 * 4 * 50

@@ -8,7 +8,7 @@ import pytest
 
 import lab
 import peers
-from lib.stopping import NOT_FINITE
+from lib.run.stopping import NOT_FINITE
 
 PLAY = """import time
 for n, total in enumerate({returns}):

@@ -1,6 +1,7 @@
 import numpy as np
 
-from lib import pictures
+from lib.analysis.window import MAX_SCORES, with_scores
+from lib.run import video_file
 
 BEST, OTHER = (80, 160, 90), (90, 110, 140)  # colours of the bars
 SCREEN = np.full((192, 144, 3), 200, np.uint8)
@@ -8,10 +9,10 @@ SCREEN = np.full((192, 144, 3), 200, np.uint8)
 
 def bars(scores, meaning="Q", allowed=(True,)):
     """(colour, length) of each bar beside the picture, from the top; looked at in its lowest line, below the text."""
-    shown = pictures.with_scores(
+    shown = with_scores(
         SCREEN, [str(action) for action in range(len(scores))], np.array(scores), meaning, np.array(allowed)
     )
-    large = pictures.enlarged(SCREEN)
+    large = video_file.enlarged(SCREEN)
     assert np.array_equal(shown[:, : large.shape[1]], large)
     panel = shown[:, large.shape[1] :]
     found = []
@@ -44,7 +45,7 @@ def test_actions_that_are_not_allowed_are_left_out():
 def test_of_many_actions_the_best_are_shown_the_best_one_first():
     scores = np.random.default_rng(1).normal(size=243).astype(np.float32)
     shown = bars(scores)
-    assert len(shown) == pictures.MOST
-    assert [colour for colour, _ in shown] == [BEST] + [OTHER] * (pictures.MOST - 1)
+    assert len(shown) == MAX_SCORES
+    assert [colour for colour, _ in shown] == [BEST] + [OTHER] * (MAX_SCORES - 1)
     lengths = [length for _, length in shown[:-1]]
     assert lengths == sorted(lengths, reverse=True)

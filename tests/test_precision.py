@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from lib import precision
 from lib.errors import UsageError
+from lib.nets import precision
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,23 @@ from PIL import Image
 
 import fakes  # noqa: F401
 from fakes import Linear
-from lib import atari_wrappers, experience, parallel, pictures, ppo, recorded, recording, stopping, stream, vector_env
+from lib.actors.parallel import Players
+from lib.analysis import run_data
+from lib.envs import vector_env
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
-from lib.experience import Again, Episode
+from lib.experience import episodes
+from lib.experience.episodes import Again, Episode
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.stream import ExperienceStream, Stream
+from lib.ppo.actor import Acting
+from lib.ppo.learner import PPOLearner, join_segments
+from lib.ppo.model import Model
+from lib.ppo.rollout import Agent, Sampler
+from lib.ppo.segments import Segments
+from lib.ppo.update import Trainer
+from lib.run import video_file, videos
+from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
 from running import BASELINE, CATCH
 
 CODED, SHORT, STICKY = "fakes:Coded-v0", "fakes:ShortPong-v0", "fakes:StickyPong-v0"
@@ -32,35 +46,35 @@ def agent_of(n_actions=2):
 
 
 def source_of(env_id, num_envs):
-    envs = [atari_wrappers.make_env(env_id, tweaked=True) for _ in range(num_envs)]
+    envs = [make_env(env_id, tweaked=True) for _ in range(num_envs)]
     n_actions = int(envs[0].action_space.n)
-    return experience.ExperienceSourceFirstLast(envs, agent_of(n_actions), gamma=0.9, seed=5)
+    return ExperienceSourceFirstLast(envs, agent_of(n_actions), gamma=0.9, seed=5)
 
 
 def players_of(env_id, num_envs):
-    return parallel.Players(source_of(env_id, num_envs), players=2, rounds=7)
+    return Players(source_of(env_id, num_envs), players=2, rounds=7)
 
 
 def stream_of(env_id, num_envs):
     envs = vector_env.make_vector_env(env_id, num_envs)
-    return stream.ExperienceStream(envs, agent_of(int(envs.single_action_space.n)), seed=5)
+    return ExperienceStream(envs, agent_of(int(envs.single_action_space.n)), seed=5)
 
 
 def model_of(space, n_actions):
     torch.manual_seed(3)
-    return ppo.Model(space, n_actions)
+    return Model(space, n_actions)
 
 
 def sampler_of(env_id, num_envs):
     envs = vector_env.make_vector_env(env_id, num_envs)
     model = model_of(envs.single_observation_space, int(envs.single_action_space.n))
-    return ppo.Sampler(envs, ppo.Agent(model), steps=16, seed=5)
+    return Sampler(envs, Agent(model), steps=16, seed=5)
 
 
 def segments_of(env_id, num_envs):
-    acting = ppo.Acting(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
+    acting = Acting(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
     model = model_of(acting.space, acting.n_actions)
-    trainer = ppo.Trainer(
+    trainer = Trainer(
         model,
         torch.optim.Adam(model.parameters()),
         minibatch=32,
@@ -70,27 +84,27 @@ def segments_of(env_id, num_envs):
         clip=0.2,
         entropy=0.01,
     )
-    return ppo.Segments(acting, ppo.PPOLearner(trainer))
+    return Segments(acting, PPOLearner(trainer))
 
 
 def items_of(source):
     """All that a source plays, with the segments that are only looked at."""
     first = []
-    if isinstance(source, ppo.Segments):
+    if isinstance(source, Segments):
         source.learner.normalise_by = lambda segments: first.append((newest(segments), ends(segments)))
     for item in source:
         yield from first
         first.clear()
-        yield newest(item), None if isinstance(item, experience.ExperienceFirstLast) else ends(item)
+        yield newest(item), None if isinstance(item, episodes.ExperienceFirstLast) else ends(item)
 
 
 def newest(taken):
     """The newest frames of the states that were acted in: an array (steps, environments, 84, 84)."""
-    if isinstance(taken, experience.ExperienceFirstLast):
+    if isinstance(taken, episodes.ExperienceFirstLast):
         return np.asarray(taken.state)[-1][None, None]
     if isinstance(taken, tuple):
         return taken[0][None]
-    rollout = ppo.joined(taken) if isinstance(taken, list) else taken
+    rollout = join_segments(taken) if isinstance(taken, list) else taken
     return rollout.states[..., -1].numpy().copy()
 
 
@@ -98,7 +112,7 @@ def ends(taken):
     """Whether the episode ended: (steps, environments)."""
     if isinstance(taken, tuple):
         return (taken[3] | taken[4])[None]
-    return (ppo.joined(taken) if isinstance(taken, list) else taken).ended.numpy().copy()
+    return (join_segments(taken) if isinstance(taken, list) else taken).ended.numpy().copy()
 
 
 def played(make, env_id, num_envs, count):
@@ -122,10 +136,10 @@ def played(make, env_id, num_envs, count):
     [(source_of, 200), (players_of, 200), (stream_of, 100), (sampler_of, 8), (segments_of, 8)],
 )
 def test_an_episode_s_pictures_are_those_of_what_was_played(monkeypatch, make, count):
-    monkeypatch.setattr(stream.Stream, "RESTART", 90)  # in the middle of a rollout
+    monkeypatch.setattr(Stream, "RESTART", 90)  # in the middle of a rollout
     items, episodes = played(make, CODED, 4, count)
     lived = [tuple(code) for frames, _ in items for code in frames[:, :, 0, :4].reshape(-1, 4).tolist()]
-    replayer = recording.Replayer(CODED)
+    replayer = videos.EpisodeReplayer(CODED)
     assert len(episodes) > 20
     assert len({episode.length for episode in episodes}) > 5
     numbers = Counter()
@@ -144,7 +158,7 @@ def test_an_episode_s_pictures_are_those_of_what_was_played(monkeypatch, make, c
 
 def test_what_was_played_again_before_is_not_played_again_for_the_next_video():
     _, episodes = played(stream_of, CODED, 4, 100)
-    replayer, steps = recording.Replayer(CODED), []
+    replayer, steps = videos.EpisodeReplayer(CODED), []
     make = replayer._make
 
     def counting():
@@ -167,7 +181,7 @@ def test_a_run_that_goes_on_from_an_episode_has_no_videos_of_later_ones_and_no_h
     names = ["episode-3-return-1.webm", "episode-12-return--1.5.webm", "play-100-episode-7-return-1.webm"]
     for name in [*names, "episode-2.part.webm"]:
         (tmp_path / "videos" / name).touch()
-    recording.cut_back(tmp_path, 3)
+    videos.cut_back(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.glob("videos/*")) == [names[0], names[2]]
 
 
@@ -203,7 +217,7 @@ def test_a_native_game_is_played_again_after_as_many_no_ops(make, count):
     assert len(lives) == len(episodes) == 6
     agains = [episode.again() for episode in episodes]
     assert len({again.no_ops for again in agains}) > 3
-    replayer = recording.Replayer(SHORT)
+    replayer = videos.EpisodeReplayer(SHORT)
     replayer.env = Watching(replayer.env)
     for episode, again, life in zip(episodes, agains, lives, strict=True):
         screens = []
@@ -221,7 +235,7 @@ def test_a_game_that_presses_keys_before_it_begins_is_played_again():
     _, episodes = played(stream_of, "fakes:ShortAirRaid-v0", 2, 320)
     agains = [episode.again() for episode in episodes]
     assert min(again.no_ops for again in agains) >= 8
-    replayer = recording.Replayer("fakes:ShortAirRaid-v0")
+    replayer = videos.EpisodeReplayer("fakes:ShortAirRaid-v0")
     results = [replayer.play(episode, again, []) for episode, again in zip(episodes, agains, strict=True)]
     assert len(results) == 6
     assert all(result.same for result in results)
@@ -233,7 +247,7 @@ def test_a_game_with_seeds_of_its_own_is_played_again_whatever_chance_is_in_it(e
     transitions = iter(source)
     states = [np.asarray(next(transitions).state)[-1] for _ in range(200)]
     [first, second] = source.pop_episodes()
-    replayer = recording.Replayer(env_id)
+    replayer = videos.EpisodeReplayer(env_id)
     replayer.env = Watching(replayer.env)
     for episode, lived in ((second, states[first.length :]), (first, states)):
         assert replayer.play(episode, episode.again(), []) == (episode.total, episode.length, True)
@@ -247,8 +261,8 @@ class Told:
         self.aside, self.animations = [], []
         self.stopping = False
         self.counted = SimpleNamespace(count=0, last=None)
-        self.replayer = recording.Replayer(env_id)
-        self.recorder = recording.Recorder(
+        self.replayer = videos.EpisodeReplayer(env_id)
+        self.recorder = videos.Recorder(
             self.replayer, run, every, self.counted, native, self.apart, lambda: self.stopping
         )
         self.recorder.on_video = lambda animation, episode: self.animations.append((animation, episode))
@@ -268,7 +282,7 @@ class Told:
 
 def episode_of(seed=1, total=None):
     """Catch without moving."""
-    env = atari_wrappers.make_env("fakes:Shown-v0")
+    env = make_env("fakes:Shown-v0")
     state, _ = env.reset(seed=seed)
     for _ in range(6):
         last, (state, reward, *_) = state, env.step(1)
@@ -336,7 +350,7 @@ def failing(action):
 
 
 def test_a_video_has_pictures_of_one_size_in_three_colours(tmp_path):
-    video = pictures.Video(tmp_path / "video.webm", 10)
+    video = video_file.Video(tmp_path / "video.webm", 10)
     with pytest.raises(UsageError, match=r"gave uint8 \(64, 64, 4\); a video needs pictures of \(height, width, 3\)"):
         video.show(np.zeros((64, 64, 4), np.uint8))
     with pytest.raises(UsageError, match=r"gave float32 \(64, 64, 3\)"):
@@ -378,8 +392,8 @@ def interrupted(action):
 
 
 def test_only_a_signal_makes_a_run_leave_videos_out():
-    stopper = stopping.Stopper(lambda: 0, 10, None)
-    for reason in (None, stopping.SOLVED, stopping.STEPS, stopping.TIME):
+    stopper = Stopper(lambda: 0, 10, None)
+    for reason in (None, SOLVED, STEPS, TIME):
         stopper.reason = reason
         assert not stopper.interrupted()
     stopper.reason = "SIGTERM"
@@ -403,13 +417,13 @@ def test_the_video_of_an_episode_that_is_played_anew_is_replaced(tmp_path):
 def test_a_video_takes_no_other_ones_name(tmp_path):
     kept = []
     for number in range(3):
-        video = pictures.Video(tmp_path / f"{number}.part.webm", 10.0)
+        video = video_file.Video(tmp_path / f"{number}.part.webm", 10.0)
         video.show(np.full((32, 32, 3), 80 * number, np.uint8))
         kept.append(video.keep_as("play-1-episode-1-return-20"))
     stem = "play-1-episode-1-return-20"
     assert [path.name for path in kept] == [f"{stem}.webm", f"{stem}-2.webm", f"{stem}-3.webm"]
     assert len({path.read_bytes() for path in kept}) == len(list(tmp_path.iterdir())) == 3
-    assert all(recorded.VIDEO.match(path.name)["total"] == "20" for path in kept)
+    assert all(run_data.VIDEO.match(path.name)["total"] == "20" for path in kept)
 
 
 def test_an_episode_of_which_nobody_knows_how_it_was_played_has_no_video(tmp_path, caplog):
@@ -439,7 +453,7 @@ def test_sources_tell_whether_they_play_native_games():
 
 @pytest.mark.parametrize(("length", "kept", "pause"), [(1001, 91, 100), (90, 90, 70)])  # in steps of 10 ms
 def test_an_animation_is_short_small_and_as_fast_as_the_game_or_faster(length, kept, pause):
-    animation = pictures.Animation(14.0, length)
+    animation = video_file.Animation(14.0, length)
     for number in range(length):
         picture = np.full((420, 320, 3), 60, np.uint8)
         picture[4 * number % 400, :, 1] = 200
@@ -451,7 +465,7 @@ def test_an_animation_is_short_small_and_as_fast_as_the_game_or_faster(length, k
 
 def test_an_animation_that_cannot_be_compressed_has_fewer_pictures():
     rng = np.random.default_rng(1)
-    animation = pictures.Animation(15.0, 100)
+    animation = video_file.Animation(15.0, 100)
     for _ in range(100):
         animation.show(rng.integers(256, size=(210, 160, 3)).astype(np.uint8))
     encoded = animation.encoded()
@@ -471,7 +485,7 @@ def test_what_cannot_be_recorded_is_refused_before_anything_is_begun(refused, mo
     )
     assert "Run it without --record-every" in said
     assert "0 is below 1" in ask("--record-every", 0)
-    monkeypatch.setattr("lib.pictures.CODEC", "none")
+    monkeypatch.setattr("lib.run.video_file.CODEC", "none")
     assert "it has no none encoder" in ask("--env-id", "fakes:Shown-v0", "--record-every", 5)
     monkeypatch.setattr("fakes.Shown.render", lambda self: None)
     assert "a video needs pictures of" in ask("--env-id", "fakes:Shown-v0", "--record-every", 5)

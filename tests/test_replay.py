@@ -9,8 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lib import memory, replay, sum_tree
 from lib.errors import UsageError
+from lib.experience.priority_ring import PrioritisedRing, priorities
+from lib.experience.ring import Batch, Ring
+from lib.experience.sum_tree import SumTree
+from lib.system import memory
 from oracles.ring import ListOfSteps
 
 GAMMA = 0.5
@@ -39,7 +42,7 @@ def rings_of(kind, length, num_envs, n_step, stack=3):
 def draws(ring, count, size=20):
     """So many transitions, drawn batch by batch, as one batch."""
     batches = [dataclasses.asdict(ring.sample(size)) for _ in range(count // size)]
-    return replay.Batch(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
+    return Batch(**{name: torch.cat([batch[name] for batch in batches]) for name in batches[0]})
 
 
 def index_of(ring, place):
@@ -72,7 +75,7 @@ def check(batch, places, twin):
     count=st.integers(1, 40),
     extra=st.integers(0, 8),
 )
-@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_step, count, extra):
     ring, twin = rings_of(kind, 3 + n_step + extra, num_envs, n_step)
     for step in steps_of(np.random.default_rng(seed), num_envs, count):
@@ -86,7 +89,7 @@ def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_st
         assert len(ring._final) == sum(truncations)
         if places:
             check(batch_of(ring, places), places, twin)
-        if kind is replay.PrioritisedRing:
+        if kind is PrioritisedRing:
             rows = {index_of(ring, place) for place in places}
             assert set(np.flatnonzero(ring._tree[np.arange(ring._tree.size)]).tolist()) == rows
 
@@ -101,7 +104,7 @@ def test_every_transition_is_the_one_of_the_slow_twin(kind, seed, num_envs, n_st
 def test_priorities_are_those_of_a_slow_twin_whatever_is_added_and_learnt_from_in_between(
     seed, num_envs, n_step, alpha
 ):
-    ring, twin = rings_of(functools.partial(replay.PrioritisedRing, alpha=alpha), 8 + n_step, num_envs, n_step)
+    ring, twin = rings_of(functools.partial(PrioritisedRing, alpha=alpha), 8 + n_step, num_envs, n_step)
     rng, priorities, highest = np.random.default_rng(seed), {}, 1.0
     for number, step in enumerate(steps_of(rng, num_envs, 40)):
         ring.add(*step)
@@ -122,7 +125,7 @@ def test_priorities_are_those_of_a_slow_twin_whatever_is_added_and_learnt_from_i
         assert ring._tree.total == pytest.approx(expected.sum())
 
 
-@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("cut", [1, 2, 7, 20])
 def test_an_episode_that_is_cut_off_is_truncated_there(kind, n_step, cut):
@@ -139,7 +142,7 @@ def test_an_episode_that_is_cut_off_is_truncated_there(kind, n_step, cut):
     check(batch_of(ring, places), places, twin)
 
 
-@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 def test_all_that_can_be_drawn_is_and_nothing_else(kind):
     ring, twin = rings_of(kind, 12, 2, 2)
     for step in steps_of(np.random.default_rng(0), 2, 30):
@@ -161,7 +164,7 @@ def test_all_that_can_be_drawn_is_and_nothing_else(kind):
 
 
 def test_states_have_their_frames_last_and_are_contiguous():
-    ring = replay.Ring(40, 2, (8, 6), stack=4)
+    ring = Ring(40, 2, (8, 6), stack=4)
     rng = np.random.default_rng(0)
     frames = rng.integers(0, 255, (12, 2, 8, 6)).astype(np.uint8)
     nothing = np.zeros(2, bool)
@@ -176,11 +179,11 @@ def test_states_have_their_frames_last_and_are_contiguous():
 @contextlib.contextmanager
 def branching(branches):
     """Sum trees of so many children a node, so that few numbers make many rows."""
-    before, sum_tree.SumTree.BRANCHES = sum_tree.SumTree.BRANCHES, branches
+    before, SumTree.BRANCHES = SumTree.BRANCHES, branches
     try:
         yield
     finally:
-        sum_tree.SumTree.BRANCHES = before
+        SumTree.BRANCHES = before
 
 
 @settings(max_examples=80, deadline=None)
@@ -191,7 +194,7 @@ def test_the_sum_tree_is_a_running_sum(size, branches, data):
 
 
 def check_running_sum(size, data):
-    tree, numbers = sum_tree.SumTree(size), np.zeros(size)
+    tree, numbers = SumTree(size), np.zeros(size)
     for _ in range(5):
         indices = np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=1)))
         values = np.array(data.draw(st.lists(st.integers(0, 9), min_size=len(indices), max_size=len(indices))), float)
@@ -206,7 +209,7 @@ def check_running_sum(size, data):
 
 def test_a_tree_of_three_rows_finds_what_a_running_sum_does():
     rng = np.random.default_rng(0)
-    tree, numbers = sum_tree.SumTree(20_000), rng.integers(0, 9, 20_000).astype(float)
+    tree, numbers = SumTree(20_000), rng.integers(0, 9, 20_000).astype(float)
     tree[np.arange(20_000)] = numbers
     changed = rng.integers(0, 20_000, 32)
     tree[changed] = numbers[changed] = np.arange(32.0)[np.argsort(np.argsort(changed))]
@@ -224,7 +227,7 @@ def test_rounding_never_leads_to_an_empty_place(branches):
         if not numbers.any():
             continue
         with branching(branches):
-            tree = sum_tree.SumTree(16)
+            tree = SumTree(16)
             tree[np.arange(16)] = numbers
             edges = np.concatenate([numbers.cumsum(), [tree.total]])
             targets = np.concatenate([np.nextafter(edges, 0), edges[edges < tree.total]])
@@ -233,7 +236,7 @@ def test_rounding_never_leads_to_an_empty_place(branches):
 
 def proportional(beta_steps=10**9):
     """A ring of 8 drawable steps with the chances 1, 2, 3, 4, 1, 1, 1, 1 of 14."""
-    ring = replay.PrioritisedRing(10, 1, (1,), 1, alpha=0.5, beta=0.4, beta_steps=beta_steps, seed=3)
+    ring = PrioritisedRing(10, 1, (1,), 1, alpha=0.5, beta=0.4, beta_steps=beta_steps, seed=3)
     nothing = np.zeros(1, bool)
     for step in range(9):
         ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
@@ -263,7 +266,7 @@ def test_a_batch_is_stratified():
 
 
 def test_each_part_of_a_batch_is_drawn_by_itself():
-    ring, _ = rings_of(lambda *options, **more: replay.PrioritisedRing(*options, alpha=0.0, **more), 5000, 1, 1)
+    ring, _ = rings_of(lambda *options, **more: PrioritisedRing(*options, alpha=0.0, **more), 5000, 1, 1)
     for step in steps_of(np.random.default_rng(1), 1, 4000):
         ring.add(*step)
     gaps = ring.sample(50).indices.diff()  # of parts of 80 steps: 80 apart each, were they drawn as one
@@ -281,7 +284,7 @@ def test_weights_undo_the_priorities():
 
 
 def test_they_do_so_more_and_more_by_agent_steps_from_the_first_batch_on():
-    ring, _ = rings_of(lambda *options, **more: replay.PrioritisedRing(*options, beta_steps=20, **more), 9, 2, 1)
+    ring, _ = rings_of(lambda *options, **more: PrioritisedRing(*options, beta_steps=20, **more), 9, 2, 1)
     steps = list(steps_of(np.random.default_rng(0), 2, 30))
     for step in steps[:10]:
         ring.add(*step)
@@ -320,10 +323,10 @@ def test_a_new_step_has_the_highest_priority_so_far(later):
 )
 def test_what_is_out_of_its_range_is_named(options, message):
     with pytest.raises(UsageError, match=message):
-        replay.PrioritisedRing(20, 1, (1,), **options)
+        PrioritisedRing(20, 1, (1,), **options)
 
 
-@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 def test_a_batch_larger_than_the_ring_is_refused(kind):
     ring, _ = rings_of(kind, 9, 2, 2)
     for step in steps_of(np.random.default_rng(1), 2, 30):
@@ -337,7 +340,7 @@ def test_a_batch_larger_than_the_ring_is_refused(kind):
 
 
 def test_a_batch_goes_to_the_network_with_its_frames_first():
-    ring, _ = rings_of(replay.Ring, 9, 2, 2)
+    ring, _ = rings_of(Ring, 9, 2, 2)
     for step in steps_of(np.random.default_rng(1), 2, 12):
         ring.add(*step)
     batch = ring.sample(5)
@@ -349,7 +352,7 @@ def test_a_batch_goes_to_the_network_with_its_frames_first():
 
 
 def test_priorities_of_steps_that_have_left_the_ring_are_passed_over():
-    ring, twin = rings_of(replay.PrioritisedRing, 8, 1, 1)
+    ring, twin = rings_of(PrioritisedRing, 8, 1, 1)
     for step in steps_of(np.random.default_rng(0), 1, 20):
         ring.add(*step)
         twin.add(*step)
@@ -360,7 +363,7 @@ def test_priorities_of_steps_that_have_left_the_ring_are_passed_over():
 
 
 def test_what_would_be_spread_over_all_environments_is_refused():
-    ring, _ = rings_of(replay.Ring, 9, 2, 2)
+    ring, _ = rings_of(Ring, 9, 2, 2)
     given = list(next(steps_of(np.random.default_rng(1), 2, 1)))
     for place, right in enumerate(given):
         for wrong in (right[0], right[:1], np.concatenate([right, right], -1), np.int32(3)):
@@ -368,7 +371,7 @@ def test_what_would_be_spread_over_all_environments_is_refused():
                 ring.add(*given[:place], wrong, *given[place + 1 :])
     assert len(ring) == 0
     with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
-        replay.Ring(20, 0, (1,))
+        Ring(20, 0, (1,))
     ring.add(*given)
     with pytest.raises(UsageError, match="batch_size is 0; it has to be at least 1"):
         ring.sample(0)
@@ -376,28 +379,28 @@ def test_what_would_be_spread_over_all_environments_is_refused():
 
 def test_priorities_are_absolute_errors_and_a_little_and_no_number_is_no_error():
     errors = torch.tensor([0.0, -2.0, 3.0, float("nan")], requires_grad=True)
-    found = replay.priorities(errors)
+    found = priorities(errors)
     assert not found.requires_grad
     assert found.tolist() == pytest.approx([1e-5, 2.00001, 3.00001, 1e-5])
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_priority_that_is_no_positive_number_is_refused(bad):
-    ring, _ = rings_of(replay.PrioritisedRing, 8, 1, 1)
+    ring, _ = rings_of(PrioritisedRing, 8, 1, 1)
     with pytest.raises(ValueError, match="all have to be finite and above 0"):
         ring.update(torch.tensor([0, 1]), torch.tensor([1.0, bad]))
     with pytest.raises(ValueError, match=r"priorities \(1,\) of indices \(2,\); one for each"):
         ring.update(torch.tensor([0, 1]), torch.tensor([1.0]))
 
 
-@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 @pytest.mark.parametrize("count", [4, 20])
 def test_a_saved_ring_goes_on_as_the_first_one_does(tmp_path, kind, count):
     ring, _ = rings_of(kind, 9, 2, 2)
     steps = list(steps_of(np.random.default_rng(1), 2, 40))
     for step in steps[: count - 1]:
         ring.add(*step)
-    if kind is replay.PrioritisedRing:
+    if kind is PrioritisedRing:
         ring.update(ring.sample(4).indices, torch.tensor([0.5, 2.0, 7.0, 3.0]))
     ring.add(*steps[count - 1])  # of the highest priority, which counts once its next state is there
     torch.save(ring.state_dict(), tmp_path / "ring.pt")
@@ -411,7 +414,7 @@ def test_a_saved_ring_goes_on_as_the_first_one_does(tmp_path, kind, count):
 
 
 def test_a_ring_keeps_copies_of_what_it_is_given():
-    ring, twin = rings_of(replay.Ring, 9, 2, 2)
+    ring, twin = rings_of(Ring, 9, 2, 2)
     for step in steps_of(np.random.default_rng(5), 2, 7):
         twin.add(*(array.copy() for array in step))
         ring.add(*step)
@@ -423,7 +426,7 @@ def test_a_ring_keeps_copies_of_what_it_is_given():
 
 
 def test_wrong_use_is_told(monkeypatch):
-    ring, _ = rings_of(replay.Ring, 9, 2, 2)
+    ring, _ = rings_of(Ring, 9, 2, 2)
     step = next(steps_of(np.random.default_rng(1), 2, 1))
     with pytest.raises(UsageError, match=r"cannot be drawn from 0 steps of each of 2 .* take a larger replay_initial"):
         ring.sample(1)
@@ -435,14 +438,14 @@ def test_wrong_use_is_told(monkeypatch):
     with pytest.raises(ValueError, match="its final frame is needed"):
         ring.add(*step[:3], np.zeros(2, bool), np.ones(2, bool), None)
     with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need 5 at least"):
-        replay.Ring(6, 2, (1,), stack=4)
+        Ring(6, 2, (1,), stack=4)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
     with pytest.raises(UsageError, match=r"needs 7\.08 GB .*, and 1 GB are free; --set replay_size=113026 would fit"):
-        replay.Ring(10**6, 8, (84, 84))
+        Ring(10**6, 8, (84, 84))
 
 
 def test_states_are_spread_over_what_a_ring_keeps_and_nothing_is_drawn_for_it():
-    ring, _ = rings_of(replay.Ring, 20, 2, 1)
+    ring, _ = rings_of(Ring, 20, 2, 1)
     nothing = np.zeros(2, bool)
     for step in range(51):
         ring.add(np.full((2, 1), step), np.zeros(2, int), np.zeros(2), nothing, nothing)
@@ -453,10 +456,10 @@ def test_states_are_spread_over_what_a_ring_keeps_and_nothing_is_drawn_for_it():
     assert newest == np.linspace(oldest, 49, 4).astype(int).tolist()
 
 
-@pytest.mark.parametrize("kind", [replay.Ring, replay.PrioritisedRing])
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 def test_the_forecast_is_what_a_ring_takes(kind):
     ring = kind(20_000, 4, (3,), stack=1, dtype=np.float32)
     arrays = [getattr(ring, f"_{name}") for name in ring.ARRAYS]
-    if kind is replay.PrioritisedRing:
+    if kind is PrioritisedRing:
         arrays += [ring._priorities, *ring._tree._levels]
     assert sum(array.nbytes for array in arrays) == pytest.approx(kind.forecast(20_000, (3,), np.float32), rel=0.02)

@@ -17,9 +17,12 @@ from PIL import Image
 from torch.utils.tensorboard import SummaryWriter
 
 import browser
-from lib import comparison, curves, pictures, recorded, report, runs
+from lib.analysis import comparison, curves, report, run_data
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
+from lib.run import provenance, run_folder, video_file
+from lib.run.curve import rolling_mean
+from lib.run.options import RunOptions
 from running import ENVIRONMENT, run
 
 COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
@@ -33,8 +36,8 @@ def made(
 ):
     """A run's folder, of 100 steps and 6 seconds an episode."""
     path.mkdir(parents=True)
-    options = runs.RunOptions(seed=seed, knobs=knobs or {})
-    described = runs.describe(script, HYPERPARAMS["pong"], options)
+    options = RunOptions(seed=seed, knobs=knobs or {})
+    described = provenance.describe(script, HYPERPARAMS["pong"], options)
     described["hyperparameters"] |= settings
     (path / "params.json").write_text(json.dumps(described))
     rows = [f"{n},{100 * n},100,{returns(n):g},{6 * n}.00,\n" for n in range(1, episodes + 1)]
@@ -62,7 +65,7 @@ def made(
 def filmed(path, *names):
     """A short video by each name, each newer than the one before."""
     for age, name in enumerate(reversed(names)):
-        video = pictures.Video(path / "videos" / name, 10)
+        video = video_file.Video(path / "videos" / name, 10)
         for shade in range(0, 250, 25):
             video.show(np.full((64, 64, 3), shade, np.uint8))
         video.close()
@@ -149,7 +152,7 @@ def test_places_never_fall_and_values_are_finite():
 
 
 def test_the_curve_is_the_mean_of_the_last_hundred():
-    means = curves.means(pd.Series(range(150))).tolist()
+    means = rolling_mean(pd.Series(range(150))).tolist()
     assert (means[0], means[99], means[149]) == (0, 49.5, 99.5)
 
 
@@ -258,7 +261,7 @@ def test_the_best_and_the_newest_videos_are_shown_as_far_as_there_is_room(monkey
 def test_nothing_of_a_run_is_taken_for_html_or_a_formula(tmp_path):
     evil = "<script>alert(1)</script> & \"'$x^$"
     path = made(tmp_path / "<b>&amp;", script=evil, knobs={"<i>": evil}, run_name=evil, env_name=evil, tensorboard=True)
-    params = runs.read_params(path)
+    params = run_folder.read_params(path)
     params["sessions"][0] |= {"argv": ["./x.py", evil], "commit": evil, "machine": {evil: evil}, "versions": {evil: 1}}
     (path / "params.json").write_text(json.dumps(params))
     filmed(path, "<u>.webm")
@@ -273,8 +276,8 @@ def test_nothing_of_a_run_is_taken_for_html_or_a_formula(tmp_path):
 
 def test_without_tensorboards_files_the_result_tells_where_the_seconds_went(tmp_path):
     path = made(tmp_path / "run")
-    assert recorded.scalars(path) == {}
-    assert recorded.parts(path) == PARTS | {"rest": 0.5}
+    assert run_data.scalars(path) == {}
+    assert run_data.parts(path) == PARTS | {"rest": 0.5}
     drawn = report.pictures([path])
     assert [picture.file for picture in drawn] == ["report-steps.png", "report-minutes.png", "report-parts.png"]
     assert "No run has told its speed." in report.page([path], drawn)
@@ -290,7 +293,7 @@ def test_a_run_that_is_at_work_is_told_by_what_it_has_written(tmp_path):
     (path / "pid").write_text(str(os.getpid()))  # resumed, so that the result is that of the process before
     with (path / "episodes.csv").open("a") as file:
         file.write("151,15100,100,")  # a row that is just being written
-    assert recorded.parts(path) == PARTS
+    assert run_data.parts(path) == PARTS
     found = comparison.outcome(path)
     assert (found["ended"], found["steps"], found["episodes"], found["minutes"]) == ("at work", 15_000, 150, 15.0)
     assert "at work" in report.write([path], tmp_path / "page").read_text()
@@ -301,7 +304,7 @@ def test_a_run_that_is_at_work_is_told_by_what_it_has_written(tmp_path):
 def test_runs_by_other_commits_are_not_compared_without_a_word(tmp_path):
     one, other = made(tmp_path / "one"), made(tmp_path / "other")
     assert "Not all runs" not in report.page([one, other], [])
-    params = runs.read_params(other)
+    params = run_folder.read_params(other)
     params["sessions"][0]["commit"] = "abc123"
     (other / "params.json").write_text(json.dumps(params))
     assert "Not all runs are of the same commit;" in report.page([one, other], [])

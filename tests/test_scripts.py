@@ -15,7 +15,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import checkpoint
+from lib.run import checkpoint
 from running import (
     BASELINE,
     CATCH,

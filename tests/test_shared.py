@@ -12,10 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from ptan.experience import ExperienceFirstLast
 
 import fakes
-from lib.atari_wrappers import LazyFrames
-from lib.forking import context
-from lib.shared import BlockChannel
-from lib.weights import SharedWeights
+from lib.actors.shared import BlockChannel
+from lib.envs.frames import LazyFrames
+from lib.system.processes import context
+from lib.system.shared_memory import SharedWeights
 
 FRAMES = spaces.Box(0, 255, (2, 3, 3), np.uint8)  # states of two frames
 

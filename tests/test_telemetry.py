@@ -8,8 +8,16 @@ import pytest
 from ignite.engine import Engine, Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib import experience, parallel, telemetry, timing
-from lib.experience import Episode
+from lib.actors.parallel import Players
+from lib.experience.episodes import Episode
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.run.episodes import EpisodeFile, Episodes, last_step
+from lib.run.events import EpisodeEvents, register_events
+from lib.run.growing_files import GrowingFiles
+from lib.run.speed import Speed
+from lib.run.tensorboard import TensorBoard
+from lib.system import clock
+from lib.system.clock import Stopwatch
 
 PROJECT = Path(__file__).parents[1]
 
@@ -17,12 +25,12 @@ PROJECT = Path(__file__).parents[1]
 class Source:
     """An experience source in whose step number `step` an episode of return `returns[step]` ends."""
 
-    PARTS = experience.ExperienceSourceFirstLast.PARTS
+    PARTS = ExperienceSourceFirstLast.PARTS
 
     def __init__(self, returns):
         self.returns = returns
         self.steps_done = 0
-        self.clock = timing.Stopwatch()
+        self.clock = Stopwatch()
 
     def batches(self):
         while True:
@@ -36,8 +44,8 @@ class Source:
 
 
 class PlayedElsewhere(Source):
-    PARTS = parallel.Players.PARTS
-    METRICS = parallel.Players.METRICS
+    PARTS = Players.PARTS
+    METRICS = Players.METRICS
 
     def metrics(self):
         return dict.fromkeys(self.METRICS, 1.0)
@@ -46,20 +54,20 @@ class PlayedElsewhere(Source):
 def run(returns, iterations, stop_reward=18.0, milestone=17.0, folder=None, make=Source):
     source = make(returns)
     engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": 0.5})
-    telemetry.register_events(engine)
-    episodes = telemetry.Episodes(source, lambda: source.steps_done, stop_reward, milestone)
-    speed = timing.Speed(source, lambda: source.steps_done)
+    register_events(engine)
+    episodes = Episodes(source, lambda: source.steps_done, stop_reward, milestone)
+    speed = Speed(source, lambda: source.steps_done)
     speed.attach(engine)
     episodes.attach(engine)
     fired = []
-    for event in telemetry.EpisodeEvents:
+    for event in EpisodeEvents:
         engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
     if folder is not None:
         folder.mkdir(exist_ok=True)
-        board = telemetry.TensorBoard(folder)
+        board = TensorBoard(folder)
         board.attach(engine, speed, ["reward"])
-        file = telemetry.EpisodeFile(folder / "episodes.csv", episodes)
-        engine.add_event_handler(telemetry.EpisodeEvents.EPISODE_COMPLETED, file)
+        file = EpisodeFile(folder / "episodes.csv", episodes)
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, file)
         engine.add_event_handler(Events.COMPLETED, lambda: board.close())
     engine.run(source.batches(), max_iters=iterations, epoch_length=iterations)
     return engine, episodes, speed, fired
@@ -115,7 +123,7 @@ def test_the_smoothed_average_is_ptans():
 
 def test_episodes_go_on_after_a_resume():
     _, before, _, _ = run({1: 1.0, 2: 3.0}, 2)
-    after = telemetry.Episodes(Source({}), lambda: 0, 18.0)
+    after = Episodes(Source({}), lambda: 0, 18.0)
     after.load_state_dict(before.state_dict())
     assert (after.count, list(after.returns), after.best_mean) == (2, [1.0, 3.0], before.best_mean)
     assert after.seconds > before.seconds - 1
@@ -123,11 +131,11 @@ def test_episodes_go_on_after_a_resume():
 
 def test_speed_counts_training_and_never_the_warm_up(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(timing, "since_process_start", lambda: now[0])
+    monkeypatch.setattr(clock, "since_process_start", lambda: now[0])
     source = Source({})
     engine = Engine(lambda engine, batch: now.__setitem__(0, now[0] + 0.5))
-    telemetry.register_events(engine)
-    speed = timing.Speed(source, lambda: source.steps_done)
+    register_events(engine)
+    speed = Speed(source, lambda: source.steps_done)
     speed.attach(engine)
 
     def batches():
@@ -146,20 +154,20 @@ def test_speed_counts_training_and_never_the_warm_up(monkeypatch):
 
 def test_parts_add_up_to_the_seconds_of_training():
     source = Source({})
-    engine = Engine(lambda engine, batch: timing.time.sleep(0.002))
-    telemetry.register_events(engine)
-    speed = timing.Speed(source, lambda: source.steps_done)
+    engine = Engine(lambda engine, batch: speed.time.sleep(0.002))
+    register_events(engine)
+    speed = Speed(source, lambda: source.steps_done)
     speed.attach(engine)
 
     def batches():
-        timing.time.sleep(0.2)  # the warm-up, which belongs to no part
+        speed.time.sleep(0.2)  # the warm-up, which belongs to no part
         while True:
             source.steps_done += 1
             with source.clock("act"):
-                timing.time.sleep(0.001)
+                speed.time.sleep(0.001)
             with source.clock("environment"):
-                timing.time.sleep(0.003)
-            timing.time.sleep(0.001)
+                speed.time.sleep(0.003)
+            speed.time.sleep(0.001)
             yield None
 
     engine.run(batches(), max_iters=30, epoch_length=30)
@@ -193,36 +201,36 @@ def test_a_cut_back_board_and_table_double_nothing(tmp_path):
     returns = dict.fromkeys(range(10, 300, 10), 1.0)
     source = Source(returns)
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
-    telemetry.register_events(engine)
-    episodes = telemetry.Episodes(source, lambda: source.steps_done, 18.0)
-    speed = timing.Speed(source, lambda: source.steps_done)
+    register_events(engine)
+    episodes = Episodes(source, lambda: source.steps_done, 18.0)
+    speed = Speed(source, lambda: source.steps_done)
     speed.attach(engine)
     episodes.attach(engine)
-    board = telemetry.TensorBoard(tmp_path)
+    board = TensorBoard(tmp_path)
     board.attach(engine, speed, ())
-    file = telemetry.EpisodeFile(tmp_path / "episodes.csv", episodes)
-    engine.add_event_handler(telemetry.EpisodeEvents.EPISODE_COMPLETED, file)
-    files = telemetry.GrowingFiles(tmp_path)
+    file = EpisodeFile(tmp_path / "episodes.csv", episodes)
+    engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, file)
+    files = GrowingFiles(tmp_path)
     files.flush = board.flush
     sizes = {}
     engine.add_event_handler(Events.ITERATION_COMPLETED(once=150), lambda: sizes.update(files.state_dict()))
     engine.run(source.batches(), max_iters=290, epoch_length=290)
     board.close()
-    assert telemetry.last_step(tmp_path) == 290
+    assert last_step(tmp_path) == 290
     (tmp_path / "events.out.tfevents.9.lost").write_bytes(b"written after the checkpoint")
 
-    telemetry.GrowingFiles(tmp_path).load_state_dict(sizes)
+    GrowingFiles(tmp_path).load_state_dict(sizes)
     written = scalars(tmp_path)
     assert [step for step, _ in written["train/loss"]] == [100]
     assert [step for step, _ in written["episodes/reward"]] == list(range(1, 16))
-    assert telemetry.last_step(tmp_path) == 150
+    assert last_step(tmp_path) == 150
     assert not (tmp_path / "events.out.tfevents.9.lost").exists()
 
 
 def test_a_file_that_is_shorter_than_it_was_is_not_filled_with_nothing(tmp_path, caplog):
     for name in ("episodes.csv", "events.out.tfevents.1"):
         (tmp_path / name).write_bytes(b"12345")
-    telemetry.GrowingFiles(tmp_path).load_state_dict({"episodes.csv": 8, "events.out.tfevents.1": 3})
+    GrowingFiles(tmp_path).load_state_dict({"episodes.csv": 8, "events.out.tfevents.1": 3})
     assert (tmp_path / "episodes.csv").read_bytes() == b"12345"
     assert (tmp_path / "events.out.tfevents.1").read_bytes() == b"123"
     assert "episodes.csv is shorter than it was: what its last 3 bytes told is lost." in caplog.text
@@ -230,8 +238,8 @@ def test_a_file_that_is_shorter_than_it_was_is_not_filled_with_nothing(tmp_path,
 
 
 def test_before_anything_is_learnt_no_part_of_training_has_taken_time():
-    source = SimpleNamespace(PARTS=("act",), clock=timing.Stopwatch(), steps_done=0)
-    speed = timing.Speed(source, lambda: source.steps_done)
+    source = SimpleNamespace(PARTS=("act",), clock=Stopwatch(), steps_done=0)
+    speed = Speed(source, lambda: source.steps_done)
     speed.attach(Engine(lambda engine, batch: None))
     source.clock.seconds["act"] = 5.0
     assert speed.parts == {"act": 0.0, "sample": 0.0, "learn": 0.0}
@@ -246,4 +254,4 @@ def test_episodes_csv_has_a_row_an_episode(tmp_path):
         ("1", "3", "10", "-21", ""),
         ("2", "5", "10", "2.5", ""),
     ]
-    assert telemetry.last_step(tmp_path / "nowhere") == 0
+    assert last_step(tmp_path / "nowhere") == 0

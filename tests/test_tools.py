@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from lib import runs
 from lib.errors import UsageError
+from lib.run import provenance, run_folder
 from running import ENVIRONMENT, PROJECT, assignments, folder, run, run_by_itself
 
 PLAY, EVALUATE, DOCTOR, COMPARE = (Path(f"tools/{name}.py") for name in ("play", "evaluate", "doctor", "compare"))
@@ -46,7 +46,7 @@ def test_evaluate_tells_a_line_and_writes_all_of_it(trained):
 
 @pytest.mark.parametrize("place", ["nowhere/found.json", "."])
 def test_what_cannot_be_written_is_refused_before_an_episode_is_played(refused, monkeypatch, trained, tmp_path, place):
-    monkeypatch.setattr("lib.evaluation.evaluate", fail)
+    monkeypatch.setattr("lib.run.evaluation.evaluate", fail)
     said = refused(EVALUATE, trained, "--output", tmp_path / place)
     assert f"{tmp_path / place} cannot be written; give a file in a folder that is there" in said
 
@@ -122,14 +122,14 @@ def test_wrong_use_of_play(refused, monkeypatch, trained, options, message):
 def test_a_run_of_another_version_names_its_commit(refused, trained, tmp_path):
     path = tmp_path / "old"
     shutil.copytree(trained, path)
-    params = runs.read_params(path)
+    params = run_folder.read_params(path)
     params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose states this network does not take
     params["sessions"][-1]["commit"] = "abc123+"
     (path / "params.json").write_text(json.dumps(params))
     said = refused(EVALUATE, path)
     assert "was made by another version of this project, commit abc123, " in said
     assert said.endswith("To use it: git checkout abc123\n")
-    params["sessions"][-1]["commit"] = runs.commit()
+    params["sessions"][-1]["commit"] = provenance.commit()
     (path / "params.json").write_text(json.dumps(params))
     said = refused(EVALUATE, path)
     assert "does not fit fakes:Chain-v0 as it is now: " in said
@@ -139,20 +139,20 @@ def test_a_run_of_another_version_names_its_commit(refused, trained, tmp_path):
 def test_an_environment_that_cannot_be_shown(refused, trained, tmp_path):
     path = tmp_path / "blind"
     shutil.copytree(trained, path)
-    params = runs.read_params(path)
+    params = run_folder.read_params(path)
     params["hyperparameters"]["env_name"] = "fakes:Catch-v0"
     (path / "params.json").write_text(json.dumps(params))
     assert "fakes:Catch-v0 cannot be shown: its render_modes are []" in refused(PLAY, path, "--record")
 
 
 def test_a_missing_encoder_is_named(refused, monkeypatch, trained):
-    monkeypatch.setattr("lib.pictures.CODEC", "none")
+    monkeypatch.setattr("lib.run.video_file.CODEC", "none")
     assert "it has no none encoder" in refused(PLAY, trained, "--record")
 
 
 def test_runs_are_compared_by_what_differs_and_how_far_they_came(answer, trained, tmp_path):
     shutil.copytree(trained, tmp_path / "other")
-    params = runs.read_params(trained)
+    params = run_folder.read_params(trained)
     params["hyperparameters"]["learning_rate"] = 1.25e-7
     (tmp_path / "other" / "params.json").write_text(json.dumps(params))
     (tmp_path / "other" / "result.json").unlink()  # as if it was killed
@@ -200,9 +200,9 @@ def sick(monkeypatch, how):
     elif how == "old":
         monkeypatch.setattr(metadata, "version", lambda name: "0.4.0" if name == "pytorch-ignite" else version(name))
     elif how == "rom":
-        monkeypatch.setattr("lib.atari_wrappers.make_env", fail)
+        monkeypatch.setattr("lib.envs.single_env.make_env", fail)
     elif how == "memory":
-        monkeypatch.setattr("lib.memory.free", lambda: 10**9)
+        monkeypatch.setattr("lib.system.memory.free", lambda: 10**9)
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,17 @@ import pytest
 from gymnasium.wrappers import AtariPreprocessing
 
 import fakes  # noqa: F401
-from lib import atari_wrappers, memory, vector_env
+from lib.envs import vector_env
+from lib.envs.frames import FrameStack
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
+from lib.system import memory
+from lib.system.seeds import derived_seeds
 
 
 def slow_twin(env_id):
     """The plain stack without no-ops and without clipping."""
-    return atari_wrappers.FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84))
+    return FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,7 @@ def test_environments_have_seeds_of_their_own_that_repeat():
     no_ops = infos["episode_frame_number"].tolist()
     assert len(set(no_ops)) > 3
     assert no_ops != other["episode_frame_number"].tolist()
-    seeds = np.concatenate([vector_env.derived_seeds(seed, 50) for seed in range(4)])
+    seeds = np.concatenate([derived_seeds(seed, 50) for seed in range(4)])
     assert len(set(seeds.tolist())) == 200
     assert seeds.min() >= 0
     assert seeds.max() < 2**31
@@ -156,7 +160,7 @@ def test_any_other_environment_has_the_same_interface():
 
 def test_images_of_any_other_environment_are_made_as_the_plain_stack_makes_them():
     envs = vector_env.make_vector_env("fakes:Catch-v0", 2)
-    twin = atari_wrappers.make_env("fakes:Catch-v0")
+    twin = make_env("fakes:Catch-v0")
     states, _ = envs.reset(seed=1)
     expected, _ = twin.reset(seed=1)
     for step in range(14):

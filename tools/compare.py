@@ -11,18 +11,20 @@ report.py shows the same as a page, with curves.
 
 from pathlib import Path
 
-from lib import comparison, files, options
+from lib import cli
+from lib.analysis import comparison
+from lib.system import files
 
 WIDTH = 40  # characters of a run's name
 
 
 def main() -> None:
-    parser = options.tool(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=options.existing_run, help="folders, or names in runs/")
+    parser = cli.tool(__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="folders, or names in runs/")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table there, too")
     args = parser.parse_args()
     if args.csv:
-        options.writable(args.csv)
+        cli.writable(args.csv)
     found = comparison.table(args.runs)
     # A column a run, as there are more properties than fit beside each other.
     shown = found.set_axis([name if len(name) <= WIDTH else f"{name[: WIDTH - 1]}…" for name in found.index])
@@ -32,5 +34,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with options.exits():
+    with cli.exit_codes():
         main()

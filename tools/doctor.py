@@ -28,9 +28,16 @@ try:
     import psutil
     import torch
 
-    from lib import atari_wrappers, dqn_model, experience, memory, options, precision, runs, vector_env
+    from lib import cli, dqn_model
+    from lib.envs import vector_env
+    from lib.envs.single_env import make_env
     from lib.errors import UsageError
+    from lib.experience.replay_buffer import ReplayBuffer
     from lib.hyperparameters import HYPERPARAMS
+    from lib.nets import precision
+    from lib.run.options import DEFAULT_RUNS_DIR
+    from lib.system import machine, memory
+
 except ImportError as error:  # it is said what is wrong, and nothing else is looked at
     MISSING = str(error)
 
@@ -87,7 +94,7 @@ def packages() -> Iterator[Finding]:
 def game(env_id: str) -> Iterator[Finding]:
     """The emulator and the game's ROM, which come with ale-py."""
     try:
-        atari_wrappers.make_env(env_id).reset(seed=1)
+        make_env(env_id).reset(seed=1)
         yield Finding(OK, f"{env_id} runs, by ale-py {ale_py.__version__}")
     except (UsageError, OSError) as error:
         advice = "ale-py brings the ROMs: pip install --force-reinstall ale-py"
@@ -95,9 +102,9 @@ def game(env_id: str) -> Iterator[Finding]:
 
 
 def processor() -> Iterator[Finding]:
-    machine = runs.machine()
-    cores, threads = machine["cores"], torch.get_num_threads()
-    yield Finding(OK, f"{machine['processor']}, {cores} cores, {threads} torch threads")
+    here = machine.machine()
+    cores, threads = here["cores"], torch.get_num_threads()
+    yield Finding(OK, f"{here['processor']}, {cores} cores, {threads} torch threads")
     if threads > cores:
         yield Finding(NOTE, f"{threads} threads wait for each other on {cores} cores", f"OMP_NUM_THREADS={cores}")
     if threads < cores and "OMP_NUM_THREADS" in os.environ:
@@ -130,8 +137,8 @@ def accelerator(device: torch.device) -> Iterator[Finding]:
 def replay(name: str, runs_dir: Path) -> Iterator[Finding]:
     """Memory for the game's replay, and room on the disk for its checkpoints."""
     params = HYPERPARAMS[name]
-    env = atari_wrappers.make_env(params.env_name)
-    needed = experience.ReplayBuffer.forecast(env, params.replay_size, params.checkpoint_replay)
+    env = make_env(params.env_name)
+    needed = ReplayBuffer.forecast(env, params.replay_size, params.checkpoint_replay)
     for what, free, times in (
         ("memory", memory.free(), 1),
         (f"disk in {runs_dir}", psutil.disk_usage(str(runs_dir)).free, CHECKPOINTS / 2),
@@ -195,7 +202,7 @@ def examine(env_id: str, game_name: str, device_name: str, runs_dir: Path, quick
     device = torch.device("cpu")
     needed = [*python(), *packages(), *game(env_id)]
     try:
-        device = options.usable_device(device_name)
+        device = cli.usable_device(device_name)
         runs_dir.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=runs_dir).close()
     except UsageError as error:
@@ -215,11 +222,11 @@ def examine(env_id: str, game_name: str, device_name: str, runs_dir: Path, quick
 
 
 def main() -> int:
-    parser = options.tool(__doc__)
+    parser = cli.tool(__doc__)
     parser.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda")
     parser.add_argument("--device", metavar="D", help="where the networks would be (default: cpu)")
     parser.add_argument("--game", default="pong", choices=list(HYPERPARAMS), help="whose replay (default: pong)")
-    parser.add_argument("--runs-dir", default=runs.DEFAULT_RUNS_DIR, type=Path, help="where runs go (default: runs/)")
+    parser.add_argument("--runs-dir", default=DEFAULT_RUNS_DIR, type=Path, help="where runs go (default: runs/)")
     parser.add_argument("--quick", action="store_true", help="time nothing")
     parser.set_defaults(device="cpu")
     args = parser.parse_args()
@@ -240,5 +247,5 @@ def told(findings: Iterable[Finding]) -> int:
 if __name__ == "__main__":
     if MISSING:
         sys.exit(told([*python(), *packages()]))
-    with options.exits():
+    with cli.exit_codes():
         sys.exit(main())

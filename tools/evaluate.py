@@ -12,20 +12,22 @@ length into evaluation.json in the run's folder.
 import json
 from pathlib import Path
 
-from lib import console, evaluation, files, options
-from lib.greedy import Exploring
-from lib.trained import Trained
+from lib import cli
+from lib.analysis.trained_agent import TrainedAgent
+from lib.run import console, evaluation
+from lib.run.policy import EpsilonGreedyPolicy
+from lib.system import files
 
 
 def main():
-    parser = options.of_a_run(__doc__)
-    parser.add_argument("--episodes", default=100, type=options.positive, metavar="N", help="(default: 100)")
+    parser = cli.run_tool(__doc__)
+    parser.add_argument("--episodes", default=100, type=cli.positive, metavar="N", help="(default: 100)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="in place of evaluation.json")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     args = parser.parse_args()
-    output = options.writable(args.output or args.run / "evaluation.json")
-    trained = Trained(args.run, args.checkpoint, args.device)
-    policy = Exploring(trained.policy, trained.n_actions, args.epsilon, args.seed)
+    output = cli.writable(args.output or args.run / "evaluation.json")
+    trained = TrainedAgent(args.run, args.checkpoint, args.device)
+    policy = EpsilonGreedyPolicy(trained.policy, trained.n_actions, args.epsilon, args.seed)
     env = trained.make_env()
     found = evaluation.evaluate(policy, env, args.episodes, args.seed, progress=not args.quiet)
     env.close()
@@ -35,5 +37,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with options.exits():
+    with cli.exit_codes():
         main()

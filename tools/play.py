@@ -13,34 +13,36 @@ import os
 
 import numpy as np
 
-from lib import evaluation, options, pictures
-from lib.greedy import Exploring
-from lib.trained import Trained
+from lib import cli
+from lib.analysis.trained_agent import TrainedAgent
+from lib.analysis.window import Window, action_names, with_scores
+from lib.run import evaluation, video_file
+from lib.run.policy import EpsilonGreedyPolicy
 
 
 def main():
-    parser = options.of_a_run(__doc__)
-    parser.add_argument("--episodes", default=1, type=options.positive, metavar="N", help="(default: 1)")
+    parser = cli.run_tool(__doc__)
+    parser.add_argument("--episodes", default=1, type=cli.positive, metavar="N", help="(default: 1)")
     parser.add_argument("--record", action="store_true", help="write a video of each episode, and open no window")
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the picture")
     args = parser.parse_args()
-    trained = Trained(args.run, args.checkpoint, args.device)
+    trained = TrainedAgent(args.run, args.checkpoint, args.device)
     env = trained.make_env(render_mode="rgb_array")
-    per_second = pictures.per_second(env)
-    player = evaluation.Player(env)
-    policy = Exploring(trained.policy, trained.n_actions, args.epsilon, args.seed)
-    names = pictures.action_names(env)
-    window = None if args.record else pictures.Window(f"{trained.env_id}, {args.run.name}", per_second)
+    per_second = video_file.per_second(env)
+    player = evaluation.EpisodePlayer(env)
+    policy = EpsilonGreedyPolicy(trained.policy, trained.n_actions, args.epsilon, args.seed)
+    names = action_names(env)
+    window = None if args.record else Window(f"{trained.env_id}, {args.run.name}", per_second)
     for number in range(args.episodes):
         stem = f"play-{trained.step}-episode-{number + 1}"
         part = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"  # others may play, too
-        screen = window or pictures.Video(part, per_second)
+        screen = window or video_file.Video(part, per_second)
 
         def show(states, screen=screen):
             picture = np.asarray(env.render())
             if args.scores:
                 scores, allowed = trained.policy.scores(states)[0], trained.policy.allowed(states)[0]
-                picture = pictures.with_scores(picture, names, scores, trained.policy.meaning, allowed)
+                picture = with_scores(picture, names, scores, trained.policy.meaning, allowed)
             screen.show(picture)
 
         try:
@@ -58,5 +60,5 @@ def main():
 
 
 if __name__ == "__main__":
-    with options.exits():
+    with cli.exit_codes():
         main()

@@ -12,12 +12,13 @@ compare.py shows the same numbers in the terminal.
 
 from pathlib import Path
 
-from lib import options, report
+from lib import cli
+from lib.analysis import report
 
 
 def main() -> None:
-    parser = options.tool(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=options.existing_run, help="folders, or names in runs/")
+    parser = cli.tool(__doc__)
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="folders, or names in runs/")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="(default: the run's own, of several report/)")
     args = parser.parse_args()
     paths = list(dict.fromkeys(args.runs))
@@ -25,5 +26,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with options.exits():
+    with cli.exit_codes():
         main()

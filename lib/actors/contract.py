@@ -14,6 +14,7 @@ from lib.errors import Fault, UsageError
 
 log = logging.getLogger(__name__)
 
+
 ENGINES = ("inline", "process", "ray")
 
 
@@ -233,7 +234,7 @@ class Actors(ABC):
         """
 
 
-def made(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:
+def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:
     """An actor, or what came of it.
 
     Args:

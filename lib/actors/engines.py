@@ -5,12 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from lib.actors.contract import ENGINES, Actors, Make, Weights
+from lib.actors.inline import InlineActors
+from lib.actors.process import ProcessActors
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
 
-def start(
+def start_actors(
     engine: str,
     make: Make,
     number: int,
@@ -42,15 +44,11 @@ def start(
     common = (make, number, model, state_of, patience, delay_of, stop_asked)
     # Each is imported where it is wanted: Ray is an extra, and its workers import this too.
     if engine == "inline":
-        from lib.actors.inline import InlineActors
-
         return InlineActors(*common)
     if engine == "process":
-        from lib.actors.processes import ProcessActors
-
         return ProcessActors(*common, room=room)
     if engine == "ray":
-        from lib.actors.cluster import RayActors
+        from lib.actors.ray_cluster import RayActors  # Ray is an extra
 
         return RayActors(*common, address=address, cpus=cpus, room=room)
     raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from lib.actors.contract import Actor, Actors, Failed, made, next_segment
+from lib.actors.contract import Actor, Actors, Failed, make_actor, next_segment
 
 
 class InlineActors(Actors):
@@ -19,7 +19,7 @@ class InlineActors(Actors):
             self._start(index)
 
     def _start(self, index: int) -> None:
-        self._actors[index] = made(index, lambda: (self.make, self.state_of(index)))
+        self._actors[index] = make_actor(index, lambda: (self.make, self.state_of(index)))
 
     def _kill(self, index: int) -> None:
         """Nobody is late here: the learner plays the segment itself."""

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from lib import vector_env
-from lib.actors import Weights
+from lib.actors.contract import Weights
+from lib.envs import vector_env
 from lib.errors import UsageError, divisors
-from lib.experience import Episode
-from lib.forking import cores
+from lib.experience.episodes import Episode
+from lib.experience.stream import Part, Trace
 from lib.ppo.model import Model
-from lib.ppo.sampler import Agent, Rollout, Sampler
-from lib.stream import Part, Trace, frame_skip, is_native
+from lib.ppo.rollout import Agent, Rollout, Sampler
+from lib.system.machine import cores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Acting:
     def _looked_at(self) -> tuple[spaces.Box, int, int]:
         envs = self.make_envs(1)
         if not self.address:  # where others have them all; each actor sees to its own there
-            vector_env.require_memory(self.envs, is_native(envs))
-        found = envs.single_observation_space, int(envs.single_action_space.n), frame_skip(envs)
+            vector_env.require_memory(self.envs, vector_env.is_native(envs))
+        found = envs.single_observation_space, int(envs.single_action_space.n), vector_env.vector_frame_skip(envs)
         envs.close()
         return found
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from lib.actors import Weights
+from lib.actors.contract import Weights
 from lib.ppo.actor import Segment
-from lib.ppo.learners import Learners
-from lib.ppo.sampler import Rollout
-from lib.ppo.trainer import Trainer
+from lib.ppo.data_parallel import Learners
+from lib.ppo.rollout import Rollout
+from lib.ppo.update import Trainer
 
 
 class PPOLearner:
@@ -43,13 +43,13 @@ class PPOLearner:
         Returns:
             What Trainer.update does.
         """
-        told = self.trainer.update(joined(segments), progress)
+        told = self.trainer.update(join_segments(segments), progress)
         self.version += 1
         return told
 
     def normalise_by(self, segments: Sequence[Segment]) -> None:
         """Have the model normalise states by those of these segments."""
-        self.trainer.model.normalise_by(joined(segments).states.flatten(0, 1))
+        self.trainer.model.normalise_by(join_segments(segments).states.flatten(0, 1))
         self.version += 1
 
     def get_model(self) -> Weights:
@@ -63,7 +63,7 @@ class PPOLearner:
         self.version = state["version"]
 
 
-def joined(segments: Sequence[Segment]) -> Rollout:
+def join_segments(segments: Sequence[Segment]) -> Rollout:
     """A rollout (T, N, ...) of all their environments, of each segment those after the ones before."""
     arrays = {name: np.concatenate([each.arrays[name] for each in segments], axis=1) for name in segments[0].arrays}
     return Rollout(**{name: torch.from_numpy(array) for name, array in arrays.items()})

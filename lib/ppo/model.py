@@ -9,14 +9,13 @@ from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
-from lib import bodies
-from lib.bodies import Boards
-from lib.masks import Split, only_allowed
+from lib.nets.encoders import BoardEncoder, initialise, make_encoder, orthogonal
+from lib.nets.masking import MaskSplitter, mask_invalid
 
 log = logging.getLogger(__name__)
 
 
-class Places(nn.Module):
+class CellPolicy(nn.Module):
     """Logits of actions that are cells of a board, one or several for each: what is good on one is so on others.
 
     Args:
@@ -29,9 +28,9 @@ class Places(nn.Module):
         self.board = nn.Linear(features, 64)
         self.cell = nn.Conv2d(filters, 64, kernel_size=1)
         self.last = nn.Conv2d(64, planes, kernel_size=1)
-        bodies.orthogonal(self.board, math.sqrt(2))
-        bodies.orthogonal(self.cell, math.sqrt(2))
-        bodies.orthogonal(self.last, 0.01)
+        orthogonal(self.board, math.sqrt(2))
+        orthogonal(self.cell, math.sqrt(2))
+        orthogonal(self.last, 0.01)
 
     def forward(self, board: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
         """(batch, planes * height * width) of what Boards.see gives."""
@@ -61,24 +60,26 @@ class Model(nn.Module):
 
     def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__()
-        self.split = Split(space, channels_last=True)
-        self.body = bodies.body_for(self.split.shape, dtype)
-        planes, rest = divmod(n_actions, math.prod(self.split.shape[1:])) if isinstance(self.body, Boards) else (0, 1)
-        self.policy: nn.Linear | Places
+        self.split = MaskSplitter(space, channels_last=True)
+        self.body = make_encoder(self.split.shape, dtype)
+        planes, rest = (
+            divmod(n_actions, math.prod(self.split.shape[1:])) if isinstance(self.body, BoardEncoder) else (0, 1)
+        )
+        self.policy: nn.Linear | CellPolicy
         if planes and not rest:
             log.info("Policy: the %d actions are taken for %d on each cell of the board.", n_actions, planes)
-            self.policy = Places(self.body.features, Boards.filters, planes)
+            self.policy = CellPolicy(self.body.features, BoardEncoder.filters, planes)
         else:
             self.policy = nn.Linear(self.body.features, n_actions)
-            bodies.orthogonal(self.policy, 0.01)
+            orthogonal(self.policy, 0.01)
         self.value = nn.Linear(self.body.features, 1)
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("return_mean", torch.zeros(()))
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
-        bodies.initialise(self.body)
+        initialise(self.body)
         # The first returns are small; values far from them would be all that is learnt.
-        bodies.orthogonal(self.value, 0.01)
+        orthogonal(self.value, 0.01)
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
         state.setdefault(f"{prefix}temperature", torch.ones(()))  # of a checkpoint that is older than it
@@ -120,11 +121,11 @@ class Model(nn.Module):
             (batch, n_actions) and (batch,), float32; the logit of an action that is not allowed is masks.INVALID.
         """
         states, allowed = self.split(states)
-        if isinstance(self.body, Boards) and isinstance(self.policy, Places):
+        if isinstance(self.body, BoardEncoder) and isinstance(self.policy, CellPolicy):
             features, cells = self.body.see(states)
             logits = self.policy(features, cells)
         else:
             features = self.body(states)
             logits = self.policy(features)
         values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
-        return only_allowed(logits / self.temperature, allowed), values
+        return mask_invalid(logits / self.temperature, allowed), values

@@ -10,7 +10,7 @@ import dataclasses
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -18,19 +18,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from lib import actors
-from lib.experience import Episode, pack_episodes, unpack_episodes
+from lib.actors.contract import Actors, Stopped
+from lib.actors.engines import start_actors
+from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
+from lib.experience.interface import ExperienceSource
+from lib.experience.stream import Part, Trace
 from lib.ppo.actor import Acting, Ended, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Progress
-from lib.ppo.sampler import as_shown, require_memory
-from lib.stream import Part, Trace
-from lib.timing import Stopwatch, since_process_start
+from lib.ppo.rollout import channels_first, require_memory
+from lib.system.clock import Stopwatch, since_process_start
 
 log = logging.getLogger(__name__)
 
 
-class Segments:
+class Segments(ExperienceSource):
     """What all actors play, as an experience source: an iterable of a segment of each.
 
     Synchronous, all segments are played with the newest weights, while the learner waits. Asynchronous, an actor that
@@ -73,10 +75,8 @@ class Segments:
         self.steps_done = 0
         self.progress = Progress(acting.envs)
         self.clock = Stopwatch()
-        self.on_step: Callable[[int], Any] | None = None
         self.dropped = 0
-        self.stop_asked: Callable[[], bool] = lambda: False
-        self.actors: actors.Actors | None = None
+        self.actors: Actors | None = None
         self._places = [_Place(acting.seed, acting.part(number)) for number in range(acting.actors)]
         self._episodes: list[Episode] = []
         self._lags: deque[int] = deque([0], maxlen=acting.actors)  # of the last segments
@@ -95,7 +95,7 @@ class Segments:
         Raises:
             UsageError: see actors.start.
         """
-        self.actors = actors.start(
+        self.actors = start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),
             self.acting.actors,
@@ -108,7 +108,7 @@ class Segments:
             address=self.acting.address,
             cpus=self.acting.cpus,
         )
-        with suppress(actors.Stopped):
+        with suppress(Stopped):
             if not self.steps_done:
                 self.learner.normalise_by(self._gathered(self.actors))
             if self.max_lag is None:
@@ -117,14 +117,14 @@ class Segments:
                     yield self._gathered(self.actors)
             yield from self._as_they_come(self.actors, self.max_lag)
 
-    def _gathered(self, crew: actors.Actors) -> list[Segment]:
+    def _gathered(self, crew: Actors) -> list[Segment]:
         with self.clock("wait"):
             segments = crew.gather()
         self._count(list(enumerate(segments)))
         self._lags.extend(self.learner.version - segment.version for segment in segments)
         return segments
 
-    def _as_they_come(self, crew: actors.Actors, max_lag: int) -> Iterator[list[Segment]]:
+    def _as_they_come(self, crew: Actors, max_lag: int) -> Iterator[list[Segment]]:
         idle = set(range(self.acting.actors))
         waiting: deque[tuple[int, Segment]] = deque()
         while True:
@@ -262,7 +262,7 @@ class _Place:
             column=ended.env,
             end=(segment.steps_done - len(segment) - began) // num_envs + ended.step + 1,
             length=ended.length,
-            last_state=as_shown(segment.arrays["states"][ended.step, ended.env]).copy(),
+            last_state=channels_first(segment.arrays["states"][ended.step, ended.env]).copy(),
             no_ops=ended.no_ops,
         )
 

@@ -2,7 +2,9 @@
 
 import copy
 
-from lib import checkpoint, experience, player_process
+from lib.actors.player_process import block_seed
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.system.seeds import seed_everything
 
 
 def transitions(envs, agent, seed, players, ahead, rounds):
@@ -10,7 +12,7 @@ def transitions(envs, agent, seed, players, ahead, rounds):
     sources = []
     for number, pool in enumerate(envs):
         first = sum(len(others) for others in envs[:number])
-        sources.append(experience.ExperienceSourceFirstLast(pool, copy.deepcopy(agent), 0.9, seed, first_env=first))
+        sources.append(ExperienceSourceFirstLast(pool, copy.deepcopy(agent), 0.9, seed, first_env=first))
     streams = [iter(source) for source in sources]
     policies = []
     while True:
@@ -20,6 +22,6 @@ def transitions(envs, agent, seed, players, ahead, rounds):
         for number in range(players):
             sources[number].agent.model.load_state_dict(weights)
             sources[number].agent.action_selector.epsilon = epsilon
-            checkpoint.seed_everything(player_process.block_seed(seed, number, cycle))
+            seed_everything(block_seed(seed, number, cycle))
             block = [next(streams[number]) for _ in range(rounds * len(envs[number]))]
             yield from block

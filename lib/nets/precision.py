@@ -1,0 +1,48 @@
+"""What a network calculates in, and whether its kernels are made for it."""
+
+import functools
+import logging
+import os
+import shutil
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lib.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of processors: Intel and AMD, Intel, Arm
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    """Whether the device calculates with it in hardware."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    cpuinfo = Path("/proc/cpuinfo")
+    return device.type == "cpu" and cpuinfo.exists() and bool(BF16_FLAGS & set(cpuinfo.read_text().split()))
+
+
+@functools.cache
+def fast_dtype(device: torch.device) -> torch.dtype:
+    """bfloat16 where the device calculates with it in hardware; else float32, and a line that says so, once."""
+    if has_bfloat16(device):
+        return torch.bfloat16
+    log.warning(
+        "No bfloat16 on this %s: float32 is used, and learning from images takes about twice as long.", device.type
+    )
+    return torch.float32
+
+
+def compile_networks(*nets: nn.Module) -> None:
+    """Have torch.compile make kernels for each network when it is first called, which takes some seconds.
+
+    Raises:
+        UsageError: there is no C++ compiler, which it needs.
+    """
+    if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++")):
+        raise UsageError("--compile needs a C++ compiler, and there is none; install g++, or leave --compile out")
+    for net in nets:
+        net.compile()

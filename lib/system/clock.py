@@ -1,0 +1,40 @@
+"""Process time and a stopwatch for the parts of a loop."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cache
+
+import psutil
+
+
+class Stopwatch:
+    """Adds up the seconds spent in named parts of a loop: `with stopwatch("act"): ...`."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[part] += time.perf_counter() - start
+
+
+def since_process_start() -> float:
+    """Seconds since the operating system started this process, imports included."""
+    return time.monotonic() - _process_start()
+
+
+@cache
+def _process_start() -> float:
+    return time.monotonic() - (time.time() - psutil.Process().create_time())
+
+
+def format_duration(seconds: float) -> str:
+    """Seconds as h:mm:ss."""
+    return str(timedelta(seconds=int(seconds)))
