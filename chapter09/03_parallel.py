@@ -18,7 +18,7 @@ import torch
 from ignite.engine import Engine
 
 from lib import atari_wrappers, cli, common, dqn_model
-from lib.actors.parallel import Players
+from lib.actors import engines, players
 from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
@@ -36,7 +36,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = Players(exp_source, args.players)
+    exp_source = players.Players(exp_source, args.players, args.engine, args.patience, args.address)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
@@ -66,7 +66,10 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, free=("engine", "patience", "address"))
     parser.add_argument("--players", type=cli.positive, default=1, metavar="N", help="processes that play")
     parser.add_argument("--replay-ratio", type=cli.positive, default=32, metavar="R", help="samples a step")
+    parser.add_argument("--engine", choices=engines.ENGINES, default="process", help="where the players run")
+    parser.add_argument("--patience", type=cli.positive, default=60, metavar="SECONDS", help="longest wait for a block")
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: a Ray of its own)")
     cli.main(train, parser, NAME)

@@ -18,7 +18,7 @@ import torch
 from ignite.engine import Engine
 
 from lib import atari_wrappers, cli, common, dqn_model
-from lib.actors.parallel import Players
+from lib.actors import engines, players
 from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
@@ -33,7 +33,8 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = Players(exp_source) if args.parallel else exp_source
+    if args.parallel:
+        exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
@@ -63,7 +64,10 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, free=("engine", "patience", "address"))
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
     parser.add_argument("--parallel", action="store_true", help="play in another process")
+    parser.add_argument("--engine", choices=engines.ENGINES, default="process", help="where the player runs")
+    parser.add_argument("--patience", type=cli.positive, default=60, metavar="SECONDS", help="longest wait for a block")
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: a Ray of its own)")
     cli.main(train, parser, NAME)

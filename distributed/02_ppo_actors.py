@@ -16,7 +16,7 @@ import torch
 from ignite.engine import Engine
 
 from lib import cli, common
-from lib.actors.contract import ENGINES
+from lib.actors.engines import ENGINES
 from lib.hyperparameters import PPO_HYPERPARAMS
 from lib.nets import precision
 from lib.ppo.actor import Acting

@@ -22,7 +22,7 @@ IMPORTED = (
     "lib.common",
     "lib.dqn_extra",
     "lib.cli",
-    "lib.actors.parallel",
+    "lib.actors.players",
     "lib.ppo.segments",
     "lib.nets.precision",
     "torch._dynamo",

@@ -73,7 +73,7 @@ def checkpoint_of(path):
     """The newest checkpoint, less what differs by the clock."""
     content = checkpoint.newest(path / "checkpoints")
     del content["files"], content["episodes"]["seconds"]
-    for place in content["source"].get("places", ()):
+    for place in content["source"].get("actors", ()):
         del place["seconds"]
     return content
 

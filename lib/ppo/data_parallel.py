@@ -108,7 +108,7 @@ class Learners:
         layout = [(column.shape, column.dtype) for column in columns]
         for child in self._children:
             try:
-                child.link.send((layout, progress))
+                child.connection.send((layout, progress))
             except OSError as error:
                 raise Fault(f"{child.fate()}. Go on from the last checkpoint with --resume") from error
         assert self.trainer.group is not None

@@ -19,7 +19,7 @@ from ignite.engine import Engine
 from lib.envs.atari import is_atari, reset_with_no_ops
 from lib.envs.single_env import single_env
 from lib.errors import UsageError
-from lib.experience.episodes import Again, Episode
+from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run import evaluation, video_file
 from lib.run.episodes import Episodes
 from lib.system.seeds import undisturbed
@@ -94,7 +94,7 @@ class EpisodeReplayer:
             video.close()
 
     def play(
-        self, episode: Episode, again: Again, show: Sequence[Show], stopped: Callable[[], bool] = lambda: False
+        self, episode: Episode, again: EpisodeTrace, show: Sequence[Show], stopped: Callable[[], bool] = lambda: False
     ) -> Played | None:
         """Play an episode.
 
@@ -143,7 +143,7 @@ class EpisodeReplayer:
             env.close()
         self.env.close()
 
-    def _stand(self, again: Again) -> tuple[gym.Env, int, Any]:
+    def _stand(self, again: EpisodeTrace) -> tuple[gym.Env, int, Any]:
         """An environment, how many of the actions it has taken, and what it shows.
 
         One whose episodes follow on each other is kept where the last one ended, so that the next need not begin with
@@ -159,7 +159,7 @@ class EpisodeReplayer:
             self._standing.pop(next(iter(self._standing)))[0].close()
         return env, at, state
 
-    def _begin(self, again: Again) -> Any:
+    def _begin(self, again: EpisodeTrace) -> Any:
         if again.no_ops is None:
             return self.env.reset(seed=again.seed)[0]
         emulator: Any = self.env.unwrapped
@@ -240,10 +240,10 @@ class Recorder:
                 self._record(self.episodes.count, episode)
 
     def _record(self, number: int, episode: Episode) -> None:
-        if episode.again is None:
+        if episode.trace is None:
             log.info("No video of episode %d: it had ended before the run was resumed.", number)
             return
-        again = episode.again()
+        again = episode.trace()
         stem = f"episode-{number}"
         video = video_file.Video(self.run / FOLDER / f"{stem}.part.webm", self.replayer.per_second)
         animation = video_file.Animation(self.replayer.per_second, episode.length + 1)
