@@ -47,6 +47,19 @@ class Counting(gym.Env):
         return np.array([self.t], np.uint8), float(self.t), end and not self.truncates, end and self.truncates, {}
 
 
+class Logged(Counting):
+    """Counting that writes a byte to a file at each step."""
+
+    def __init__(self, path):
+        super().__init__(200)
+        self.path = path
+
+    def step(self, action):
+        with self.path.open("a") as file:
+            file.write(".")
+        return super().step(action)
+
+
 class Slow(Counting):
     """Counting that takes its time.
 

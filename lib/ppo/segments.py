@@ -229,6 +229,8 @@ class _Handle:
 
     def follow(self, segment: Segment) -> list[LazyTrace]:
         """Go on to the end of a segment, and return the traces of the episodes that ended in it."""
+        if self._snapshot.reset is None:
+            self._snapshot.restart(0)
         actions = segment.arrays["actions"]
         # Steps of the segment before the environments were last reset together; below 0 if that was earlier.
         before_reset = (segment.last_reset - (segment.steps_done - actions.size)) // self._part.num_envs

@@ -1,4 +1,4 @@
-"""One contract, held by every engine; each test says what a learner may rely on."""
+"""The contract that every engine keeps; each test is something that a learner may rely on."""
 
 import logging
 import os
@@ -18,8 +18,8 @@ import torch
 import fakes
 from lib.actors.contract import ActorFailed, Actors, Stopped, Weights
 from lib.actors.engines import start_actors
-from lib.actors.process_worker import _set_model, packed, unpacked
-from lib.actors.ray_cluster import RayActors, knock, ray_package
+from lib.actors.process_worker import set_model
+from lib.actors.ray_cluster import RayActors, check_cluster, ray_package
 from lib.errors import UsageError
 from lib.system.machine import cores
 from lib.system.shared_memory import SharedWeights
@@ -41,7 +41,7 @@ def numbers(segments):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _workers_find_the_fakes():
+def _ray_workers_find_the_fakes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fakes.__file__).parent), *sys.path]))
         yield
@@ -76,7 +76,7 @@ def losable(request):
     return request.param
 
 
-def test_segments_come_in_the_actors_order_made_with_the_newest_weights(engine):
+def test_gather_returns_segments_in_the_actors_order_played_with_the_newest_weights(engine):
     with started(engine, 3) as crew:
         assert numbers(crew.gather()) == [(0, 1, 1), (1, 1, 1), (2, 1, 1)]
         crew.broadcast(model_of(2))
@@ -86,7 +86,7 @@ def test_segments_come_in_the_actors_order_made_with_the_newest_weights(engine):
         assert all(each["b"] == 2.0 for each in segments)
         assert segments[1]["large"].shape == (1000, 7)
         assert (segments[1]["large"] == 102).all()  # of actor 1, its second
-        # What was ordered before is made with the weights that were the newest then, or newer ones.
+        # An earlier order is played with the version that was the newest then, or with a newer one.
         crew.order(0)
         crew.broadcast(model_of(3))
         crew.order(1)
@@ -97,7 +97,7 @@ def test_segments_come_in_the_actors_order_made_with_the_newest_weights(engine):
         assert versions[1] == 3
 
 
-def test_a_segment_is_valid_until_the_next_but_one(engine):
+def test_a_segment_is_valid_until_the_next_but_one_is_ordered(engine):
     with started(engine, 1) as crew:
         [first] = crew.gather()
         [second] = crew.gather()
@@ -105,7 +105,7 @@ def test_a_segment_is_valid_until_the_next_but_one(engine):
         assert (second["large"] == 2).all()
 
 
-def test_a_segment_stays_as_it_is_when_its_actor_is_replaced(losable):
+def test_a_segment_stays_valid_if_its_actor_is_replaced(losable):
     with started(losable, 1, state_of=lambda number: {"count": 1}) as crew:
         [first] = crew.gather()
         os.kill(first["pid"], signal.SIGKILL)
@@ -114,7 +114,7 @@ def test_a_segment_stays_as_it_is_when_its_actor_is_replaced(losable):
         assert (first["large"] == 2).all()
 
 
-def test_an_actor_has_more_time_while_it_comes_to_its_state():
+def test_a_new_actor_has_extra_time_to_restore_its_state():
     with started("process", 1, patience=7.0, delay_of=lambda number: 1000.0) as crew:
         for more in (1000.0 + crew.STARTING, 0.0):
             crew.order(0)
@@ -122,19 +122,19 @@ def test_an_actor_has_more_time_while_it_comes_to_its_state():
             crew.take()
 
 
-def test_an_actor_begins_with_the_state_that_it_is_given(engine):
+def test_an_actor_starts_from_the_given_state(engine):
     with started(engine, 2, state_of=lambda number: {"count": 10 * number}) as crew:
         assert numbers(crew.gather()) == [(0, 1, 1), (1, 11, 1)]
 
 
-def test_inline_actors_wait_for_their_turn_without_being_late():
+def test_inline_actors_have_no_deadline():
     with started("inline", 3, make=fakes.Counter.slow, patience=0.1) as crew:
         for count in (1, 2):
             assert numbers(crew.gather()) == [(number, count, 1) for number in range(3)]
         assert crew.replaced == 0
 
 
-def test_an_actor_owes_one_segment_at_a_time_and_nothing_unasked(engine):
+def test_orders_beyond_the_depth_and_takes_without_an_order_are_refused(engine):
     with started(engine) as crew:
         with pytest.raises(RuntimeError, match="no segment was ordered"):
             crew.take()
@@ -145,7 +145,36 @@ def test_an_actor_owes_one_segment_at_a_time_and_nothing_unasked(engine):
         assert (index, segment["number"]) == (1, 1)
 
 
-def test_the_traceback_of_an_actor_that_raises_is_shown(engine):
+def test_an_actor_may_have_several_open_orders_each_with_its_own_weights(engine):
+    with started(engine, 2, depth=3) as crew:
+        for version in (1, 2, 3):
+            crew.broadcast(model_of(version))
+            for index in (0, 1):
+                crew.order(index)
+        with pytest.raises(RuntimeError, match="actor 0 owes 3 segments already"):
+            crew.order(0)
+        came = {0: [], 1: []}
+        while sum(map(len, came.values())) < 6:
+            for index, segment in crew.take():
+                came[index].append((segment["count"], segment["version"], segment["weights"][0, 0]))
+        assert came == {index: [(1, 1, 1.0), (2, 2, 2.0), (3, 3, 3.0)] for index in (0, 1)}
+
+
+def test_a_replaced_actor_gets_all_its_open_orders_again_with_their_weights(losable):
+    received = []
+    with started(losable, 1, depth=3, state_of=lambda number: {"count": len(received)}) as crew:
+        for version in (1, 2, 3):
+            crew.broadcast(model_of(version))
+            crew.order(0)
+        received += [segment for _, segment in crew.take()]
+        os.kill(received[0]["pid"], signal.SIGKILL)
+        while len(received) < 3:
+            received += [segment for _, segment in crew.take()]
+        assert [(each["count"], each["version"]) for each in received] == [(1, 1), (2, 2), (3, 3)]
+        assert [each["b"] for each in received] == [1.0, 2.0, 3.0]
+
+
+def test_an_actor_that_raises_is_reported_with_its_traceback(engine):
     with started(engine, make=fakes.Counter.raising) as crew:
         for _ in range(3):
             crew.gather()
@@ -153,7 +182,7 @@ def test_the_traceback_of_an_actor_that_raises_is_shown(engine):
             crew.gather()
 
 
-def test_the_traceback_of_an_actor_that_cannot_be_made_is_shown(engine):
+def test_an_actor_that_cannot_be_made_is_reported_with_its_traceback(engine):
     with (
         started(engine, make=fakes.Counter.unmakeable) as crew,
         pytest.raises(ActorFailed, match=r"(?s)Actor \d could not be made.*ValueError: no such counter"),
@@ -161,7 +190,7 @@ def test_the_traceback_of_an_actor_that_cannot_be_made_is_shown(engine):
         crew.gather()
 
 
-def test_what_an_actor_cannot_be_given_is_wrong_use_as_it_is_without_actors(engine):
+def test_a_usage_error_of_an_actor_stays_a_usage_error(engine):
     with (
         started(engine, make=fakes.Counter.unaffordable) as crew,
         pytest.raises(UsageError, match=r"^counter 1000 needs 9 GB; take 3 at most$"),
@@ -169,7 +198,7 @@ def test_what_an_actor_cannot_be_given_is_wrong_use_as_it_is_without_actors(engi
         crew.gather()
 
 
-def test_an_actor_that_dies_is_replaced_and_what_it_owed_comes_once(losable, caplog):
+def test_an_actor_that_dies_is_replaced_and_each_segment_comes_once(losable, caplog):
     counts, pids = {0: 0, 1: 0}, {}
     with started(losable, 2, state_of=lambda number: {"count": counts[number]}) as crew:
         for expected in range(1, 7):
@@ -190,7 +219,7 @@ def test_an_actor_that_dies_is_replaced_and_what_it_owed_comes_once(losable, cap
     assert "It is replaced" in caplog.text
 
 
-def test_an_actor_that_hangs_is_killed_and_replaced_after_the_time_that_was_stated(losable, tmp_path):
+def test_an_actor_that_hangs_is_replaced_after_its_patience(losable, tmp_path):
     once = tmp_path / "hung"
     with started(losable, 2, make=fakes.Counter.hanging(once), patience=1.0) as crew:
         crew.gather()  # the first segments have more time
@@ -202,7 +231,7 @@ def test_an_actor_that_hangs_is_killed_and_replaced_after_the_time_that_was_stat
         assert segments[0]["number"] == 0
 
 
-def test_versions_may_be_left_out_but_not_go_back(engine):
+def test_versions_may_skip_but_not_go_back(engine):
     with started(engine, 2) as crew:
         for version in (1, 2, 6, 11, 12, 20):
             crew.broadcast(model_of(version))
@@ -212,7 +241,7 @@ def test_versions_may_be_left_out_but_not_go_back(engine):
             crew.broadcast(model_of(19))
 
 
-def test_a_learner_that_is_to_stop_does_not_wait_for_one_that_hangs(losable, tmp_path, monkeypatch):
+def test_a_stopping_learner_does_not_wait_for_an_actor_that_hangs(losable, tmp_path, monkeypatch):
     monkeypatch.setattr(Actors, "STOPPING", 1.0)
     asked = []
     with started(losable, 2, make=fakes.Counter.hanging(tmp_path / "hung"), stop_asked=lambda: bool(asked)) as crew:
@@ -224,16 +253,16 @@ def test_a_learner_that_is_to_stop_does_not_wait_for_one_that_hangs(losable, tmp
         assert time.monotonic() - start < 10
 
 
-def test_one_that_always_dies_is_given_up(losable, monkeypatch):
+def test_an_actor_that_dies_again_and_again_ends_the_run(losable, monkeypatch):
     monkeypatch.setattr(Actors, "TRIES", 3)
     with (
         started(losable, 1, make=fakes.Counter.dying) as crew,
-        pytest.raises(ActorFailed, match=r"(?s)actor 0 .* 3 before it"),
+        pytest.raises(ActorFailed, match=r"(?s)actor 0 .* 3 replacements before it"),
     ):
         crew.gather()
 
 
-def test_nothing_is_left_when_they_are_closed(losable):
+def test_close_leaves_no_process_behind(losable):
     crew = started(losable, 2)
     pids = {each["pid"] for each in crew.gather()}
     crew.close()
@@ -244,31 +273,22 @@ def test_nothing_is_left_when_they_are_closed(losable):
 
 
 @pytest.mark.parametrize(("wrong", "number", "message"), [("inline", 0, "at least 1"), ("cloud", 1, "inline, process")])
-def test_wrong_use(wrong, number, message):
+def test_unknown_engines_and_too_few_actors_are_refused(wrong, number, message):
     with pytest.raises(UsageError, match=message):
         start_actors(wrong, fakes.Counter, number, model_of(1))
 
 
-def test_what_cannot_be_sent_elsewhere_is_refused():
+def test_a_state_that_cannot_be_pickled_is_refused():
     with pytest.raises(UsageError, match=r"cannot be sent to another process.*--engine inline"):
         start_actors("process", fakes.Counter, 1, model_of(1), lambda number: threading.Lock())
 
 
-def test_arrays_that_find_no_room_in_shared_memory_come_all_the_same():
+def test_arrays_that_do_not_fit_into_shared_memory_go_through_the_pipe():
     with started("process", 1, room=1000) as crew:
         assert (crew.gather()[0]["large"] == 1).all()
 
 
-@pytest.mark.parametrize("sizes", [[], [1], [64, 65, 0, 3]])
-def test_packing_keeps_arrays_apart(sizes):
-    memory = bytearray(2048)
-    arrays = [np.full(size, number, np.uint8) for number, size in enumerate(sizes, 1)]
-    for turn in (0, 1):
-        found = unpacked(*packed(arrays, memory, turn), memory)
-        assert [each.tolist() for each in found] == [each.tolist() for each in arrays]
-
-
-def test_a_version_that_was_overtaken_is_replaced_by_the_newest():
+def test_an_overwritten_version_is_replaced_by_the_newest():
     weights = SharedWeights(model_of(0).tensors.values(), 2)
     for version in (4, 5, 6):
         weights.publish(version, model_of(version).tensors.values())
@@ -279,24 +299,24 @@ def test_a_version_that_was_overtaken_is_replaced_by_the_newest():
             seen.append((model.version, model.tensors["a"][0, 0].item()))
 
     for version in (4, 5):
-        _set_model(Seeing(), ["a", "b"], weights, version)
+        set_model(Seeing(), ["a", "b"], weights, version)
     assert seen == [(6, 6.0), (5, 5.0)]
 
 
-def test_ray_that_is_not_installed_is_named_with_the_command_that_brings_it(monkeypatch):
+def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install '\.\[ray\]'"):
         start_actors("ray", fakes.Counter, 1, model_of(1))
 
 
 @pytest.mark.usefixtures("_ray")
-def test_too_few_cpus_are_told_of_with_the_fraction_that_fits():
+def test_too_few_cpus_are_reported_with_the_fraction_that_fits():
     with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; take --actors 4 at most, or --actor-cpus 0\.5"):
         started("ray", 8, cpus=1.0)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "number", "asked", "share"),
+    ("nodes", "number", "requested", "share"),
     [
         ([4.0], 8, None, 0.5),
         ([4.0], 2, None, 1.0),
@@ -307,12 +327,12 @@ def test_too_few_cpus_are_told_of_with_the_fraction_that_fits():
         ([4.0], 3, 0.333333, 0.3333),
     ],
 )
-def test_the_part_of_a_cpu_that_each_actor_has(nodes, number, asked, share):
-    assert RayActors._share(SimpleNamespace(number=number), nodes, asked) == share
+def test_the_share_of_a_cpu_per_actor(nodes, number, requested, share):
+    assert RayActors._share(SimpleNamespace(number=number), nodes, requested) == share
 
 
 @pytest.mark.parametrize(
-    ("nodes", "number", "asked", "advice"),
+    ("nodes", "number", "requested", "advice"),
     [
         ([1.0, 2.0, 2.0], 8, 0.625, r"Ray has 1 \+ 2 \+ 2; take --actors 7 at most, or --actor-cpus 0\.5$"),
         ([2.0], 2, 5.0, r"Ray has 2; take --actor-cpus 1$"),
@@ -320,13 +340,13 @@ def test_the_part_of_a_cpu_that_each_actor_has(nodes, number, asked, share):
         ([0.0], 2, None, r"Ray has no CPUs for 2 actors"),
     ],
 )
-def test_actors_that_the_nodes_have_no_room_for(nodes, number, asked, advice):
+def test_actors_that_do_not_fit_on_the_nodes_are_refused(nodes, number, requested, advice):
     with pytest.raises(UsageError, match=advice):
-        RayActors._share(SimpleNamespace(number=number), nodes, asked)
+        RayActors._share(SimpleNamespace(number=number), nodes, requested)
 
 
 @pytest.mark.usefixtures("_no_ray")
-def test_a_ray_of_its_own_listens_on_this_machine_alone_is_shared_by_more_actors_than_cpus_and_ends():
+def test_our_own_ray_listens_on_this_machine_only_and_ends():
     with started("ray", cores() + 1) as crew:
         segments = crew.gather()
         assert numbers(segments) == [(number, 1, 1) for number in range(cores() + 1)]
@@ -348,16 +368,16 @@ def test_a_ray_of_its_own_listens_on_this_machine_alone_is_shared_by_more_actors
         ("127.0.0.1:99999", "nothing answers"),
     ],
 )
-def test_an_address_that_answers_nothing(address, message):
+def test_an_address_without_an_answer_is_refused(address, message):
     start = time.monotonic()
     with pytest.raises(UsageError, match=message):
-        knock(address)
+        check_cluster(address)
     assert time.monotonic() - start < 15
 
 
-def test_a_port_where_something_else_listens():
+def test_a_port_without_a_ray_cluster_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         start = time.monotonic()
         with pytest.raises(UsageError, match="no Ray cluster answers there"):
-            knock(f"127.0.0.1:{server.getsockname()[1]}")
+            check_cluster(f"127.0.0.1:{server.getsockname()[1]}")
     assert time.monotonic() - start < 15
