@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from lib.envs import observations, vector_env
+from lib.envs import vector_env
+from lib.envs.observations import ObservationKind, observation_kind
 from lib.experience.episodes import Again, Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.system.clock import Stopwatch, since_process_start
@@ -259,7 +260,7 @@ class ExperienceStream(Stream):
     def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
         super().__init__(envs, seed)
         self.agent = agent
-        self.stacked = observations.is_stack(envs.single_observation_space)  # type: ignore[arg-type]
+        self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
 
     @property
     def last_frames(self) -> np.ndarray | None:
