@@ -11,8 +11,9 @@ from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from torch import nn
 
 from lib import dqn_model
+from lib.experience.batch import Batch
 from lib.experience.replay_buffer import ReplayBuffer
-from lib.experience.ring import Batch, Ring
+from lib.experience.ring import Ring
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
 from lib.run.setup import setup_ignite

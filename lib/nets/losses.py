@@ -111,8 +111,8 @@ def select_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor
 def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
     """Compute the elementwise penalty for TD errors: squared error or Huber loss.
 
-    The gradient of the Huber loss is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training algorithm.
-    The gradient of the squared error is twice the error.
+    The gradient of the Huber loss is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training
+    algorithm. The gradient of the squared error is twice the error.
 
     Args:
         errors: TD errors of any shape.
@@ -139,7 +139,9 @@ def weighted_mean(losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
 
 
 def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
-    """Return the support of a return distribution, Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, section 4.
+    """Return the support of a return distribution, Bellemare et al. (2017), section 4.
+
+    The paper is https://arxiv.org/abs/1707.06887.
 
     Args:
         v_min: smallest return.
