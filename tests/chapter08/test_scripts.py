@@ -59,7 +59,7 @@ def batch_of(states, actions, returns, next_states, discounts):
     )
 
 
-# State 0 leads to state 1 with a return of 2 over three steps; the episode ends in state 1. In state 1 the online network
+# State 0 leads to state 1 with a return of 2 over three steps. The episode ends in state 1. There the online network
 # prefers action 0, the target network action 1. The values 50, 60 and 70 must not be used: they belong to other actions
 # or to states after the end of the episode.
 NET = [[1.0, 50.0], [3.0, 2.0], [60.0, 60.0]]
@@ -98,10 +98,8 @@ def test_the_prioritised_errors_by_hand():
 def test_the_n_step_loss_by_hand():
     net, target = Table(NET), Table(TARGET)
     batch = batch_of(*BATCH)
-    batch.states, batch.next_states = (
-        batch.states[..., None],
-        batch.next_states[..., None],
-    )  # the layout of a sampled batch
+    batch.states = batch.states[..., None]  # frames last, as in a sampled batch
+    batch.next_states = batch.next_states[..., None]
     loss = common.calc_loss_dqn(batch, net, target, gamma=0.7)  # gamma is not used, because a Batch has discounts
     assert loss.item() == pytest.approx(((1.0 - (2.0 + 0.125 * 20.0)) ** 2 + 9.0) / 2)
 
@@ -467,9 +465,7 @@ def test_each_part_of_rainbow_has_its_own_setting(monkeypatch, tmp_path):
         ("08_dqn_rainbow", ["--sigma", "1e4"], "sigma is 10000; it has to be between 1e-06 and 1000"),
     ],
 )
-def test_invalid_options_are_refused_with_one_line_that_names_option_and_range(
-    refused, tmp_path, script, options, message
-):
+def test_invalid_options_are_refused_in_one_line_with_their_range(refused, tmp_path, script, options, message):
     answer = refused(Path(f"chapter08/{script}.py"), *CHAIN, *options, "--runs-dir", tmp_path)
     assert message in answer
     assert answer.count("\n") == 1
