@@ -142,7 +142,7 @@ class ExtendedDQN(nn.Module):
 
     Raises:
         UsageError: if the noise is unknown or sigma is out of range.
-        ValueError: if the shape is of no image, board or vector.
+        ValueError: if the shape is not (channels, height, width) or (n,).
     """
 
     support: torch.Tensor | None

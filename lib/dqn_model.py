@@ -27,7 +27,7 @@ class Trunk(nn.Sequential):
         features: number of output features.
 
     Raises:
-        ValueError: if the shape is of no image, board or vector.
+        ValueError: if the shape is not (channels, height, width) or (n,).
     """
 
     def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32):

@@ -152,7 +152,7 @@ def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> 
         dtype: data type in which an ImageEncoder calculates.
 
     Raises:
-        ValueError: if the shape is of no image, board or vector.
+        ValueError: if the shape is not (channels, height, width) or (n,).
     """
     kind = observation_kind(shape)
     if kind is ObservationKind.IMAGE:
