@@ -11,8 +11,9 @@ from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from torch import nn
 
 from lib import dqn_model
+from lib.experience.batch import Batch
 from lib.experience.replay_buffer import ReplayBuffer
-from lib.experience.ring import Batch, Ring
+from lib.experience.ring import Ring
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
 from lib.run.setup import setup_ignite
@@ -163,7 +164,7 @@ def batch_generator(
         batch_size: of an iteration, all environments' share together.
         steps: agent steps between two batches: those of all environments.
         tgt_net: its two networks are normalised by the first batch's states, of a Ring, where they can be (see
-            dqn_model.Normalising) and have not been yet, as they have in a resumed run.
+            dqn_model.NormalisingTrunk) and have not been yet, as they have in a resumed run.
 
     Raises:
         UsageError: at once, if no batch could be drawn from so few transitions.
@@ -182,7 +183,7 @@ def _batches(
         buffer.populate(steps)
         batch = buffer.sample(batch_size)
         for net in nets:
-            if isinstance(net.conv, dqn_model.Normalising) and not net.conv.seen:
+            if isinstance(net.conv, dqn_model.NormalisingTrunk) and not net.conv.seen:
                 net.conv.normalise_by(net.split(batch.for_net(net.conv.seen.device).states)[0])
         nets = ()
         yield batch

@@ -523,6 +523,6 @@ def pong_ring():
         return rng.integers(0, 6, len(states)), agent_states
 
     play.initial_state = lambda: None
-    made = Ring.of(ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
-    made.populate(1000)
-    return made
+    ring = Ring.for_source(ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
+    ring.populate(1000)
+    return ring

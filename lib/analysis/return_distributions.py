@@ -28,7 +28,7 @@ class ReturnDistributionFigure:
 
     def __call__(self) -> Figure:
         if not len(self.states):
-            self.states = self.buffer.spread(self.STATES)
+            self.states = self.buffer.evenly_spaced_states(self.STATES)
         return draw(self.net, self.states.numpy())
 
     def state_dict(self) -> dict[str, torch.Tensor]:

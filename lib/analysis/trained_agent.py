@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import dqn_extra, dqn_model
-from lib.envs.single_env import single_env
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
@@ -66,7 +66,7 @@ class TrainedAgent:
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """The environment with the plain wrapper stack, for one player."""
-        return single_env(self.env_id, render_mode=render_mode)
+        return make_env(self.env_id, render_mode=render_mode)
 
 
 def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions: int) -> nn.Module:

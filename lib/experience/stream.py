@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium.vector import VectorEnv
 
-from lib.envs.observations import is_stack
-from lib.envs.vector_env import is_native, vector_frame_skip
+from lib.envs import vector_env
+from lib.envs.observations import ObservationKind, observation_kind
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import Snapshot
@@ -87,8 +87,8 @@ class Stream(ExperienceSource):
         self.states: np.ndarray = np.zeros(0)
         self.steps_done = 0
         self.clock = Stopwatch()
-        self.frame_skip = vector_frame_skip(envs)
-        self.native = is_native(envs)
+        self.frame_skip = vector_env.vector_frame_skip(envs)
+        self.native = vector_env.is_native(envs)
         self.interrupted_states: np.ndarray | None = None
         self._snapshot = snapshot_of(seed, self.part)
         self._no_ops: np.ndarray | None = None  # frames before the first action of each native game's episode
@@ -222,7 +222,7 @@ class ExperienceStream(Stream):
     def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
         super().__init__(envs, seed)
         self.agent = agent
-        self.stacked = is_stack(envs.single_observation_space)  # type: ignore[arg-type]
+        self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
 
     @property
     def last_frames(self) -> np.ndarray | None:

@@ -33,7 +33,7 @@ class CellPolicy(nn.Module):
         orthogonal(self.last, 0.01)
 
     def forward(self, board: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-        """(batch, planes * height * width) of what Boards.see gives."""
+        """(batch, planes * height * width) of what BoardEncoder.encode gives."""
         return self.last(F.relu(self.cell(cells) + self.board(board)[:, :, None, None])).flatten(1)
 
 
@@ -122,7 +122,7 @@ class Model(nn.Module):
         """
         states, allowed = self.split(states)
         if isinstance(self.body, BoardEncoder) and isinstance(self.policy, CellPolicy):
-            features, cells = self.body.see(states)
+            features, cells = self.body.encode(states)
             logits = self.policy(features, cells)
         else:
             features = self.body(states)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ignite.engine import Engine, Events
 
-from lib.envs.single_env import single_env
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
 from lib.run import checkpoint, console, evaluation, run_folder, videos
@@ -123,7 +123,7 @@ def setup_ignite(
     if figures:
         board.attach_figures(engine, steps, figures)
     if args.evaluate_every and save is not None:
-        env = single_env(params.env_name)
+        env = make_env(params.env_name)
         evaluating = evaluation.evaluator(GreedyPolicy(save["net"], args.device), env, args.seed, stopper.interrupted)
         board.attach_evaluation(evaluating, evaluation.SPREAD, steps)
         evaluation.attach(engine, evaluating, args.evaluate_every, steps, speed.apart)
@@ -185,7 +185,7 @@ def setup_ignite(
 
     def conclude(policy: GreedyPolicy, result: dict[str, Any]) -> None:
         log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
-        env = single_env(params.env_name)
+        env = make_env(params.env_name)
         found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
         env.close()
         run.write_json("result.json", result | {"evaluation": found})

@@ -17,7 +17,7 @@ import numpy as np
 from ignite.engine import Engine
 
 from lib.envs.atari import is_atari, reset_with_no_ops
-from lib.envs.single_env import single_env
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run import evaluation, video_file
@@ -83,7 +83,7 @@ class EpisodeReplayer:
             self._start_up = emulator.ale.getEpisodeFrameNumber()
 
     def _make(self) -> gym.Env:
-        return single_env(self._env_id, render_mode="rgb_array")
+        return make_env(self._env_id, render_mode="rgb_array")
 
     def _try_out(self) -> None:
         with undisturbed(), tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What each extension learns from a batch, and that each of them learns."""
+"""Chapter 8: the loss of each extension, and short runs that have to solve a small environment."""
 
 import copy
 import dataclasses
@@ -18,7 +18,7 @@ from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Batch
 from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
-from lib.run import checkpoint, setup
+from lib.run import checkpoint
 from lib.run.options import RunOptions
 from running import PROJECT, assignments, folder, run, two_at_a_time
 
@@ -47,7 +47,7 @@ class Table(nn.Module):
 
 
 def batch_of(states, actions, returns, next_states, discounts):
-    """As Batch.for_net gives it."""
+    """Make a batch in the layout of Batch.for_net."""
     return Batch(
         states=torch.tensor(states)[:, None],
         actions=torch.tensor(actions),
@@ -59,8 +59,9 @@ def batch_of(states, actions, returns, next_states, discounts):
     )
 
 
-# State 0 leads to 1 for a reward of 2 over three steps; state 1 ends. The learning network prefers action 0 in state 1,
-# the target network action 1; 50, 60 and 70 belong to other actions or to what follows an end.
+# State 0 leads to state 1 with a return of 2 over three steps. The episode ends in state 1. There the online network
+# prefers action 0, the target network action 1. The values 50, 60 and 70 must not be used: they belong to other actions
+# or to states after the end of the episode.
 NET = [[1.0, 50.0], [3.0, 2.0], [60.0, 60.0]]
 TARGET = [[50.0, 50.0], [10.0, 20.0], [70.0, 70.0]]
 BATCH = ([0, 1], [0, 1], [2.0, -1.0], [1, 2], [0.125, 0.0])
@@ -71,34 +72,35 @@ def gradients(loss, *networks):
     return [network.rows.grad for network in networks]
 
 
-def chapter_9s_double_loss(batch, net, tgt_net):
-    device_less = SimpleNamespace(for_net=lambda device: batch)
-    return load("07_pong_in_minutes", "chapter09").calc_loss(device_less, net, tgt_net, "cpu", huber=False)
+def chapter09_double_loss(batch, net, tgt_net):
+    on_device = SimpleNamespace(for_net=lambda device: batch)
+    return load("07_pong_in_minutes", "chapter09").calc_loss(on_device, net, tgt_net, "cpu", huber=False)
 
 
-@pytest.mark.parametrize("calc_loss", [load("03_dqn_double").calc_loss, chapter_9s_double_loss])
+@pytest.mark.parametrize("calc_loss", [load("03_dqn_double").calc_loss, chapter09_double_loss])
 def test_the_double_loss_by_hand(calc_loss):
     net, target = Table(NET), Table(TARGET)
     loss = calc_loss(batch_of(*BATCH), net, target)
     first, second = 1.0 - (2.0 + 0.125 * 10.0), 2.0 - (-1.0)
     assert loss.item() == pytest.approx((first**2 + second**2) / 2)
-    learnt, followed = gradients(loss, net, target)
-    assert torch.allclose(learnt, torch.tensor([[first, 0.0], [0.0, second], [0.0, 0.0]]))
-    assert followed is None
+    net_gradient, target_gradient = gradients(loss, net, target)
+    assert torch.allclose(net_gradient, torch.tensor([[first, 0.0], [0.0, second], [0.0, 0.0]]))
+    assert target_gradient is None
 
 
-def test_the_errors_of_prioritised_replay_by_hand():
+def test_the_prioritised_errors_by_hand():
     net, target = Table(NET), Table(TARGET)
     errors = load("05_dqn_prio_replay").calc_errors(batch_of(*BATCH), net, target)
     assert errors.tolist() == pytest.approx([1.0 - (2.0 + 0.125 * 20.0), 2.0 - (-1.0)])
     assert gradients(errors.sum(), net, target)[1] is None
 
 
-def test_the_basic_loss_over_several_steps_by_hand():
+def test_the_n_step_loss_by_hand():
     net, target = Table(NET), Table(TARGET)
     batch = batch_of(*BATCH)
-    batch.states, batch.next_states = batch.states[..., None], batch.next_states[..., None]  # channels last, as sampled
-    loss = common.calc_loss_dqn(batch, net, target, gamma=0.7)  # a Batch brings its own discounts
+    batch.states = batch.states[..., None]  # frames last, as in a sampled batch
+    batch.next_states = batch.next_states[..., None]
+    loss = common.calc_loss_dqn(batch, net, target, gamma=0.7)  # gamma is not used, because a Batch has discounts
     assert loss.item() == pytest.approx(((1.0 - (2.0 + 0.125 * 20.0)) ** 2 + 9.0) / 2)
 
 
@@ -125,7 +127,7 @@ def networks():
     return make
 
 
-def test_rainbow_without_the_other_parts_is_each_extension(networks):
+def test_rainbow_with_one_part_equals_that_extension(networks):
     rainbow, batch = load("08_dqn_rainbow"), random_batch()
     net, target = networks()
     loss, _ = rainbow.calc_loss(batch, net, target, double=True)
@@ -140,13 +142,13 @@ def test_rainbow_without_the_other_parts_is_each_extension(networks):
     assert torch.allclose(divergences.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
 
 
-def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_the_distribution(networks):
+def test_in_rainbow_the_online_network_selects_the_action_and_the_target_network_gives_the_distribution(networks):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
     batch = random_batch()
     _, divergences = load("08_dqn_rainbow").calc_loss(batch, net, target, double=True)
     for row in range(len(batch)):
-        chosen = net(batch.next_states)[row].argmax()
-        probs = target.predict(batch.next_states)[row, chosen].exp()
+        action = net(batch.next_states)[row].argmax()
+        probs = target.predict(batch.next_states)[row, action].exp()
         [projected] = losses.project_distribution(
             probs[None], batch.returns[[row]], batch.discounts[[row]], net.support
         )
@@ -156,21 +158,25 @@ def test_in_rainbow_the_learning_network_chooses_and_the_target_network_tells_th
     assert not torch.allclose(divergences, load("08_dqn_rainbow").calc_loss(batch, net, target, double=False)[1])
 
 
-def learnt(monkeypatch, script, batches, huber=False, **changed):
-    """What a loaded script hands over to be saved; in "after", the network's weights after each of so many batches."""
-    made = {"after": []}
+def train_briefly(monkeypatch, script, batches, huber=False, **changed):
+    """Train a loaded script on a number of batches.
 
-    def setup(engine, params, exp_source, run_name, *, save, **options):
-        made.update(save)
-        made["before"] = copy.deepcopy(save["net"].state_dict())
+    Returns:
+        The objects that the script saves, the initial weights as "before", and the weights after each batch as "after".
+    """
+    saved = {"after": []}
+
+    def record(engine, params, exp_source, run_name, *, save, **options):
+        saved.update(save)
+        saved["before"] = copy.deepcopy(save["net"].state_dict())
 
         @engine.on(Events.ITERATION_COMPLETED)
         def note(engine):
-            made["after"].append(copy.deepcopy(save["net"].state_dict()))
+            saved["after"].append(copy.deepcopy(save["net"].state_dict()))
             if engine.state.iteration == batches:
                 engine.terminate()
 
-    monkeypatch.setattr(setup, "setup_ignite", setup)
+    monkeypatch.setattr(common, "setup_ignite", record)
     params = dataclasses.replace(
         HYPERPARAMS["pong"],
         env_name="fakes:Chain-v0",
@@ -183,7 +189,7 @@ def learnt(monkeypatch, script, batches, huber=False, **changed):
     knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
     knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False} | changed
     script.train(params, RunOptions(knobs=knobs))
-    return made
+    return saved
 
 
 def same(one, other):
@@ -191,97 +197,96 @@ def same(one, other):
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
-def test_the_target_network_is_the_one_of_the_last_copy(monkeypatch, script):
-    made = learnt(monkeypatch, load(script.stem), 12)
-    after = made["after"]
-    assert not same(made["before"], after[0])
-    assert same(made["target"].state_dict(), after[9])
-    assert not same(made["target"].state_dict(), after[11])
+def test_the_target_network_is_copied_every_ten_steps(monkeypatch, script):
+    saved = train_briefly(monkeypatch, load(script.stem), 12)
+    after = saved["after"]
+    assert not same(saved["before"], after[0])
+    assert same(saved["target"].state_dict(), after[9])
+    assert not same(saved["target"].state_dict(), after[11])
 
 
-def test_with_several_environments_target_and_epsilon_go_by_agent_steps(monkeypatch):
-    made = learnt(monkeypatch, load("08_dqn_rainbow"), 8, envs=2, without=["noisy"])
-    assert same(made["target"].state_dict(), made["after"][4])  # ten steps, two an iteration
-    assert made["epsilon"].selector.epsilon == pytest.approx(1.0 - 16 / 100_000)
+def test_with_several_environments_target_copies_and_epsilon_count_agent_steps(monkeypatch):
+    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 8, envs=2, without=["noisy"])
+    assert same(saved["target"].state_dict(), saved["after"][4])  # ten agent steps, two per iteration
+    assert saved["epsilon"].selector.epsilon == pytest.approx(1.0 - 16 / 100_000)
 
 
 @pytest.mark.parametrize(
     "script", [path for path in SCRIPTS if path.stem != "07_dqn_distrib"], ids=lambda path: path.stem
 )
-def test_errors_cost_by_hubers_loss_where_it_is_asked_for(monkeypatch, script):
-    asked, penalties = [], losses.penalties
-    monkeypatch.setattr(losses, "penalties", lambda errors, huber: asked.append(huber) or penalties(errors, huber))
+def test_every_script_uses_the_huber_loss_if_params_ask_for_it(monkeypatch, script):
+    calls, penalties = [], losses.penalties
+    monkeypatch.setattr(losses, "penalties", lambda errors, huber: calls.append(huber) or penalties(errors, huber))
     for huber in (True, False):
-        learnt(monkeypatch, load(script.stem), 1, huber, without=["distributional"])
-    assert asked == [True, False]
+        train_briefly(monkeypatch, load(script.stem), 1, huber, without=["distributional"])
+    assert calls == [True, False]
 
 
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
-def test_what_has_no_weight_is_not_learnt_from(monkeypatch, name):
+def test_transitions_with_a_weight_of_zero_do_not_change_the_network(monkeypatch, name):
     sample = PrioritisedRing.sample
     monkeypatch.setattr(
         PrioritisedRing,
         "sample",
         lambda ring, size: dataclasses.replace(sample(ring, size), weights=torch.zeros(size)),
     )
-    made = learnt(monkeypatch, load(name), 3)
-    assert same(made["before"], made["after"][-1])
+    saved = train_briefly(monkeypatch, load(name), 3)
+    assert same(saved["before"], saved["after"][-1])
 
 
 @pytest.mark.parametrize(
-    ("name", "calculates", "errors_of"),
+    ("name", "function", "errors_of"),
     [
-        ("05_dqn_prio_replay", "calc_errors", lambda calculated: calculated),
-        ("08_dqn_rainbow", "calc_loss", lambda calculated: calculated[1]),
+        ("05_dqn_prio_replay", "calc_errors", lambda errors: errors),
+        ("08_dqn_rainbow", "calc_loss", lambda result: result[1]),
     ],
 )
-def test_priorities_are_what_was_learnt_from(monkeypatch, name, calculates, errors_of):
-    script, given, expected, drawn, updated = load(name), [], [], [], []
-    update, calculate = PrioritisedRing.update, getattr(script, calculates)
-    sample = PrioritisedRing.sample
+def test_priorities_are_the_errors_of_the_same_batch(monkeypatch, name, function, errors_of):
+    script, priorities, expected, sampled, updated = load(name), [], [], [], []
+    update, sample, calculate = PrioritisedRing.update_priorities, PrioritisedRing.sample, getattr(script, function)
 
-    def sampling(ring, size):
+    def record_sample(ring, size):
         batch = sample(ring, size)
-        drawn.append(batch.indices.tolist())
+        sampled.append(batch.indices.tolist())
         return batch
 
-    def updating(ring, indices, priorities):
+    def record_update(ring, indices, new):
         updated.append(indices.tolist())
-        given.append(priorities.detach())
-        update(ring, indices, priorities)
+        priorities.append(new.detach())
+        update(ring, indices, new)
 
-    def calculating(*args):
-        calculated = calculate(*args)
-        expected.append(errors_of(calculated).abs())
-        return calculated
+    def record_errors(*args):
+        result = calculate(*args)
+        expected.append(errors_of(result).abs())
+        return result
 
-    monkeypatch.setattr(PrioritisedRing, "sample", sampling)
-    monkeypatch.setattr(PrioritisedRing, "update", updating)
-    monkeypatch.setattr(script, calculates, calculating)
-    learnt(monkeypatch, script, 3)
-    assert len(given) == len(expected) == 3
-    assert drawn == updated
-    for priorities, of_batch in zip(given, expected, strict=True):
-        assert priorities.std() > 0.0
-        assert torch.allclose(priorities, of_batch + 1e-5)
+    monkeypatch.setattr(PrioritisedRing, "sample", record_sample)
+    monkeypatch.setattr(PrioritisedRing, "update_priorities", record_update)
+    monkeypatch.setattr(script, function, record_errors)
+    train_briefly(monkeypatch, script, 3)
+    assert len(priorities) == len(expected) == 3
+    assert sampled == updated
+    for new, errors in zip(priorities, expected, strict=True):
+        assert new.std() > 0.0
+        assert torch.allclose(new, errors + 1e-5)
 
 
-def test_dueling_is_dueling_and_noise_is_the_one_that_is_asked_for(monkeypatch):
-    assert learnt(monkeypatch, load("06_dqn_dueling"), 1)["net"].value is not None
+def test_the_scripts_make_dueling_networks_and_the_given_kind_of_noise(monkeypatch):
+    assert train_briefly(monkeypatch, load("06_dqn_dueling"), 1)["net"].value is not None
     for noise in ("factorised", "per-state", "independent"):
-        assert learnt(monkeypatch, load("04_dqn_noisy_net"), 1, noise=noise)["net"].advantage[0].noise == noise
+        assert train_briefly(monkeypatch, load("04_dqn_noisy_net"), 1, noise=noise)["net"].advantage[0].noise == noise
 
 
-def test_rainbows_noise_begins_with_its_sigma_and_is_learnt_slowly(monkeypatch):
-    made = learnt(monkeypatch, load("08_dqn_rainbow"), 1, sigma=0.2)
-    sigmas = made["before"]["advantage.0.weight_sigma"]
+def test_rainbows_sigma_can_be_given_and_has_a_tenth_of_the_learning_rate(monkeypatch):
+    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, sigma=0.2)
+    sigmas = saved["before"]["advantage.0.weight_sigma"]
     assert torch.allclose(sigmas, torch.tensor(0.2 / sigmas.shape[1] ** 0.5))
-    assert [group["lr"] for group in made["optimizer"].param_groups] == pytest.approx([0.001, 0.0001])
-    made = learnt(monkeypatch, load("08_dqn_rainbow"), 1, without=["noisy"])
-    assert [group["lr"] for group in made["optimizer"].param_groups] == [0.001]
+    assert [group["lr"] for group in saved["optimizer"].param_groups] == pytest.approx([0.001, 0.0001])
+    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, without=["noisy"])
+    assert [group["lr"] for group in saved["optimizer"].param_groups] == [0.001]
 
 
-def test_no_gradient_goes_through_the_target_distribution(networks):
+def test_the_target_distribution_has_no_gradient(networks):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
     load("07_dqn_distrib").calc_loss(random_batch(), net, target).backward()
     assert all(parameter.grad is None for parameter in target.parameters())
@@ -289,14 +294,14 @@ def test_no_gradient_goes_through_the_target_distribution(networks):
 
 
 @pytest.mark.parametrize("double", [True, False])
-def test_no_gradient_goes_through_the_target(networks, double):
+def test_rainbows_target_has_no_gradient(networks, double):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
     loss, _ = load("08_dqn_rainbow").calc_loss(random_batch(), net, target, double)
     loss.backward()
     assert all(parameter.grad is None for parameter in target.parameters())
 
 
-def test_what_follows_a_terminated_episode_means_nothing(networks):
+def test_states_after_a_termination_do_not_matter(networks):
     net, target = networks(support=losses.support(-2.0, 2.0, 5))
     batch, rainbow = random_batch(), load("08_dqn_rainbow")
     batch.discounts = torch.zeros(len(batch))
@@ -319,7 +324,11 @@ RUNS = {
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
-    """Runs on the abc chain, of which random play solves one in eight: (process, run folders) by name."""
+    """Run every script on fakes.Chain, where random play succeeds in one of eight episodes.
+
+    Returns:
+        {name: (process, run folders)}.
+    """
 
     def learn(name):
         script, options = RUNS[name]
@@ -331,27 +340,27 @@ def chain(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_every_extension_solves_the_chain_and_rainbow_runs_without_each_part(chain, name):
+def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chain, name):
     process, paths = chain[name]
     assert process.returncode == 0, process.stderr
     stopped = [json.loads((path / "result.json").read_text())["stopped"] for path in paths]
     assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
 
 
-def test_signal_to_noise_is_written_for_each_noisy_layer(chain):
+def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
     [path] = chain["04_dqn_noisy_net"][1]
     accumulator = EventAccumulator(str(path))
     accumulator.Reload()
     tags = set(accumulator.Tags()["scalars"])
     assert {"train/snr_1", "train/snr_2"} <= tags
-    assert "train/epsilon" not in tags  # noise explores, and nothing else
+    assert "train/epsilon" not in tags  # there is no other exploration than noise
     fields = json.loads((path / "params.json").read_text())["hyperparameters"]
     assert fields["epsilon_start"] == fields["epsilon_final"] == 0.0
-    assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # as they begin
+    assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # the initial ratio
 
 
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
-def test_beta_is_written_and_rises(chain, name):
+def test_beta_is_logged_and_rises(chain, name):
     [path] = chain[name][1]
     accumulator = EventAccumulator(str(path))
     accumulator.Reload()
@@ -359,7 +368,7 @@ def test_beta_is_written_and_rises(chain, name):
     assert 0.4 < betas[0] < betas[-1] < 0.5
 
 
-def test_rainbow_is_over_the_returns_that_it_is_told(chain):
+def test_the_range_of_rainbows_returns_can_be_given(chain):
     supports = {
         name: checkpoint.newest(chain[name][1][0] / "checkpoints")["net"]["support"]
         for name in ("08_dqn_rainbow", "v-max")
@@ -368,8 +377,8 @@ def test_rainbow_is_over_the_returns_that_it_is_told(chain):
     assert torch.equal(supports["v-max"], torch.linspace(-2.0, 2.0, 51))
 
 
-def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
-    def has(name):
+def test_without_one_part_rainbow_has_all_other_parts(chain):
+    def parts_of(name):
         [path] = chain[name][1]
         content = checkpoint.newest(path / "checkpoints")
         net, ring = content["net"], content["replay"]
@@ -385,11 +394,11 @@ def test_without_a_part_rainbow_lacks_that_part_and_no_other(chain):
 
     parts = ("dueling", "noisy", "prioritised", "distributional")
     for part in PARTS:
-        assert has(f"without-{part}") == {other: other != part for other in parts}
-    assert has("without-all") == dict.fromkeys(parts, False)
+        assert parts_of(f"without-{part}") == {other: other != part for other in parts}
+    assert parts_of("without-all") == dict.fromkeys(parts, False)
 
 
-def test_the_fast_rainbow_sees_pong_by_the_small_network_which_looked_at_the_first_batch(tmp_path):
+def test_the_fast_rainbow_uses_the_small_network_and_normalises_by_the_first_batch(tmp_path):
     fields = assignments("replay_initial=80", "replay_size=400", "batch_size=4")
     options = ("--fast", "--envs", 4, "--v-max", 2, "--quiet", *fields, "--stop-after", 120, "--runs-dir", tmp_path)
     process = run(Path("chapter08/08_dqn_rainbow.py"), *options)
@@ -402,18 +411,23 @@ def test_the_fast_rainbow_sees_pong_by_the_small_network_which_looked_at_the_fir
     assert torch.equal(content["net"]["conv.body.mean"], content["target"]["conv.body.mean"])
 
 
-def test_rainbow_waits_weighs_and_chooses_as_the_paper_says_but_for_what_is_left_out(monkeypatch, tmp_path):
+def test_each_part_of_rainbow_has_its_own_setting(monkeypatch, tmp_path):
     rainbow = load("08_dqn_rainbow")
-    seen = {}
+    settings = {}
 
-    def spy(batch, net, tgt_net, double, huber):
-        seen["double"] = double
-        raise KeyError("seen")
+    def record(batch, net, tgt_net, double, huber):
+        settings["double"] = double
+        raise KeyError("recorded")
 
-    make = PrioritisedRing.of
-    monkeypatch.setattr(rainbow, "calc_loss", spy)
-    monkeypatch.setattr(PrioritisedRing, "of", lambda *args, **options: seen.update(options) or make(*args, **options))
-    monkeypatch.setattr(setup, "setup_ignite", lambda *args, **options: None)
+    make = PrioritisedRing.for_source
+
+    def make_ring(*args, **options):
+        settings.update(options)
+        return make(*args, **options)
+
+    monkeypatch.setattr(rainbow, "calc_loss", record)
+    monkeypatch.setattr(PrioritisedRing, "for_source", make_ring)
+    monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
     params = dataclasses.replace(HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
     for without, expected in (
         ([], (5, 0.5, True)),
@@ -422,9 +436,9 @@ def test_rainbow_waits_weighs_and_chooses_as_the_paper_says_but_for_what_is_left
         (["prioritised"], (5, 0.0, True)),
     ):
         knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0, "sigma": 0.1}
-        with pytest.raises(KeyError, match="seen"):
+        with pytest.raises(KeyError, match="recorded"):
             rainbow.train(params, RunOptions(runs_dir=tmp_path, knobs=knobs))
-        assert (seen["n_step"], seen["alpha"], seen["double"]) == expected
+        assert (settings["n_step"], settings["alpha"], settings["double"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -451,8 +465,8 @@ def test_rainbow_waits_weighs_and_chooses_as_the_paper_says_but_for_what_is_left
         ("08_dqn_rainbow", ["--sigma", "1e4"], "sigma is 10000; it has to be between 1e-06 and 1000"),
     ],
 )
-def test_wrong_use_is_one_line_that_names_the_field_and_its_range(refused, tmp_path, script, options, message):
-    said = refused(Path(f"chapter08/{script}.py"), *CHAIN, *options, "--runs-dir", tmp_path)
-    assert message in said
-    assert said.count("\n") == 1
+def test_invalid_options_are_refused_in_one_line_with_their_range(refused, tmp_path, script, options, message):
+    answer = refused(Path(f"chapter08/{script}.py"), *CHAIN, *options, "--runs-dir", tmp_path)
+    assert message in answer
+    assert answer.count("\n") == 1
     assert not list(tmp_path.iterdir())

@@ -1,3 +1,5 @@
+"""Environments that step together: native Atari games and all others."""
+
 import ale_py
 import gymnasium as gym
 import numpy as np
@@ -14,14 +16,14 @@ from lib.system.seeds import derived_seeds
 
 
 def slow_twin(env_id):
-    """The plain stack without no-ops and without clipping."""
+    """gymnasium's preprocessing without no-ops and without clipping of rewards."""
     return FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84))
 
 
 @pytest.mark.parametrize(
     ("env_id", "limit"), [("PongNoFrameskip-v4", 1500), ("BreakoutNoFrameskip-v4", 900), ("FreewayNoFrameskip-v4", 200)]
 )
-def test_whole_episodes_are_those_of_the_plain_stack_bit_for_bit(env_id, limit):
+def test_whole_episodes_equal_gymnasiums_preprocessing_bit_for_bit(env_id, limit):
     twins = [slow_twin(env_id) for _ in range(2)]
     envs = vector_env.make_vector_env(env_id, 2, noop_max=0, clip_rewards=False)
     states, _ = envs.reset(seed=3)
@@ -47,7 +49,7 @@ def test_whole_episodes_are_those_of_the_plain_stack_bit_for_bit(env_id, limit):
     envs.close()
 
 
-def test_a_short_episode_ends_with_its_own_states_and_the_next_one_begins():
+def test_a_short_episode_ends_with_its_own_states_before_the_next_one_starts():
     plain = gym.make("PongNoFrameskip-v4")
     game = plain.spec.kwargs | {"max_num_frames_per_episode": 8}
     envs = vector_env.NativeAtari(game, 2, noop_max=0)
@@ -60,17 +62,17 @@ def test_a_short_episode_ends_with_its_own_states_and_the_next_one_begins():
         assert truncations.all()
         assert not terminations.any()
         final = infos["final_obs"]
-        assert np.array_equal(final[:, 0], final[:, 1])  # two steps: the first frame, again, and what came after
+        assert np.array_equal(final[:, 0], final[:, 1])  # the first frame fills the stack of a short episode
         assert np.array_equal(final[0, 1], first[0, 0])
         assert not np.array_equal(final[0, 2], final[0, 3])
         assert np.array_equal(states, first)
 
 
-def test_environments_have_seeds_of_their_own_that_repeat():
-    def begin(seed):
+def test_each_environment_has_its_own_reproducible_seed():
+    def first_states(seed):
         return vector_env.make_vector_env("PongNoFrameskip-v4", 8).reset(seed=seed)
 
-    (states, infos), (again, _), (_, other) = begin(1), begin(1), begin(2)
+    (states, infos), (again, _), (_, other) = first_states(1), first_states(1), first_states(2)
     assert np.array_equal(states, again)
     no_ops = infos["episode_frame_number"].tolist()
     assert len(set(no_ops)) > 3
@@ -81,7 +83,7 @@ def test_environments_have_seeds_of_their_own_that_repeat():
     assert seeds.max() < 2**31
 
 
-def test_rewards_are_clipped_and_returns_are_the_games_own():
+def test_rewards_are_clipped_but_returns_are_not():
     clipping, plain = (
         vector_env.make_vector_env("SpaceInvadersNoFrameskip-v4", 4, clip_rewards=clip) for clip in (True, False)
     )
@@ -100,12 +102,12 @@ def test_rewards_are_clipped_and_returns_are_the_games_own():
             returns.append((totals[index], infos["episode"]["r"][index]))
             totals[index] = 0.0
     assert len(returns) >= 2
-    assert all(total == told for total, told in returns)
-    assert max(total for total, _ in returns) > 50  # which no clipped episode of this length comes to
+    assert all(total == reported for total, reported in returns)
+    assert max(total for total, _ in returns) > 50  # more than clipped rewards can add up to
 
 
 @pytest.mark.parametrize("actions", [[0, 6], [-1, 0]])
-def test_an_action_out_of_range_is_refused_before_the_native_threads_see_it(actions):
+def test_an_action_out_of_range_is_refused_before_it_reaches_the_native_threads(actions):
     envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match=r"each has to be one of 0 to 5"):
@@ -114,7 +116,7 @@ def test_an_action_out_of_range_is_refused_before_the_native_threads_see_it(acti
 
 
 @pytest.mark.parametrize("actions", [np.zeros(3, np.int64), np.zeros((2, 1), np.int64), np.zeros(2)])
-def test_actions_of_another_shape_or_type_are_refused(actions):
+def test_actions_of_the_wrong_shape_or_type_are_refused(actions):
     envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
     envs.reset(seed=0)
     with pytest.raises(ValueError, match="one for each of 2 environments"):
@@ -138,7 +140,7 @@ def hard_pong():
         (lambda **game: gym.wrappers.TransformReward(ale_py.AtariEnv(**game), float), {}, "wrappers of its own"),
     ],
 )
-def test_what_native_environments_do_not_have_is_refused_and_not_left_out(monkeypatch, entry_point, changes, message):
+def test_games_with_options_that_native_environments_lack_are_refused(monkeypatch, entry_point, changes, message):
     game = gym.spec("PongNoFrameskip-v4").kwargs | {"frameskip": 1} | changes
     game = {} if entry_point is hard_pong else {name: value for name, value in game.items() if value is not ...}
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
@@ -147,7 +149,7 @@ def test_what_native_environments_do_not_have_is_refused_and_not_left_out(monkey
         vector_env.make_vector_env("Another-v0", 2)
 
 
-def test_any_other_environment_has_the_same_interface():
+def test_other_environments_have_the_same_interface():
     envs = vector_env.make_vector_env("fakes:Chain-v0", 3)
     states, _ = envs.reset(seed=1)
     assert states.shape == (3, *envs.single_observation_space.shape)
@@ -158,7 +160,7 @@ def test_any_other_environment_has_the_same_interface():
     assert infos["episode"]["l"].tolist() == [1, 0, 1]
 
 
-def test_images_of_any_other_environment_are_made_as_the_plain_stack_makes_them():
+def test_images_of_other_environments_equal_those_of_make_env():
     envs = vector_env.make_vector_env("fakes:Catch-v0", 2)
     twin = make_env("fakes:Catch-v0")
     states, _ = envs.reset(seed=1)
@@ -180,12 +182,12 @@ def test_images_of_any_other_environment_are_made_as_the_plain_stack_makes_them(
         ("fakes:Continuous-v0", r"it has to be Discrete\(n\)"),
     ],
 )
-def test_spaces_that_no_script_can_use_are_wrong_use(env_id, message):
+def test_environments_that_no_script_can_use_are_refused(env_id, message):
     with pytest.raises(UsageError, match=message):
         vector_env.make_vector_env(env_id, 2)
 
 
-def test_an_unknown_id_and_too_many_environments_are_wrong_use(monkeypatch):
+def test_an_unknown_id_and_too_many_environments_are_refused(monkeypatch):
     with pytest.raises(UsageError, match="cannot make the environment 'NoSuch-v0'"):
         vector_env.make_vector_env("NoSuch-v0", 2)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
@@ -203,7 +205,7 @@ def test_an_unknown_id_and_too_many_environments_are_wrong_use(monkeypatch):
 
 
 @pytest.mark.parametrize("seed", [3, np.int64(3)])
-def test_a_second_reset_begins_as_the_first_one_did(seed):
+def test_a_second_reset_with_the_same_seed_gives_the_same_states(seed):
     envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
     first, _ = envs.reset(seed=seed)
     for _ in range(5):
@@ -212,15 +214,15 @@ def test_a_second_reset_begins_as_the_first_one_did(seed):
     assert np.array_equal(first, again)
 
 
-def test_one_seed_is_all_that_a_reset_of_some_needs():
-    all_anew, some = (vector_env.make_vector_env("PongNoFrameskip-v4", 3) for _ in range(2))
-    expected, _ = all_anew.reset(seed=7)
-    some.reset(seed=1)
-    found, _ = some.reset(seed=7, options={"reset_mask": np.array([False, True, True])})
-    assert np.array_equal(found[1:], expected[1:])
+def test_a_partial_reset_derives_the_same_seeds_as_a_full_one():
+    full, partial = (vector_env.make_vector_env("PongNoFrameskip-v4", 3) for _ in range(2))
+    expected, _ = full.reset(seed=7)
+    partial.reset(seed=1)
+    states, _ = partial.reset(seed=7, options={"reset_mask": np.array([False, True, True])})
+    assert np.array_equal(states[1:], expected[1:])
 
 
-def test_those_that_are_not_reset_go_on():
+def test_a_partial_reset_leaves_the_other_environments_alone():
     alone, envs = (vector_env.make_vector_env("PongNoFrameskip-v4", 3) for _ in range(2))
     envs.reset(seed=1)
     alone.reset(seed=1)
@@ -235,7 +237,7 @@ def test_those_that_are_not_reset_go_on():
         assert np.array_equal(envs.step(np.array([2, 3, 2]))[0][1:], alone.step(np.array([2, 3, 2]))[0][1:])
 
 
-def test_actions_are_repeated_by_chance_where_the_game_says_so():
+def test_sticky_actions_depend_on_the_seed():
     def play(seed):
         envs = vector_env.make_vector_env("ALE/Pong-v5", 1, noop_max=0)
         envs.reset(seed=seed)
@@ -245,14 +247,14 @@ def test_actions_are_repeated_by_chance_where_the_game_says_so():
     assert not np.array_equal(play(1), play(2))
 
 
-def test_a_game_has_all_the_actions_that_it_is_registered_with(monkeypatch):
+def test_a_game_has_the_action_space_with_which_it_is_registered(monkeypatch):
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
     game = gym.spec("PongNoFrameskip-v4").kwargs | {"full_action_space": True}
     gym.register("FullPong-v0", "ale_py.env:AtariEnv", kwargs=game)
     assert vector_env.make_vector_env("FullPong-v0", 1).single_action_space.n == 18
 
 
-def test_an_environment_that_is_truncated_shows_what_it_showed_last():
+def test_a_truncated_episode_has_its_final_state_in_the_infos():
     envs = vector_env.make_vector_env("MountainCar-v0", 2)
     states, _ = envs.reset(seed=0)
     for _ in range(200):
