@@ -25,7 +25,7 @@ from lib.nets import losses
 from lib.nets.masking import INVALID, MaskSplitter
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent
-from lib.ppo.update import Trainer
+from lib.ppo.update import Trainer, Transitions, UpdateSettings
 from running import PROJECT, assignments, folder
 
 SCRIPTS = sorted(
@@ -307,16 +307,16 @@ def test_the_entropy_of_a_policy_counts_only_what_is_allowed():
     space, states = states_of("fakes:Vector-info-v0")
     model = Model(space, 5)
     torch.nn.init.zeros_(model.policy.weight)
-    trainer = Trainer(
-        model, torch.optim.Adam(model.parameters()), minibatch=4, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.1
+    settings = UpdateSettings(minibatch=4, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.1)
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), settings)
+    transitions = Transitions(
+        states=torch.from_numpy(states),
+        actions=torch.ones(4, dtype=torch.int64),
+        log_probs=torch.full((4,), -np.log(4.0)),
+        advantages=torch.rand(4),
+        value_targets=torch.rand(4),
     )
-    columns = [
-        torch.from_numpy(states),
-        torch.ones(4, dtype=torch.int64),
-        torch.full((4,), -np.log(4.0)),
-        torch.rand(4),
-    ]
-    told = trainer.learn([*columns, torch.rand(4)], 0.0)
+    told = trainer.learn(transitions, 0.0)
     assert told["entropy"] == pytest.approx(np.log(4.0))
     assert told["kl"] == pytest.approx(0.0, abs=1e-6)
     assert all(parameter.isfinite().all() for parameter in model.parameters())
