@@ -21,61 +21,6 @@ from lib.run.setup import setup_ignite
 from oracles import td
 
 
-def test_pong_has_the_books_hyperparameters():
-    pong = HYPERPARAMS["pong"]
-    book = {
-        "env_name": "PongNoFrameskip-v4",
-        "stop_reward": 18.0,
-        "run_name": "pong",
-        "replay_size": 100000,
-        "replay_initial": 10000,
-        "target_net_sync": 1000,
-        "epsilon_frames": 10**5,
-        "epsilon_start": 1.0,
-        "epsilon_final": 0.02,
-        "learning_rate": 0.0001,
-        "gamma": 0.99,
-        "batch_size": 32,
-    }
-    assert {name: getattr(pong, name) for name in book} == book
-
-
-def test_all_four_games_are_there_under_names_of_their_own():
-    assert list(HYPERPARAMS) == ["pong", "breakout-small", "breakout", "invaders"]
-    assert [params.run_name for params in HYPERPARAMS.values()] == list(HYPERPARAMS)
-
-
-def test_hyperparameters_are_frozen_and_checked_when_replaced():
-    pong = HYPERPARAMS["pong"]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        pong.gamma = 0.5
-    assert dataclasses.replace(pong, gamma=0.5).gamma == 0.5
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"gamma": 1.5},
-        {"epsilon_final": -0.1},
-        {"batch_size": 0},
-        {"learning_rate": 0.0},
-        {"learning_rate": float("nan")},
-        {"stop_reward": float("nan")},
-        {"milestone": float("inf")},
-        {"batch_size": 10_001},
-        {"max_steps": 10_000},
-        {"replay_initial": 100_001},
-        {"run_name": "a:b"},
-        {"run_name": "../x"},
-        {"run_name": ""},
-        {"checkpoint_every": 0},
-    ],
-)
-def test_hyperparameters_out_of_range_name_the_field(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(HYPERPARAMS["pong"], **change)
-
-
 def lazy(*numbers):
     return LazyFrames(tuple(np.full((2, 2), n, np.uint8) for n in numbers))
 

@@ -13,15 +13,15 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from ppo_setup import trainer_of
 
 from lib.actors import ray_cluster
 from lib.actors.ray_cluster import knock
-from lib.envs import vector_env
-from lib.errors import Fault, UsageError
+from lib.errors import UsageError
 from lib.experience.stream import Part
-from lib.ppo.actor import Acting
-from lib.ppo.data_parallel import Learners, _together
-from lib.ppo.learner import PPOLearner
+from lib.ppo import segments as segments_module
+from lib.ppo.actor import Acting, PPOActor, Segment
+from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer
@@ -57,16 +57,10 @@ def _workers_find_the_fakes():
         yield
 
 
-def learner_of(acting, **options):
+def learner_of(acting):
     torch.manual_seed(0)
     model = Model(acting.space, acting.n_actions)
-    return PPOLearner(trainer_of(model, **options))
-
-
-def trainer_of(model, optimizer=None, minibatch=32, **options):
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
-    options = {"epochs": 2, "gamma": 0.9, "lam": 0.95, "clip": 0.2, "entropy": 0.01} | options
-    return Trainer(model, optimizer, minibatch=minibatch, **options)
+    return PPOLearner(trainer_of(model, minibatch=32, lam=0.95, entropy=0.01))
 
 
 def acting_of(**options):
@@ -117,7 +111,7 @@ def uninterrupted(tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
     assert run_by_itself(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     progress = [value for _, value in scalars_of(folder(runs_dir))["train/progress"]]
-    assert {value >= Trainer.AT_HAND for value in progress} == {True, False}
+    assert {value >= Trainer.SINGLE_EPOCH_FROM for value in progress} == {True, False}
     return folder(runs_dir)
 
 
@@ -125,7 +119,7 @@ def uninterrupted(tmp_path_factory):
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     progress = scalars_of(uninterrupted)["train/progress"]
-    near = next(step for step, value in progress if value >= Trainer.NEAR)
+    near = next(step for step, value in progress if value >= Trainer.FINAL_TEMPERATURE_FROM)
     saved = "*/checkpoints/step-*.pt.sha256"
     wait_for(lambda: any(int(path.name[5:].split(".")[0]) > near for path in tmp_path.glob(saved)), process)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -277,92 +271,6 @@ def test_a_cluster_of_another_version_says_so(monkeypatch):
         pytest.raises(UsageError, match=r"does not let us in:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),
     ):
         knock(f"127.0.0.1:{server.getsockname()[1]}")
-
-
-def rollout_of(seed):
-    generator = torch.Generator().manual_seed(seed)
-    size = (8, 4)
-    floats = {name: torch.randn(size, generator=generator) for name in ("values", "next_values", "rewards")}
-    return Rollout(
-        states=torch.randint(0, 255, (*size, 36, 36, 2), dtype=torch.uint8, generator=generator),
-        actions=torch.randint(0, 3, size, generator=generator),
-        log_probs=torch.full(size, -1.1),
-        terminated=torch.zeros(size, dtype=torch.bool),
-        ended=torch.zeros(size, dtype=torch.bool),
-        **floats,
-    )
-
-
-def pong_like():
-    torch.manual_seed(1)
-    return Model(vector_env.spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
-
-
-@pytest.mark.parametrize("number", [2, 4])
-def test_learners_on_parts_make_the_update_of_one_on_the_whole(number):
-    alone, together = (
-        trainer_of(model, torch.optim.SGD(model.parameters(), 0.1), minibatch=16, kl_target=0.01, final_temperature=0.5)
-        for model in (pong_like(), pong_like())
-    )
-    several = Learners(together, number)
-    threads = torch.get_num_threads()
-    try:
-        for update, progress in enumerate((0.25, 0.25, 1.0, 0.25)):
-            told = []
-            for trainer in (alone, together):
-                torch.manual_seed(update)
-                told.append(trainer.update(rollout_of(update), progress))
-            assert told[0] == pytest.approx(told[1], abs=1e-5)
-            for one, other in zip(alone.model.parameters(), together.model.parameters(), strict=True):
-                assert torch.allclose(one, other, atol=1e-6)
-        assert not torch.allclose(alone.model.policy.weight, pong_like().policy.weight, atol=1e-4)  # it has learnt
-    finally:
-        several.close()
-        torch.set_num_threads(threads)
-
-
-def test_a_learner_that_dies_ends_the_run_with_its_last_checkpoint(tmp_path):
-    options = (*POLE, "--engine", "inline", "--learners", 2, "--runs-dir", tmp_path)
-    process = start(ACTORS, *options)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt.sha256")), process)
-    [learner] = actors_of(process)
-    learner.kill()
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert re.search(
-        r"error: (the learners have lost each other|learner 1 .* was killed by SIGKILL).*--resume", stderr
-    ), stderr
-    path = folder(tmp_path)
-    resumed = run(ACTORS, "--resume", path, "--stop-after", checkpoint_of(path)["source"]["steps_done"] + 640)
-    assert resumed.returncode == 0, resumed.stderr
-
-
-def test_wrong_numbers_of_learners():
-    with pytest.raises(UsageError, match="3 learners cannot share minibatches of 16; take one of 1, 2, 4, 8, 16"):
-        Learners(trainer_of(pong_like(), minibatch=16), 3)
-
-
-@pytest.mark.parametrize(
-    ("device", "gpus", "message"),
-    [
-        ("cuda:1", 2, "several learners take --device cpu, or cuda from its first GPU on; it is cuda:1"),
-        ("mps", 0, "several learners take --device cpu, or cuda .* it is mps"),
-        ("cuda", 2, "4 learners need a GPU each, and there are 2; take --learners 2"),
-    ],
-)
-def test_where_several_learners_can_be(monkeypatch, device, gpus, message):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    trainer = trainer_of(pong_like(), device=device)
-    with pytest.raises(UsageError, match=message):
-        Learners(trainer, 4)
-
-
-def test_a_learner_that_finds_the_others_gone_says_how_to_go_on():
-    with (
-        pytest.raises(Fault, match=r"the learners have lost each other \(Connection closed\)\. .*--resume"),
-        _together(),
-    ):
-        raise RuntimeError("Connection closed\nby peer")
 
 
 def test_parts_of_a_stream_know_their_environments():

@@ -30,7 +30,7 @@ from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
-from lib.ppo.update import Trainer
+from lib.ppo.update import Trainer, UpdateSettings
 from lib.run import video_file, videos
 from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
 from running import BASELINE, CATCH
@@ -74,16 +74,8 @@ def sampler_of(env_id, num_envs):
 def segments_of(env_id, num_envs):
     acting = Acting(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
     model = model_of(acting.space, acting.n_actions)
-    trainer = Trainer(
-        model,
-        torch.optim.Adam(model.parameters()),
-        minibatch=32,
-        epochs=1,
-        gamma=0.9,
-        lam=0.9,
-        clip=0.2,
-        entropy=0.01,
-    )
+    settings = UpdateSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), settings)
     return Segments(acting, PPOLearner(trainer))
 
 

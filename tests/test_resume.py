@@ -162,8 +162,8 @@ def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id, g
     assert episodes_of(one) == episodes_of(two)
     if goal is not None:
         progress = dict(scalars_of(one)["train/progress"])
-        assert max(value for step, value in progress.items() if step <= first) >= Trainer.NEAR
-        assert {progress[step] >= Trainer.AT_HAND for step in progress if step > first} == {True, False}
+        assert max(value for step, value in progress.items() if step <= first) >= Trainer.FINAL_TEMPERATURE_FROM
+        assert {progress[step] >= Trainer.SINGLE_EPOCH_FROM for step in progress if step > first} == {True, False}
     if script.stem == "01_ppo" and env_id.startswith("fakes"):
         assert [step for step, _ in scalars_of(one)["train/kl"]] == list(range(128, 641, 64))
         ones, twos = (scalars_of(each) for each in (one, two))

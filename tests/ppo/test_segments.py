@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 import pytest
 import torch
+from ppo_setup import trainer_of
 
 from lib.errors import UsageError
 from lib.ppo import segments as segments_module
@@ -15,20 +16,12 @@ from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Rollout, Sampler
 from lib.ppo.segments import Segments
 from lib.ppo.segments import run as run_ppo
-from lib.ppo.update import Trainer
 from lib.system.shared_memory import Slots
 
 
 def learner_of(acting, **options):
     torch.manual_seed(0)
-    model = Model(acting.space, acting.n_actions)
-    return PPOLearner(trainer_of(model, **options))
-
-
-def trainer_of(model, optimizer=None, minibatch=32, **options):
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
-    options = {"epochs": 2, "gamma": 0.9, "lam": 0.95, "clip": 0.2, "entropy": 0.01} | options
-    return Trainer(model, optimizer, minibatch=minibatch, **options)
+    return PPOLearner(trainer_of(Model(acting.space, acting.n_actions), minibatch=32, **options))
 
 
 def acting_of(**options):
