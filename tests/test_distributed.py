@@ -19,11 +19,9 @@ from lib.actors import ray_cluster
 from lib.actors.ray_cluster import knock
 from lib.errors import UsageError
 from lib.experience.stream import Part
-from lib.ppo import segments as segments_module
-from lib.ppo.actor import Acting, PPOActor, Segment
-from lib.ppo.learner import PPOLearner, join_segments
+from lib.ppo.actor import Acting
+from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
-from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer
 from lib.run.episodes import last_step
 from running import (
