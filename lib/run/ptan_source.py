@@ -20,7 +20,7 @@ class RewardsSource(Protocol):
 class PtanSource(ExperienceSource):
     """Adapter for a plain PTAN source, which knows the returns and lengths of its episodes and nothing else.
 
-    An iteration of the engine counts as one agent step. The state of the source cannot be saved.
+    An iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.
 
     Args:
         source: PTAN's source.
@@ -47,21 +47,30 @@ class PtanSource(ExperienceSource):
         ]
 
     def state_dict(self) -> dict[str, Any]:
-        """Refuse to save the source.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(
-            f"a {type(self.source).__name__} of PTAN cannot be saved in a checkpoint; "
-            "use lib.experience.source.ExperienceSourceFirstLast, or leave out save"
-        )
+        """Raise NotImplementedError."""
+        raise NotImplementedError("a plain PTAN source cannot be saved")
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Refuse to restore the source; see `state_dict`."""
-        self.state_dict()
+        """Raise NotImplementedError."""
+        raise NotImplementedError("a plain PTAN source cannot be restored")
 
 
-def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine) -> ExperienceSource:
-    """Return the source itself, or an adapter if it is a plain PTAN source."""
-    return source if isinstance(source, ExperienceSource) else PtanSource(source, engine)
+def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine, saved: bool) -> ExperienceSource:
+    """Return the source itself, or an adapter if it is a plain PTAN source.
+
+    Args:
+        source: experience source.
+        engine: training engine.
+        saved: the run saves checkpoints.
+
+    Raises:
+        TypeError: if a plain PTAN source is to be saved.
+    """
+    if isinstance(source, ExperienceSource):
+        return source
+    if saved:
+        raise TypeError(
+            f"a plain PTAN source ({type(source).__name__}) cannot be saved in a checkpoint; "
+            "use lib.experience.source.ExperienceSourceFirstLast, or leave out save"
+        )
+    return PtanSource(source, engine)

@@ -68,9 +68,10 @@ def setup_ignite(
     Raises:
         UsageError: if the run to resume is in use, or its episodes cannot be recorded.
         Fault: if no checkpoint of the run to resume can be read.
+        TypeError: if checkpoints are saved and exp_source is a plain PTAN source.
     """
     start_console()
-    source = adapt_source(exp_source, engine)
+    source = adapt_source(exp_source, engine, saved=save is not None)
     setup = _Setup(engine, params, source, run_name, args or RunOptions(), save, figures or {})
     setup.resume()
     setup.attach_telemetry(extra_metrics)
