@@ -17,7 +17,17 @@ from tqdm import tqdm
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import HYPERPARAMS, RunParameters
 from lib.run import run_folder
-from lib.run.option_types import above_zero, existing_run, positive, quotient, seed, share, usable_device, writable
+from lib.run.option_types import (
+    above_zero,
+    existing_run,
+    positive,
+    quotient,
+    seed,
+    share,
+    usable_device,
+    whole,
+    writable,
+)
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
 from lib.run.stopping import EXIT_CODES, Interrupted
@@ -42,6 +52,7 @@ __all__ = [
     "share",
     "tool",
     "usable_device",
+    "whole",
     "writable",
 ]
 
