@@ -70,7 +70,8 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs, tgt_net))
+    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":

@@ -186,7 +186,7 @@ def test_one_update_is_too_short_to_tell_a_speed(tmp_path):
     options = ("--env-id", "fakes:Catch-v0", *small, "--stop-after", 100, "--quiet", "--runs-dir", tmp_path)
     process = run(Path("distributed/01_ppo.py"), *options)
     assert process.returncode == 0, process.stderr
-    assert "Too short to tell how fast it was" in process.stdout
+    assert "Too short to measure the speed" in process.stdout
     assert "steps/s" not in process.stdout
 
 

@@ -21,7 +21,9 @@ from lib.system.shared_memory import Slots
 
 def learner_of(acting, **options):
     torch.manual_seed(0)
-    return PPOLearner(trainer_of(Model(acting.space, acting.n_actions), minibatch=32, lam=0.95, entropy=0.01, **options))
+    return PPOLearner(
+        trainer_of(Model(acting.space, acting.n_actions), minibatch=32, lam=0.95, entropy=0.01, **options)
+    )
 
 
 def acting_of(**options):

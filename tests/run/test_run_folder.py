@@ -14,16 +14,16 @@ from lib.run.options import RunOptions
 PONG = HYPERPARAMS["pong"]
 
 
-def test_the_folders_name_has_no_colon_and_a_second_one_gets_a_number(tmp_path):
-    made = [run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path / "new" / "runs")) for _ in range(3)]
-    first, second, third = (run.path.name for run in made)
+def test_folder_names_have_no_colon_and_are_numbered_if_they_repeat(tmp_path):
+    runs = [run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path / "new" / "runs")) for _ in range(3)]
+    first, second, third = (run.path.name for run in runs)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}-pong-01_baseline", first)
     if second.startswith(first):  # the minute may have changed in between
         assert second == f"{first}-2"
     assert len({first, second, third}) == 3
 
 
-def test_params_json_says_what_a_run_was_made_with(tmp_path):
+def test_params_json_has_the_settings_and_the_session(tmp_path):
     run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path, seed=9, knobs={"envs": 3}))
     content = json.loads((run.path / "params.json").read_text())
     assert content["hyperparameters"]["replay_size"] == 100_000
@@ -35,70 +35,51 @@ def test_params_json_says_what_a_run_was_made_with(tmp_path):
     assert session["commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", session["commit"])
 
 
-def test_the_commit_is_marked_where_the_code_differs_from_it_and_not_where_results_do(tmp_path, monkeypatch):
-    def git(*arguments):
-        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    monkeypatch.setattr(run_folder, "PROJECT", tmp_path)
-    git("init")
-    for name in ("code.py", "README.md", "docs/page.md", "benchmarks/results/figures.csv"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("old")
-    git("add", "."), git("commit", "-m", "first")
-    head = git("rev-parse", "HEAD")
-    assert provenance.commit() == head
-    (tmp_path / "docs" / "page.md").write_text("new")
-    (tmp_path / "README.md").write_text("new")  # which has a table of figures
-    (tmp_path / "benchmarks" / "results" / "figures.csv").unlink()
-    assert provenance.commit() == head
-    (tmp_path / "code.py").write_text("new")
-    assert provenance.commit() == f"{head}+"
-
-
-def test_a_resumed_run_notes_its_session_and_says_what_is_different(tmp_path, monkeypatch, caplog):
+def test_a_resumed_run_adds_its_session_and_logs_what_changed(tmp_path, monkeypatch, caplog):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.close()
     options = RunOptions(resume=first.path)
     before = (first.path / "params.json").read_bytes()
     for versions in (provenance.versions(), {"torch": "9.9"}):
-        assert "Other than before" not in caplog.text
+        assert "Changed since the last session" not in caplog.text
         monkeypatch.setattr(provenance, "versions", lambda versions=versions: versions)
         run = run_folder.Run("01_baseline", PONG, options)
-        assert (first.path / "params.json").read_bytes() == before  # it may be refused yet
-        run.go_on()
+        assert (first.path / "params.json").read_bytes() == before  # the resume may still be refused
+        run.add_session()
         before = (first.path / "params.json").read_bytes()
         run.close()
-    assert "Other than before: versions." in caplog.text
+    assert "Changed since the last session: versions." in caplog.text
     sessions = json.loads((first.path / "params.json").read_text())["sessions"]
     assert [session["versions"]["torch"] == "9.9" for session in sessions] == [False, False, True]
 
 
-def test_the_result_of_the_process_before_is_no_longer_the_runs_and_not_lost(tmp_path):
+def test_the_result_of_the_last_session_moves_into_params_json(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.write_json("result.json", {"stopped": "solved", "evaluation": {"mean": 20.5}})
     first.close()
     for _ in range(2):
         run = run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path))
-        run.go_on()
-        run.close()  # as one that is killed
+        run.add_session()
+        run.close()  # without a result, like a killed process
         assert not (first.path / "result.json").exists()
-    one, *others = json.loads((first.path / "params.json").read_text())["sessions"]
-    assert one["result"] == {"stopped": "solved", "evaluation": {"mean": 20.5}}
+    first_session, *others = json.loads((first.path / "params.json").read_text())["sessions"]
+    assert first_session["result"] == {"stopped": "solved", "evaluation": {"mean": 20.5}}
     assert ["result" in session for session in others] == [False, False]
 
 
 HOLDER = """
 import sys
 from pathlib import Path
-from lib import common, runs
-run = runs.Run("01_baseline", common.HYPERPARAMS["pong"], runs.RunOptions(resume=Path(sys.argv[1])))
+from lib.hyperparameters import HYPERPARAMS
+from lib.run.options import RunOptions
+from lib.run.run_folder import Run
+run = Run("01_baseline", HYPERPARAMS["pong"], RunOptions(resume=Path(sys.argv[1])))
 print("held", flush=True)
 sys.stdin.read()
 """
 
 
-def test_a_run_in_use_is_refused_until_its_process_is_gone(tmp_path):
+def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.close()
     options = RunOptions(resume=first.path)
@@ -108,12 +89,12 @@ def test_a_run_in_use_is_refused_until_its_process_is_gone(tmp_path):
     assert holder.stdout.readline() == "held\n"
     with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
         run_folder.Run("01_baseline", PONG, options)
-    holder.kill()  # even so the lock ends
+    holder.kill()
     holder.wait()
     run_folder.Run("01_baseline", PONG, options).close()
 
 
-def test_a_file_is_written_as_a_whole_or_not_at_all(tmp_path):
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     run.write_json("result.json", {"a": 1})
     with pytest.raises(TypeError):

@@ -5,7 +5,7 @@ import pytest
 from lib.system import files
 
 
-def test_a_file_is_written_as_a_whole_in_the_place_of_the_one_before(tmp_path):
+def test_a_file_replaces_the_old_one_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "result.json"
     for text in ("one", "zwölf\n"):
         files.write(path, text)
@@ -13,7 +13,7 @@ def test_a_file_is_written_as_a_whole_in_the_place_of_the_one_before(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_was_there_stays_if_the_disk_refuses_the_new_one(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "result.json"
     files.write(path, "one")
 

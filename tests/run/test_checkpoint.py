@@ -1,13 +1,11 @@
 import os
 import pickle
-import random
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from ignite.engine import Engine, Events
@@ -16,7 +14,6 @@ from lib.errors import Fault
 from lib.run import checkpoint
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
-from lib.system.seeds import RandomState, seed_everything
 
 WEIGHTS = {"net": {"w": torch.arange(4.0)}}
 
@@ -26,7 +23,7 @@ def save(folder, name="step-000000001.pt", content=WEIGHTS):
     return folder / name
 
 
-def test_what_is_saved_comes_back_and_sha256sum_agrees(tmp_path):
+def test_a_saved_checkpoint_is_read_back_and_sha256sum_verifies_it(tmp_path):
     file = save(tmp_path)
     assert torch.equal(checkpoint.load(file)["net"]["w"], WEIGHTS["net"]["w"])
     checked = subprocess.run(["sha256sum", "-c", f"{file.name}.sha256"], cwd=tmp_path, capture_output=True, text=True)
@@ -34,14 +31,14 @@ def test_what_is_saved_comes_back_and_sha256sum_agrees(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
 
 
-def test_nothing_saved_yet_is_none(tmp_path):
+def test_without_checkpoints_the_newest_is_none(tmp_path):
     assert checkpoint.newest(tmp_path) is None
 
 
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-7], lambda data: data[:40] + b"?" + data[41:], lambda data: b""]
 )
-def test_a_damaged_newest_gives_way_to_the_one_before_with_a_line(tmp_path, caplog, damage):
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, damage):
     save(tmp_path, "step-000000001.pt", WEIGHTS | {"iteration": 1})
     file = save(tmp_path, "step-000000002.pt", WEIGHTS | {"iteration": 2})
     assert checkpoint.newest(tmp_path)["iteration"] == 2
@@ -54,7 +51,7 @@ def test_a_damaged_newest_gives_way_to_the_one_before_with_a_line(tmp_path, capl
     assert caplog.text == ""
 
 
-def test_all_damaged_is_a_fault_that_changes_nothing(tmp_path):
+def test_if_all_checkpoints_are_damaged_nothing_is_changed(tmp_path):
     files = [save(tmp_path, f"step-00000000{k}.pt") for k in (1, 2)]
     for file in files:
         file.write_bytes(file.read_bytes()[:100])
@@ -65,7 +62,7 @@ def test_all_damaged_is_a_fault_that_changes_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
-def test_a_checkpoint_without_its_digest_is_a_fault(tmp_path, content):
+def test_a_checkpoint_without_a_valid_digest_is_rejected(tmp_path, content):
     file = save(tmp_path)
     digest = file.with_name(file.name + ".sha256")
     digest.unlink() if content is None else digest.write_bytes(content)
@@ -74,12 +71,14 @@ def test_a_checkpoint_without_its_digest_is_a_fault(tmp_path, content):
 
 
 class Code:
+    """An object that creates a folder when it is unpickled."""
+
     def __reduce__(self):
         return os.mkdir, (str(Path(__file__).parent / "executed"),)
 
 
 @pytest.mark.parametrize("write", [torch.save, lambda content, file: pickle.dump(content, file.open("wb"))])
-def test_code_in_a_checkpoint_is_refused_and_never_run(tmp_path, write):
+def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path, write):
     file = save(tmp_path)
     write({"net": Code()}, file)
     digest = checkpoint._digest(file)
@@ -90,14 +89,14 @@ def test_code_in_a_checkpoint_is_refused_and_never_run(tmp_path, write):
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("enforce fail\nmore")])
-def test_a_full_disk_is_a_fault_and_leaves_the_one_before(tmp_path, monkeypatch, error):
+def test_a_full_disk_leaves_the_previous_checkpoint_readable(tmp_path, monkeypatch, error):
     file = save(tmp_path)
 
-    def half(content, into):
+    def write_half(content, into):
         into.write(b"half of it")
         raise error
 
-    monkeypatch.setattr(torch, "save", half)
+    monkeypatch.setattr(torch, "save", write_half)
     saver = checkpoint.VerifiedSaver(tmp_path)
     saver.remove(file.name)
     with pytest.raises(Fault, match=r"step-000000002\.pt could not be saved: .*(No space left|enforce fail)"):
@@ -106,11 +105,11 @@ def test_a_full_disk_is_a_fault_and_leaves_the_one_before(tmp_path, monkeypatch,
     checkpoint.load(file)
 
 
-def test_a_full_disk_says_what_is_there_to_go_on_with(tmp_path, monkeypatch):
+def test_the_advice_after_a_full_disk_depends_on_the_checkpoints(tmp_path, monkeypatch):
     def full(content, into):
         raise OSError(28, "No space left on device")
 
-    save(tmp_path, "best-000000001.pt")  # which nobody can go on with
+    save(tmp_path, "best-000000001.pt")  # which cannot be resumed
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", full)
         with pytest.raises(Fault, match="Nothing was saved before; make room and start a new run"):
@@ -121,7 +120,7 @@ def test_a_full_disk_says_what_is_there_to_go_on_with(tmp_path, monkeypatch):
         save(tmp_path, "step-000000003.pt")
 
 
-def test_an_outdated_file_goes_only_after_its_successor_is_there(tmp_path):
+def test_an_outdated_file_is_removed_after_its_successor_is_written(tmp_path):
     first = save(tmp_path, "step-000000001.pt")
     saver = checkpoint.VerifiedSaver(tmp_path)
     saver.remove(first.name)
@@ -134,7 +133,7 @@ def test_an_outdated_file_goes_only_after_its_successor_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_are_never_saved(tmp_path, bad):
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, bad):
     with pytest.raises(Fault, match="not finite"):
         save(tmp_path, content={"net": {"w": torch.tensor([1.0, bad])}})
     assert list(tmp_path.iterdir()) == []
@@ -143,7 +142,7 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path, bad):
 WRITER = """
     import sys, torch
     from pathlib import Path
-    from lib import checkpoint
+    from lib.run import checkpoint
     folder = Path(sys.argv[1])
     saver = checkpoint.VerifiedSaver(folder)
     content = {"net": {"w": torch.zeros(3_000_000)}}
@@ -157,7 +156,7 @@ WRITER = """
 
 
 @pytest.mark.parametrize("delay", [0.011, 0.043, 0.087])
-def test_killed_while_writing_the_newest_whole_one_is_found(tmp_path, delay):
+def test_a_process_killed_while_saving_leaves_a_readable_checkpoint(tmp_path, delay):
     writer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)], stdout=subprocess.PIPE, text=True
     )
@@ -165,27 +164,13 @@ def test_killed_while_writing_the_newest_whole_one_is_found(tmp_path, delay):
         writer.stdout.readline()
     time.sleep(delay)
     writer.kill()
-    said = [int(line) for line in writer.communicate()[0].split()]
+    printed = [int(line) for line in writer.communicate()[0].split()]
     saved = int(checkpoint.newest(tmp_path)["net"]["w"][0])
-    assert saved >= max([3, *said])
+    assert saved >= max([3, *printed])
     (tmp_path / "step-999999999.pt.sha256").write_text("of a file that was never renamed")
     checkpoint.VerifiedSaver(tmp_path)
     assert not list(tmp_path.glob("*.tmp"))
     assert {path.name.removesuffix(".sha256") for path in tmp_path.iterdir()} == set(names(tmp_path))
-
-
-def test_every_generator_goes_on_where_it_was():
-    def draw():
-        return random.random(), np.random.random(), np.random.standard_normal(), torch.rand(3).tolist()
-
-    seed_everything(3)
-    draw()
-    state = RandomState().state_dict()
-    expected = draw()
-    seed_everything(4)
-    assert draw() != expected
-    RandomState().load_state_dict(state)
-    assert draw() == expected
 
 
 class Scalar:
@@ -220,7 +205,7 @@ def train(folder, iterations, every, losses=None, best_at=()):
             engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
 
     stopper.watch_ends(engine)
-    checkpoint.attach(engine, objects, folder, every, stopper)
+    checkpoint.Checkpointer(objects, folder, every, stopper).attach(engine)
     engine.run(iter(range(10_000)))
     stopper.release_signals()
     return stopper
@@ -230,21 +215,21 @@ def names(folder):
     return sorted(path.name for path in folder.glob("*.pt"))
 
 
-def test_saved_at_once_then_every_so_often_and_at_the_end_two_are_kept(tmp_path):
+def test_checkpoints_are_saved_first_regularly_and_at_the_end_and_two_are_kept(tmp_path):
     train(tmp_path, 1, every=10)
     assert names(tmp_path) == ["step-000000001.pt"]
     train(tmp_path, 25, every=10)
     assert names(tmp_path) == ["step-000000020.pt", "step-000000025.pt"]
 
 
-def test_the_best_holds_what_plays_and_only_the_newest_best_is_kept(tmp_path):
+def test_the_best_checkpoint_holds_the_networks_and_only_one_is_kept(tmp_path):
     train(tmp_path, 25, every=10, best_at=(3, 17))
     assert names(tmp_path) == ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt"]
     best = checkpoint.load(tmp_path / "best-000000017.pt")
     assert best == {"net": {"value": torch.tensor(17.0)}, "iteration": {"iteration": 17}}
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path):
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_path):
     stopper = train(tmp_path, 25, every=10, losses={20: float("nan")}, best_at=(20,))
     assert stopper.reason == NOT_FINITE
     assert EXIT_CODES[stopper.reason] == 1
@@ -252,13 +237,13 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path
 
 
 @pytest.mark.parametrize("content", [{}, [1, 2], {"net": {"value": 1}}, {"net": 5}, {"net": {}}])
-def test_a_checkpoint_of_other_parts_is_a_fault_of_one_line(content):
+def test_a_checkpoint_that_does_not_fit_is_reported_in_one_line(content):
     with pytest.raises(Fault, match="does not fit") as fault:
         checkpoint.restore({"net": Scalar()}, content)
     assert "\n" not in str(fault.value)
 
 
-def test_a_users_copy_beside_the_checkpoints_is_left_alone(tmp_path):
+def test_copies_beside_the_checkpoints_are_left_alone(tmp_path):
     for copy in ("step-copy.pt", "step-000000099 (1).pt", "best.pt"):
         (tmp_path / copy).write_bytes(b"mine")
     train(tmp_path, 45, every=10)

@@ -3,6 +3,7 @@ import signal
 
 import pytest
 from ignite.engine import Engine, Events
+from sources import CountingSource
 
 from lib.run import stopping
 from lib.run.events import EpisodeEvents, register_events
@@ -11,27 +12,32 @@ from lib.run.stopping import EXIT_CODES, NOT_FINITE, SIGNALS, SOLVED, STEPS, TIM
 
 
 def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_batch=None):
-    """An engine of one agent step an iteration.
+    """Run an engine with one agent step per iteration.
 
     Args:
-        losses: by iteration.
-        at: the iteration when `handler` is called, once it is completed.
-        in_batch: called while the batch of iteration 3 is made.
+        step_limit: agent steps to stop at.
+        time_limit: seconds to stop after.
+        losses: losses by iteration; 0 for all others.
+        at: iteration after which `handler` is called.
+        handler: function of the engine.
+        in_batch: function that is called while the batch of iteration 3 is made.
+
+    Returns:
+        the last iteration and the reason for the end.
     """
     losses = losses or {}
-    made = []
+    source = CountingSource()
 
     def batches():
-        while True:
-            made.append(len(made) + 1)
-            if in_batch is not None and len(made) == 3:
+        for step in source.batches():
+            if in_batch is not None and step == 3:
                 in_batch()
-            yield made[-1]
+            yield step
 
     engine = Engine(lambda engine, batch: {"loss": losses.get(engine.state.iteration, 0.0)})
     register_events(engine)
-    Speed(None, lambda: len(made)).attach(engine)
-    stopper = Stopper(lambda: len(made), step_limit, time_limit)
+    Speed(source).attach(engine)
+    stopper = Stopper(lambda: source.steps_done, step_limit, time_limit)
     stopper.watch_loss(engine)
     if handler is not None:
         engine.add_event_handler(Events.ITERATION_COMPLETED(once=at), handler)
@@ -40,7 +46,7 @@ def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_b
         engine.run(batches())
     finally:
         stopper.release_signals()
-    assert len(made) == engine.state.iteration, "a step was made and never learnt from"
+    assert source.steps_done == engine.state.iteration, "a step was made but not learnt from"
     return engine.state.iteration, stopper.reason
 
 
@@ -60,26 +66,26 @@ def test_stops_at_the_time_limit(monkeypatch):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_stops_on_a_loss_that_is_no_number(bad):
+def test_stops_on_a_loss_that_is_not_finite(bad):
     assert run(losses={4: bad}) == (4, NOT_FINITE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_as_ctrl_c_while_it_is_to_be(number):
+def test_as_ctrl_c_turns_a_signal_into_a_keyboard_interrupt(number):
     before = signal.getsignal(number)
     with as_ctrl_c(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
 
 
-def test_a_bad_loss_is_told_even_where_a_signal_came_first():
+def test_a_loss_that_is_not_finite_overrules_an_earlier_signal():
     send = {"in_batch": lambda: os.kill(os.getpid(), signal.SIGTERM)}
     assert run(losses={3: float("nan")}, **send) == (3, NOT_FINITE)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 @pytest.mark.parametrize("where", ["handler", "in_batch"])
-def test_a_signal_ends_the_run_after_its_iteration_wherever_it_comes(number, where):
+def test_a_signal_ends_the_run_after_the_current_iteration(number, where):
     before = [signal.getsignal(known) for known in SIGNALS]
 
     def send(engine=None):
@@ -92,7 +98,7 @@ def test_a_signal_ends_the_run_after_its_iteration_wherever_it_comes(number, whe
     assert [signal.getsignal(known) for known in SIGNALS] == before
 
 
-def test_a_second_interrupt_is_the_old_one_and_a_second_hang_up_is_nothing():
+def test_a_second_interrupt_ends_the_process_and_a_second_hang_up_is_ignored():
     def hang_up_twice(engine):
         os.kill(os.getpid(), signal.SIGHUP)
         os.kill(os.getpid(), signal.SIGHUP)
@@ -107,12 +113,12 @@ def test_a_second_interrupt_is_the_old_one_and_a_second_hang_up_is_nothing():
         run(at=3, handler=interrupt_twice)
 
 
-def test_solved_in_the_last_step_that_was_allowed_is_solved():
+def test_a_run_that_is_solved_at_the_step_limit_counts_as_solved():
     event = EpisodeEvents.BOUND_REWARD_REACHED
     assert run(step_limit=5, at=5, handler=lambda engine: engine.fire_event(event)) == (5, SOLVED)
 
 
-def test_a_signal_during_the_warm_up_ends_at_once():
+def test_a_signal_during_the_warm_up_ends_the_run_at_once():
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     register_events(engine)
     stopper = Stopper(lambda: 0, 10, None)
@@ -127,12 +133,9 @@ def test_a_signal_during_the_warm_up_ends_at_once():
     assert interrupted.value.exit_code == 143
 
 
-def test_a_hang_up_that_nohup_ignores_stays_ignored():
+def test_a_hang_up_that_is_ignored_at_the_start_stays_ignored():
     old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert run(step_limit=9, at=3, handler=lambda engine: os.kill(os.getpid(), signal.SIGHUP)) == (
-            9,
-            STEPS,
-        )
+        assert run(step_limit=9, at=3, handler=lambda engine: os.kill(os.getpid(), signal.SIGHUP)) == (9, STEPS)
     finally:
         signal.signal(signal.SIGHUP, old)

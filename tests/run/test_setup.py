@@ -1,4 +1,4 @@
-"""What the whole loop does, in order, read from a tape."""
+"""The whole loop, as setup_ignite assembles it."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from ignite.engine import Engine
 from ptan.experience import ExperienceFirstLast
 from torch import nn
 
-from fakes import Chain, Counting, Failing
+from fakes import Counting, Failing
 from lib import common
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
@@ -22,6 +22,8 @@ from lib.system import memory
 
 
 class TapedEnv(Counting):
+    """An environment that records its calls."""
+
     def __init__(self, tape, **kwargs):
         super().__init__(**kwargs)
         self.tape = tape
@@ -36,6 +38,8 @@ class TapedEnv(Counting):
 
 
 class TapedAgent(ptan.agent.BaseAgent):
+    """An agent that records its calls and always takes action 0."""
+
     def __init__(self, tape):
         self.tape = tape
 
@@ -45,6 +49,8 @@ class TapedAgent(ptan.agent.BaseAgent):
 
 
 class TapedBuffer(ReplayBuffer):
+    """A replay buffer that records its calls."""
+
     def __init__(self, tape, *args):
         super().__init__(*args)
         self.tape = tape
@@ -58,14 +64,17 @@ class TapedBuffer(ReplayBuffer):
         return super().sample(batch_size)
 
 
+def source_of(env):
+    return ExperienceSourceFirstLast(env, TapedAgent([]), gamma=0.9)
+
+
 def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_path):
     tape = []
     source = ExperienceSourceFirstLast(TapedEnv(tape, length=3), TapedAgent(tape), gamma=0.9)
     buffer = TapedBuffer(tape, source, 100)
     engine = Engine(lambda engine, batch: tape.append("train") or {"loss": 0.0})
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    args = RunOptions(runs_dir=tmp_path, stop_after=5)
-    setup_ignite(engine, params, source, "tape", args=args)
+    setup_ignite(engine, params, source, "tape", args=RunOptions(runs_dir=tmp_path, stop_after=5))
     state = engine.run(common.batch_generator(buffer, params.replay_initial, 2))
     warm_up = ["reset", "act", "step", "add", "act", "step", "add"]
     iteration = ["act", "step", "add", "sample", "train"]
@@ -74,35 +83,30 @@ def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_pa
     assert (state.iteration, source.steps_done, state.stopped) == (3, 5, "step limit")
 
 
-def test_memory_is_looked_after_every_twenty_iterations(tmp_path, monkeypatch):
-    trims = []
-    monkeypatch.setattr(memory.Trimmer, "__call__", lambda self: trims.append(source.steps_done))
-    source = ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
+def test_free_memory_is_returned_every_twenty_iterations(tmp_path, monkeypatch):
+    trimmed_at = []
+    monkeypatch.setattr(memory.Trimmer, "__call__", lambda self: trimmed_at.append(source.steps_done))
+    source = source_of(Counting())
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
     setup_ignite(engine, params, source, "trims", args=RunOptions(runs_dir=tmp_path, stop_after=50))
     engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-    assert trims == [22, 42]
+    assert trimmed_at == [22, 42]
 
 
-def test_a_script_may_end_its_run_itself(tmp_path):
-    source = ExperienceSourceFirstLast(Counting(), TapedAgent([]), gamma=0.9)
-    buffer = ReplayBuffer(source, 100)
+def test_a_script_may_end_its_run(tmp_path):
+    source = source_of(Counting())
     engine = Engine(lambda engine, batch: engine.terminate() or {"loss": 0.0})
-    args = RunOptions(runs_dir=tmp_path)
-    setup_ignite(engine, HYPERPARAMS["pong"], source, "ends", args=args)
-    state = engine.run(common.batch_generator(buffer, 2, 2))
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "ends", args=RunOptions(runs_dir=tmp_path))
+    state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert (state.iteration, state.stopped) == (1, "ended by the script")
 
 
 @pytest.mark.parametrize(("fails", "saved"), [("acting", 8), ("learning", 3)])
-def test_a_failure_to_act_costs_nothing_that_was_learnt_and_one_to_learn_saves_no_half_learnt_state(
-    tmp_path, fails, saved
-):
+def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves_nothing(tmp_path, fails, saved):
     env = Failing("raise", at=9) if fails == "acting" else Counting()
     net = nn.Linear(1, 1)
-    source = ExperienceSourceFirstLast(env, TapedAgent([]), gamma=0.9)
-    buffer = ReplayBuffer(source, 100)
+    source = source_of(env)
 
     def process_batch(engine, batch):
         with torch.no_grad():
@@ -115,65 +119,62 @@ def test_a_failure_to_act_costs_nothing_that_was_learnt_and_one_to_learn_saves_n
     args = RunOptions(runs_dir=tmp_path, quiet=True)
     run = setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=args, save={"net": net})
     with pytest.raises(RuntimeError, match="broke"):
-        engine.run(common.batch_generator(buffer, 2, 2))
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     content = checkpoint.newest(run.checkpoints)
     assert content["source"]["steps_done"] == saved
-    assert content["net"]["weight"].item() == saved - 2  # that of the last whole iteration
+    assert content["net"]["weight"].item() == saved - 2  # that of the last complete iteration
 
 
-def test_an_iteration_that_failed_half_way_is_completed_and_not_begun_again():
+def test_a_resume_completes_the_steps_of_an_iteration_that_failed():
     def buffer_of(numbers):
-        buffer = ReplayBuffer(ExperienceSourceFirstLast(Counting(), TapedAgent([]), 0.9), 100)
+        buffer = ReplayBuffer(source_of(Counting()), 100)
         buffer.experience_source_iter = (ExperienceFirstLast(np.array([n]), n, 0.0, None) for n in numbers)
         return buffer
 
     failing = buffer_of(number if number < 8 else next(iter(())) for number in range(100))
     failing.populate(6)
     with pytest.raises(RuntimeError):
-        failing.populate(4)  # two are added, then it breaks
+        failing.populate(4)  # two are added before the error
     resumed = buffer_of(range(8, 100))
     resumed.load_state_dict(failing.state_dict())
-    resumed.populate(0)  # there is nothing missing of its warm-up
+    resumed.populate(0)  # the warm-up is complete
     for expected in (10, 14):
         resumed.populate(4)
         assert [transition.action for transition in resumed.buffer] == list(range(expected))
 
 
-@pytest.mark.parametrize("no_grad", [True, False])
-def test_dqn_learns_the_chains_known_values(tmp_path, no_grad):
-    torch.manual_seed(0)
-    net = nn.Linear(3, 2)
-    target = ptan.agent.TargetNet(net)
-    selector = ptan.actions.EpsilonGreedyActionSelector()
-    params = dataclasses.replace(
-        HYPERPARAMS["pong"],
-        replay_initial=100,
-        replay_size=1000,
-        epsilon_frames=1000,
-        epsilon_final=0.2,
-        target_net_sync=20,
-        learning_rate=0.02,
-        gamma=0.9,
-        max_steps=1500,
-    )
-    tracker = common.EpsilonTracker(selector, params)
-    agent = ptan.agent.DQNAgent(net, selector, preprocessor=ptan.agent.float32_preprocessor)
-    source = ExperienceSourceFirstLast(Chain(3), agent, params.gamma)
-    buffer = ReplayBuffer(source, params.replay_size)
-    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+def plain_ptan(env):
+    agent = ptan.agent.DQNAgent(lambda states: torch.zeros(len(states), 2), ptan.actions.ArgmaxActionSelector())
+    source = ptan.experience.ExperienceSourceFirstLast(env, agent, gamma=0.9)
+    return source, ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
 
-    def process_batch(engine, batch):
-        optimizer.zero_grad()
-        loss = common.calc_loss_dqn(batch, net, target.target_model, params.gamma, no_grad=no_grad)
-        loss.backward()
-        optimizer.step()
-        tracker.frame(engine.state.iteration)
-        if engine.state.iteration % params.target_net_sync == 0:
-            target.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon}
 
-    engine = Engine(process_batch)
-    setup_ignite(engine, params, source, "chain", args=RunOptions(runs_dir=tmp_path, quiet=True))
-    engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
-    values = net(torch.eye(3)).detach().numpy()
-    assert values == pytest.approx(np.array([[0.81, 0.0], [0.0, 0.9], [1.0, 0.0]]), abs=0.08)
+def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path, capsys):
+    source, buffer = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
+    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path))
+    state = engine.run(common.batch_generator(buffer, 10, 4))
+    assert state.stopped == "solved"
+    output = capsys.readouterr().out
+    assert "Episode 12: reward=15, steps=5, speed=" in output
+    assert "after 100 episodes and " in output
+    assert run.path.parent == tmp_path
+
+
+def test_a_plain_source_of_ptan_counts_iterations_as_steps(tmp_path):
+    source, buffer = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    args = RunOptions(runs_dir=tmp_path, stop_after=10_020, quiet=True)
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "book", args=args)
+    state = engine.run(common.batch_generator(buffer, 10, 4))
+    assert (state.iteration, state.stopped) == (10_020, "step limit")
+
+
+def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
+    source, _ = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    args = RunOptions(runs_dir=tmp_path / "runs", quiet=True)
+    with pytest.raises(TypeError, match="cannot be saved in a checkpoint"):
+        setup_ignite(engine, HYPERPARAMS["pong"], source, "book", args=args, save={"net": nn.Linear(1, 1)})
+    assert not (tmp_path / "runs").exists()

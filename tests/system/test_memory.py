@@ -9,12 +9,11 @@ import pytest
 from lib.errors import UsageError
 from lib.system import memory
 
-# Page faults of six 8 MiB blocks, the activations of a batch, allocated, filled and freed forty times.
+# Print the page faults of allocating, filling and freeing six blocks of 8 MiB forty times, like activations of a batch.
 BLOCKS = """
 import resource, sys
 import numpy as np
-from lib import memory
-from lib.errors import UsageError
+from lib.system import memory
 if sys.argv[1] == "keep":
     assert memory.keep_freed_memory()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -26,7 +25,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
-def test_freed_memory_is_used_again_without_asking_the_system():
+def test_freed_memory_is_reused_without_page_faults():
     def faults(how):
         return int(subprocess.run([sys.executable, "-c", BLOCKS, how], capture_output=True, text=True).stdout)
 
@@ -40,19 +39,19 @@ def group(folder, limit, use, cache):
     return ((str(folder), "memory.max", "memory.current", "inactive_file"),)
 
 
-def test_free_memory_is_what_the_control_group_leaves_its_cache_not_counted(tmp_path):
+def test_free_memory_is_the_rest_of_the_control_groups_limit_without_its_cache(tmp_path):
     assert memory.free(group(tmp_path, 1000, 800, 300)) == 500
     assert memory.free(group(tmp_path, 1000, 1200, 100)) == 0
 
 
-def test_without_a_limit_it_is_the_machines(tmp_path):
+def test_without_a_limit_free_memory_is_that_of_the_machine(tmp_path):
     for groups in (group(tmp_path, "max", 800, 300), (), (("/no/such", "a", "b", "c"),)):
         assert 0 < memory.free(groups) <= psutil.virtual_memory().total
     assert 0 < memory.free() <= psutil.virtual_memory().total
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a function of glibc")
-def test_what_lies_free_between_blocks_in_use_is_handed_back():
+def test_free_gaps_between_used_blocks_are_returned_to_the_system():
     process = psutil.Process()
     trim = memory.Trimmer()
     blocks = [np.ones(100_000, np.uint8) for _ in range(8000)]
@@ -63,20 +62,20 @@ def test_what_lies_free_between_blocks_in_use_is_handed_back():
     assert all(int(block.sum()) == 100_000 for block in blocks)
 
 
-def test_nothing_is_handed_back_while_little_has_grown(monkeypatch):
+def test_memory_is_returned_only_after_the_process_has_grown(monkeypatch):
     trim = memory.Trimmer()
     calls = []
     monkeypatch.setattr(trim, "_trim", calls.append)
     trim()
     assert calls == []
-    trim._low -= memory.KEPT + 10**8
+    trim._last_rss -= memory.KEPT + 10**8
     trim()
     assert calls == [0]
     trim()
-    assert calls == [0]  # measured from where it is now
+    assert calls == [0]  # growth is measured from the last call
 
 
-def test_what_does_not_fit_is_refused_with_what_would_and_leaves_a_fifth(monkeypatch):
+def test_an_allocation_that_does_not_fit_is_rejected_with_the_amount_that_would(monkeypatch):
     def ask(amount):
         memory.require(f"{amount} boxes need", amount, amount * 10**9, lambda most: f"take {most}")
 
