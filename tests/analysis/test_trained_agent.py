@@ -1,117 +1,65 @@
-"""From a run's folder back to the agent that it has trained."""
+"""Trained agents: checkpoints are found, and networks are rebuilt from their weights."""
 
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch import nn
 
 from lib import dqn_extra, dqn_model
-from lib.analysis.trained_agent import find_checkpoint, network_of
+from lib.analysis.trained_agent import build_network, find_checkpoint
 from lib.errors import UsageError
 from lib.nets import losses
-from lib.nets.masking import INVALID
 from lib.ppo.model import Model
-from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy
+from lib.run.policy import GreedyPolicy
 
-IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-NUMBERS = spaces.Box(-1.0, 1.0, (3,), np.float32)
+IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+SUPPORT = losses.support(-2.0, 2.0, 5)
+
 NETWORKS = {
-    "basic": lambda shape: dqn_model.DQN(shape, 6),
-    "bfloat16": lambda shape: dqn_model.DQN(shape, 6, torch.bfloat16),
-    "dueling": lambda shape: dqn_extra.ExtendedDQN(shape, 6, dueling=True),
-    "two whole streams": lambda shape: dqn_extra.ExtendedDQN(
-        shape, 6, dueling=True, hidden=512
-    ),  # as dueling ones were once
-    "noisy": lambda shape: dqn_extra.ExtendedDQN(shape, 6, sigma=0.5),
-    "independent": lambda shape: dqn_extra.ExtendedDQN(shape, 6, sigma=0.017, noise="independent"),
-    "distributional": lambda shape: dqn_extra.ExtendedDQN(shape, 6, support=losses.support(-2.0, 2.0, 5)),
-    "all": lambda shape: dqn_extra.ExtendedDQN(
-        shape, 6, dueling=True, sigma=0.1, support=losses.support(-2.0, 2.0, 5), dtype=torch.bfloat16
+    "basic": lambda space: dqn_model.DQN(space.shape, 6),
+    "bfloat16": lambda space: dqn_model.DQN(space.shape, 6, torch.bfloat16),
+    "dueling": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True),
+    "two whole streams": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True, hidden=512),
+    "noisy": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, sigma=0.5),
+    "independent noise": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, sigma=0.017, noise="independent"),
+    "distributional": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, support=SUPPORT),
+    "rainbow, bfloat16": lambda space: dqn_extra.ExtendedDQN(
+        space.shape, 6, dueling=True, sigma=0.1, support=SUPPORT, dtype=torch.bfloat16
     ),
-    "normalising": lambda shape: dqn_model.DQN(shape, 6, normalise=True),
-    "normalising rainbow": lambda shape: dqn_extra.ExtendedDQN(shape, 6, dueling=True, sigma=0.1, normalise=True),
-    "ppo": lambda shape: Model(IMAGES if len(shape) == 3 else NUMBERS, 6),
+    "normalising": lambda space: dqn_model.DQN(space.shape, 6, normalise=True),
+    "normalising rainbow": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True, sigma=0.1, normalise=True),
+    "ppo": lambda space: Model(space, 6),
 }
 
 
-def states_of(space, number=5):
+def states_of(space):
     rng = np.random.default_rng(0)
-    if space.dtype == np.uint8:
-        return rng.integers(0, 256, (number, *space.shape)).astype(np.uint8)
-    return rng.normal(size=(number, *space.shape)).astype(np.float32)
+    if space is IMAGE:
+        return rng.integers(0, 256, (5, *space.shape)).astype(np.uint8)
+    return rng.normal(size=(5, *space.shape)).astype(np.float32)
 
 
-@pytest.mark.parametrize("space", [IMAGES, NUMBERS], ids=["images", "numbers"])
+@pytest.mark.parametrize("space", [IMAGE, VECTOR], ids=["image", "vector"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_network_is_known_by_its_weights(name, space):
+def test_a_network_is_rebuilt_from_its_weights(name, space):
     torch.manual_seed(1)
-    net = NETWORKS[name](space.shape)
+    net, states = NETWORKS[name](space), states_of(space)
     if name == "ppo":
-        net.body.normalise_by(
-            torch.from_numpy(states_of(space)).movedim(1, -1) if space is IMAGES else torch.rand(5, 3)
-        )
+        net.body.normalise_by(torch.from_numpy(states).movedim(1, -1) if space is IMAGE else torch.rand(5, 3))
     if name.startswith("normalising"):
-        net.conv.normalise_by(torch.from_numpy(states_of(space)))
-    made = network_of(net.state_dict(), space, 6)
-    scores = GreedyPolicy(net).scores(states_of(space))
+        net.conv.normalise_by(torch.from_numpy(states))
+    rebuilt = build_network(net.state_dict(), space, 6)
+    scores = GreedyPolicy(net).scores(states)
     assert scores.shape == (5, 6)
-    close = 0.05 if name in ("bfloat16", "all") else 1e-6  # what is read back calculates in float32
-    assert np.allclose(GreedyPolicy(made).scores(states_of(space)), scores, atol=close)
+    tolerance = 0.05 if "bfloat16" in name else 1e-6  # the rebuilt network computes in float32
+    assert np.allclose(GreedyPolicy(rebuilt).scores(states), scores, atol=tolerance)
     assert not np.allclose(scores[0], scores[1], atol=1e-9)
 
 
-def test_weights_of_no_network_here():
+def test_weights_of_a_foreign_network_are_refused():
     with pytest.raises(RuntimeError):
-        network_of({"layer.weight": torch.zeros(2, 2)}, IMAGES, 6)
-
-
-def test_the_greedy_policy_draws_nothing_and_leaves_the_network_in_training():
-    torch.manual_seed(1)
-    net = NETWORKS["noisy"]((3,))
-    before = torch.get_rng_state()
-    policy = GreedyPolicy(net)
-    first, second = (policy.scores(states_of(NUMBERS)) for _ in range(2))
-    assert np.array_equal(first, second)
-    assert policy(states_of(NUMBERS)).tolist() == first.argmax(1).tolist()
-    assert torch.equal(torch.get_rng_state(), before)
-    assert net.training
-    assert policy.meaning == "Q"
-
-
-def test_probabilities_are_those_of_the_model():
-    model = Model(NUMBERS, 6)
-    policy, states = GreedyPolicy(model), states_of(NUMBERS)
-    assert policy.meaning == "probability"
-    assert np.allclose(policy.scores(states), model(torch.from_numpy(states))[0].softmax(1).detach().numpy(), atol=1e-6)
-    assert policy(states).tolist() == model(torch.from_numpy(states))[0].argmax(1).tolist()
-
-
-class Values(nn.Module):
-    """The same values in every state."""
-
-    def __init__(self, *values):
-        super().__init__()
-        self.values = torch.tensor(values)
-
-    def forward(self, states):
-        return self.values.expand(len(states), len(self.values))
-
-    def split(self, states):
-        return states, (self.values != INVALID).expand(len(states), len(self.values))
-
-
-def test_exploring_takes_any_action_as_often_as_it_says():
-    best = GreedyPolicy(Values(0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
-    actions = EpsilonGreedyPolicy(best, 6, 0.3, seed=2)(np.zeros((10_000, 1)))
-    assert (actions != 5).mean() == pytest.approx(0.3 * 5 / 6, abs=0.02)
-    assert (EpsilonGreedyPolicy(best, 6, 0.0, seed=2)(np.zeros((100, 1))) == 5).all()
-
-
-def test_exploring_takes_no_action_that_is_not_allowed():
-    policy = EpsilonGreedyPolicy(GreedyPolicy(Values(INVALID, 1.0, 2.0, INVALID, 0.0)), 5, 0.6, seed=2)
-    counts = np.bincount(policy(np.zeros((30_000, 1))), minlength=5) / 30_000
-    assert counts == pytest.approx([0.0, 0.2, 0.6, 0.0, 0.2], abs=0.02)
+        build_network({"layer.weight": torch.zeros(2, 2)}, IMAGE, 6)
 
 
 @pytest.fixture
@@ -124,25 +72,23 @@ def run(tmp_path):
 
 @pytest.mark.parametrize(
     ("which", "name"),
-    [("best", "best-000000300.pt"), ("last", "step-000000500.pt"), ("400", "step-000000400.pt"), ("300", "best-*")],
+    [("best", "best-000000300"), ("last", "step-000000500"), ("400", "step-000000400"), ("300", "best-000000300")],
 )
-def test_a_checkpoint_is_found_by_what_it_is_or_its_step(run, which, name):
-    assert find_checkpoint(run, which).match(name)
+def test_a_checkpoint_is_found_by_kind_or_step(run, which, name):
+    assert find_checkpoint(run, which).stem == name
 
 
-def test_where_nothing_was_best_yet_the_newest_is(run):
+def test_without_a_best_checkpoint_the_newest_is_used(run):
     (run / "checkpoints" / "best-000000300.pt").unlink()
-    assert find_checkpoint(run, "best").name == "step-000000500.pt"
+    assert find_checkpoint(run, "best").stem == "step-000000500"
 
 
 @pytest.mark.parametrize("which", ["700", "worst", "-1"])
-def test_a_checkpoint_that_is_not_there(run, which):
-    with pytest.raises(
-        UsageError, match=rf"no checkpoint '{which}'; give best, last, or one of the steps 300, 400, 500"
-    ):
+def test_an_unknown_checkpoint_is_refused_with_those_available(run, which):
+    with pytest.raises(UsageError, match=f"'{which}'.* best, last, .* 300, 400, 500"):
         find_checkpoint(run, which)
 
 
-def test_a_run_that_has_learnt_nothing_yet(tmp_path):
-    with pytest.raises(UsageError, match="has no checkpoint: it was stopped before"):
+def test_a_run_without_checkpoints_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="has no checkpoint"):
         find_checkpoint(tmp_path, "best")
