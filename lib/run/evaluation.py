@@ -20,7 +20,7 @@ Untimed = Callable[[], AbstractContextManager[None]]
 
 EPISODES = 20  # in the evaluation of a solved run
 EPISODES_BETWEEN = 10  # in an evaluation during training
-SPREAD = ("mean", "std", "min", "max")
+SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
 MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
 SEED_DOMAIN = 2**32  # hashed into all seeds, so that evaluated episodes differ from those of training
 
@@ -175,7 +175,7 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
         evaluating: engine that `evaluator` has built. It plays EPISODES_BETWEEN episodes.
         every: agent steps between two evaluations.
         steps: function that returns the agent steps so far.
-        untimed: context manager whose time does not count as training, such as Speed.apart.
+        untimed: context manager whose time does not count as training.
     """
     last = steps()
 

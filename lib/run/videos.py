@@ -48,11 +48,19 @@ class Playback(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """Environment, the number of actions that it has taken since its seeded reset, and its current state."""
+    """Position of an environment.
+
+    Attributes:
+        env: the environment.
+        state: its current state.
+        actions_taken: number of actions since its seeded reset.
+        at_episode_start: True if no action of the current episode has been taken.
+    """
 
     env: gym.Env
-    actions_taken: int
     state: Any
+    actions_taken: int
+    at_episode_start: bool = True
 
 
 class EpisodeReplayer:
@@ -100,51 +108,45 @@ class EpisodeReplayer:
             video.close()
 
     def play(
-        self, episode: Episode, again: Again, sinks: Sequence[FrameSink], stopped: Callable[[], bool] = lambda: False
+        self, episode: Episode, trace: Again, sinks: Sequence[FrameSink], stopped: Callable[[], bool] = lambda: False
     ) -> Playback | None:
         """Replay an episode.
 
         Args:
-            episode: the episode's return and length in training.
-            again: the seed and actions to replay.
+            episode: return and length of the episode in training.
+            trace: seed and actions to replay.
             sinks: functions that receive every rendered frame (height, width, 3), including the first and the last.
             stopped: function that is called before every step. The replay is abandoned if it returns True.
 
         Returns:
             The result, or None if the replay was abandoned.
         """
-        env, actions_taken, state = self._start(again)
-        ended = True
-        for action in again.actions[actions_taken : again.begins]:
-            if stopped():
-                return None
-            state, _, terminated, truncated, _ = env.step(action)
-            ended = terminated or truncated
-            if ended:
-                state, _ = env.reset()
-        at_episode_start, total, length, last_state = ended, 0.0, 0, state
+        start = self._go_to_start(trace, stopped)
+        if start is None:
+            return None
+        env, last_state, total, length, ended = start.env, start.state, 0.0, 0, False
+        state = last_state
         _render(env, sinks)
-        for action in again.actions[again.begins :]:
+        for action in trace.actions[trace.begins :]:
             if stopped():
                 return None
             last_state = state
             state, reward, terminated, truncated, info = env.step(action)
             _render(env, sinks)
-            total, length = total + float(reward), length + 1
-            ended = terminated or truncated
+            total, length, ended = total + float(reward), length + 1, terminated or truncated
             if ended:
                 # RecordEpisodeStatistics sums the rewards before they are clipped.
                 total = float(info["episode"]["r"]) if "episode" in info else total
                 break
         matches = (
-            at_episode_start
+            start.at_episode_start
             and ended
             and length == episode.length
-            and _close(total, episode.total)
-            and np.array_equal(np.asarray(last_state), np.asarray(again.last_state))
+            and _returns_close(total, episode.total)
+            and np.array_equal(np.asarray(last_state), np.asarray(trace.last_state))
         )
         if matches and env is not self.env:
-            self._kept[again.seed] = _Position(env, again.begins + length, env.reset()[0])
+            self._kept[trace.seed] = _Position(env, env.reset()[0], trace.begins + length)
         return Playback(total, length, matches)
 
     def close(self) -> None:
@@ -153,31 +155,43 @@ class EpisodeReplayer:
             position.env.close()
         self.env.close()
 
-    def _start(self, again: Again) -> _Position:
-        """Return an environment from which the episode can be reached.
+    def _go_to_start(self, trace: Again, stopped: Callable[[], bool]) -> _Position | None:
+        """Return an environment at the episode's start, or None if the replay was abandoned.
 
-        If an episode depends on the episodes before it, its environment is kept at the end of the replayed episode.
-        The next episode of the same seed continues there, so earlier actions are not taken twice.
+        Some episodes depend on the episodes before them. Their environments are kept after a replay, so that the next
+        episode of the same seed continues from there.
         """
-        if again.no_ops is not None or not again.begins:
-            return _Position(self.env, 0, self._reset(again))
-        position = self._kept.pop(again.seed, None)
-        if position is None or position.actions_taken > again.begins:
+        position = self._position_before(trace)
+        env, state, ended = position.env, position.state, True
+        for action in trace.actions[position.actions_taken : trace.begins]:
+            if stopped():
+                return None
+            state, _, terminated, truncated, _ = env.step(action)
+            ended = terminated or truncated
+            if ended:
+                state, _ = env.reset()
+        return _Position(env, state, trace.begins, at_episode_start=ended)
+
+    def _position_before(self, trace: Again) -> _Position:
+        if trace.no_ops is not None or not trace.begins:
+            return _Position(self.env, self._reset(trace), 0)
+        position = self._kept.pop(trace.seed, None)
+        if position is None or position.actions_taken > trace.begins:
             env = self._make_env()
-            position = _Position(env, 0, env.reset(seed=again.seed)[0])
+            position = _Position(env, env.reset(seed=trace.seed)[0], 0)
         while len(self._kept) >= MAX_KEPT_ENVS:  # the oldest seeds are the least likely to occur again
             self._kept.pop(next(iter(self._kept))).env.close()
         return position
 
-    def _reset(self, again: Again) -> Any:
-        if again.no_ops is None:
-            return self.env.reset(seed=again.seed)[0]
+    def _reset(self, trace: Again) -> Any:
+        if trace.no_ops is None:
+            return self.env.reset(seed=trace.seed)[0]
         emulator: Any = self.env.unwrapped
         max_frames = emulator.spec.kwargs["max_num_frames_per_episode"]
         # Native environments do not count the no-ops as part of the episode. A new limit needs a reload of the ROM.
-        emulator.ale.setInt("max_num_frames_per_episode", max_frames + again.no_ops)
+        emulator.ale.setInt("max_num_frames_per_episode", max_frames + trace.no_ops)
         emulator.load_game()
-        return reset_with_no_ops(self.env, again.no_ops - self._start_up_frames)
+        return reset_with_no_ops(self.env, trace.no_ops - self._start_up_frames)
 
 
 def cut_back(run: Path, number: int) -> None:
@@ -189,7 +203,7 @@ def cut_back(run: Path, number: int) -> None:
 
 
 class Recorder:
-    """Handler that records every n-th finished episode. Attach it to EPISODE_COMPLETED.
+    """Handler of EPISODE_COMPLETED that records every n-th episode.
 
     Args:
         replayer: environment in which episodes are replayed.
@@ -197,7 +211,7 @@ class Recorder:
         every: interval between recorded episodes.
         episodes: counter of finished episodes.
         native: True if the run plays ale_py's native environments.
-        untimed: context manager whose time does not count as training, such as Speed.apart.
+        untimed: context manager whose time does not count as training.
         stopped: function that returns True if the run has to end at once. The current video is then left out.
 
     Attributes:
@@ -245,13 +259,13 @@ class Recorder:
         if episode.again is None:
             log.info("No video of episode %d: it ended before the run was resumed.", number)
             return
-        again = episode.again()
+        trace = episode.again()
         fps = self.replayer.frames_per_second
         video = Video(self.run / FOLDER / f"episode-{number}.part.webm", fps)
         animation = Animation(fps, episode.length + 1)
         playback = None
         try:
-            playback = self.replayer.play(episode, again, (video.write, animation.add), self.stopped)
+            playback = self.replayer.play(episode, trace, (video.write, animation.add), self.stopped)
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
             reason = f"{type(error).__name__}: {error}"
             self._warn_once("No video of episode %d: its environment failed in the replay with %s.", number, reason)
@@ -295,6 +309,6 @@ def _render(env: gym.Env, sinks: Sequence[FrameSink]) -> None:
         sink(frame)
 
 
-def _close(total: float, other: float) -> bool:
+def _returns_close(total: float, other: float) -> bool:
     """Compare returns. Vector environments round rewards to float32."""
     return math.isclose(total, other, rel_tol=1e-5, abs_tol=1e-5)
