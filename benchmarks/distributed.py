@@ -9,6 +9,7 @@
 """
 
 import argparse
+import dataclasses
 import itertools
 import time
 
@@ -28,12 +29,12 @@ from lib import dqn_model
 from lib.actors.contract import ENGINES, Weights
 from lib.actors.engines import start_actors
 from lib.ppo.actor import Acting
-from lib.ppo.data_parallel import Learners
+from lib.ppo.data_parallel import DataParallelTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
-from lib.ppo.update import Trainer
+from lib.ppo.update import Trainer, UpdateSettings
 
 PAGE = "docs/distributed.md"
 ENGINES = ENGINES
@@ -82,7 +83,7 @@ def latency(rounds: int, go_on: bool) -> None:
             continue
         acting = Acting("slow:SlowCartPole-v0", k, k, 64, seed=number, engine=engine)
         model = Model(acting.space, acting.n_actions)
-        trainer = Trainer(model, torch.optim.Adam(model.parameters()), **TRAINED)
+        trainer = Trainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
@@ -98,7 +99,7 @@ def latency(rounds: int, go_on: bool) -> None:
         results.add(round=number, engine=engine, actors=k, **told)
 
 
-TRAINED = {"minibatch": 64, "epochs": 1, "gamma": 0.99, "lam": 0.95, "clip": 0.2, "entropy": 0.01}
+SETTINGS = UpdateSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01)
 
 
 def broadcast(rounds: int, go_on: bool) -> None:
@@ -122,8 +123,12 @@ def sgd(rounds: int, go_on: bool) -> None:
     """Seconds of an update of 1,024 images in minibatches of 256 by one learner and by two, in turn."""
     columns = ("round", "learners", "threads", "seconds")
     results = lab.Results("distributed-sgd", columns, lab.stamp(minibatch=256), go_on)
-    trainers = {(1, 1): images(), (1, 2): images(), (2, 1): images()}
-    several = Learners(trainers[2, 1], 2)
+    several = DataParallelTrainer(images(), 2)
+    trainers: dict[tuple[int, int], Trainer | DataParallelTrainer] = {
+        (1, 1): images(),
+        (1, 2): images(),
+        (2, 1): several,
+    }
     rollout = random_rollout()
     for trainer in trainers.values():
         trainer.update(rollout)
@@ -142,7 +147,7 @@ def images() -> Trainer:
     torch.manual_seed(0)
     model = Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    return Trainer(model, optimizer, **TRAINED | {"minibatch": 256})
+    return Trainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
 
 
 def random_rollout() -> Rollout:

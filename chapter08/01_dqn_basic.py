@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""DQN as in the paper: the first step of chapter 8, which every extension starts from.
+"""DQN as in the paper: the starting point of every extension in chapter 8.
 
-Idea    learn action values from a replay of what was seen, against a target network that follows slowly
+Idea    learn action values from a replay of past transitions, with targets from a copy of the network that is updated
+        only now and then
 Parent  none
-Keeps   nothing: it is the root
+Keeps   nothing, because it has no parent
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_dqn_basic.py --cuda
-Read    lib/stream.py, lib/replay.py and lib/common.py for what happens to a transition
+Read    lib/experience/stream.py, lib/experience/ring.py and lib/common.py: the path of a transition
 """
 
 from pathlib import Path
@@ -32,7 +33,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -54,7 +55,7 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """N-step DQN: unroll the Bellman equation.
 
-Idea    take the rewards of the next n steps as they were, and trust the network only for what comes after them
-Parent  01_dqn_basic.py, and its replay's n_step
-Keeps   changes the task: not the game, but what is learnt from a step; with -n 1 it is exact
+Idea    use the rewards of the next n steps as they were received, and the network only for what comes after them
+Parent  01_dqn_basic.py, with the n_step of its replay
+Keeps   changes the task: the game is the same, but a transition covers n steps; exact with -n 1
 Paper   Sutton, Learning to predict by the methods of temporal differences, 1988,
         https://link.springer.com/article/10.1007/BF00115009
 Run     ./02_dqn_n_steps.py --cuda -n 4
-Read    lib/replay.py, where the rewards of n steps are added up and stop at the end of an episode
+Read    lib/experience/ring.py: n-step returns, which stop at the end of an episode
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -54,11 +54,11 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps of a return")
+    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
     cli.main(train, parser, NAME)

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Double DQN: the network that learns selects the next action, and the target network evaluates it.
+"""Double DQN: the online network selects the next action, and the target network evaluates it.
 
-Idea    the largest of noisy estimates is too high on average; so one network selects, and another one evaluates
-Parent  01_dqn_basic.py, and its loss
-Keeps   changes the task: not the game, but what is learnt from a step
+Idea    the maximum of noisy estimates is too high on average; so one network selects the action and another evaluates
+        it
+Parent  01_dqn_basic.py, with another loss
+Keeps   changes the task: the game is the same, but the targets are different
 Paper   van Hasselt et al., Deep reinforcement learning with double Q-learning, 2016,
         https://arxiv.org/abs/1509.06461
 Run     ./03_dqn_double.py --cuda
-Read    lib/losses.py
+Read    lib/nets/losses.py
 """
 
 from pathlib import Path
@@ -26,9 +27,11 @@ NAME = Path(__file__).stem
 
 def calc_loss(batch, net, tgt_net, huber=False):
     with torch.no_grad():
-        next_values = net(batch.next_states), tgt_net(batch.next_states)
-    targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
-    return losses.penalties(losses.select_actions(net(batch.states), batch.actions) - targets, huber).mean()
+        next_q_values = net(batch.next_states)
+        next_target_q_values = tgt_net(batch.next_states)
+    targets = losses.double_q_targets(batch.returns, batch.discounts, next_q_values, next_target_q_values)
+    values = losses.select_actions(net(batch.states), batch.actions)
+    return losses.penalties(values - targets, huber).mean()
 
 
 def train(params, args):
@@ -40,7 +43,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -62,7 +65,7 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Noisy networks: explore by weights that are drawn, with a spread that is learnt.
+"""Noisy networks: explore with noisy weights whose noise level is learnt.
 
-Idea    in place of a random action now and then, a network that is a little different each time it is asked
-Parent  01_dqn_basic.py, and its network; epsilon goes
-Keeps   changes the task: not the game, but how it is explored
+Idea    instead of a random action now and then, use a network whose weights are slightly different at every step
+Parent  01_dqn_basic.py, with another network and without epsilon
+Keeps   changes the task: the game is the same, but exploration is different
 Paper   Fortunato et al., Noisy networks for exploration, 2018, https://arxiv.org/abs/1706.10295
 Run     ./04_dqn_noisy_net.py --cuda --noise factorised
 Read    lib/dqn_extra.py
@@ -23,14 +23,14 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    params = params.without_epsilon()  # nothing here has one, and so says params.json
+    params = params.without_epsilon()  # so that params.json records that there is none
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_extra.ExtendedDQN(space, n_actions, sigma=dqn_extra.SIGMAS[args.noise], noise=args.noise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -50,7 +50,7 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Prioritised replay: learn more often from what was surprising.
+"""Prioritised replay: learn more often from surprising transitions.
 
-Idea    draw more often what had a large error, and take that back by weights in the loss, wholly once beta is 1
-Parent  01_dqn_basic.py, and its replay
-Keeps   changes the task: not the game, but how often a transition is learnt from
+Idea    sample transitions with large errors more often, and correct the resulting bias by weights in the loss; the
+        correction is complete when beta has reached 1
+Parent  01_dqn_basic.py, with another replay
+Keeps   changes the task: the game is the same, but transitions are learnt from at different rates
 Paper   Schaul et al., Prioritized experience replay, 2016, https://arxiv.org/abs/1511.05952
 Run     ./05_dqn_prio_replay.py --cuda --alpha 0.6 --beta 0.4
-Read    lib/sum_tree.py, then PrioritisedRing in lib/replay.py
+Read    lib/experience/sum_tree.py, then lib/experience/priority_ring.py
 """
 
 from pathlib import Path
@@ -38,7 +39,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = priority_ring.PrioritisedRing.of(
+    buffer = priority_ring.PrioritisedRing.for_source(
         exp_source,
         params.replay_size,
         gamma=params.gamma,
@@ -49,12 +50,13 @@ def train(params, args):
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
+        batch = batch.for_net(args.device)
         optimizer.zero_grad()
-        errors = calc_errors(batch := batch.for_net(args.device), net, tgt_net.target_model)
+        errors = calc_errors(batch, net, tgt_net.target_model)
         loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, priority_ring.priorities(errors))
+        buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
@@ -69,13 +71,13 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--alpha", type=float, default=0.6, help="0: uniform, 1: in proportion to priority")
-    parser.add_argument("--beta", type=float, default=0.4, help="of the importance weights, at first")
+    parser.add_argument("--alpha", type=float, default=0.6, help="0 for uniform sampling, 1 for proportional sampling")
+    parser.add_argument("--beta", type=float, default=0.4, help="initial exponent of the importance weights")
     parser.add_argument("--beta-steps", type=cli.whole, default=100_000, help="agent steps until beta is 1")
     cli.main(train, parser, NAME)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Dueling network: how good a state is, apart from which action is better.
+"""Dueling network: estimate the value of a state separately from the advantages of its actions.
 
-Idea    two streams behind the convolutions, one for the state's value and one for the actions' advantages
-Parent  01_dqn_basic.py, and its network
-Keeps   changes the task: not the game, but the network
+Idea    two streams after the convolutions, one for the value of the state and one for the advantages of the actions
+Parent  01_dqn_basic.py, with another network
+Keeps   changes the task: the game is the same, but the network is different
 Paper   Wang et al., Dueling network architectures for deep reinforcement learning, 2016,
         https://arxiv.org/abs/1511.06581
 Run     ./06_dqn_dueling.py --cuda
@@ -32,7 +32,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -54,7 +54,7 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 

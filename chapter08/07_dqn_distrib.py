@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Distributional DQN (C51): learn how returns are distributed, not only their mean.
+"""Distributional DQN (C51): learn the distribution of returns instead of their mean.
 
-Idea    a probability for each of 51 returns, and a step of the Bellman equation that moves the whole distribution
-Parent  01_dqn_basic.py, and its network and loss
-Keeps   changes the task: not the game, but what is learnt from a step
+Idea    predict the probabilities of 51 returns; a Bellman update moves the whole distribution
+Parent  01_dqn_basic.py, with another network and another loss
+Keeps   changes the task: the game is the same, but the targets are different
 Paper   Bellemare et al., A distributional perspective on reinforcement learning, 2017,
         https://arxiv.org/abs/1707.06887
 Run     ./07_dqn_distrib.py --cuda --v-min -10 --v-max 10 --atoms 51
-Read    lib/losses.py from support on, then lib/distributions.py for the pictures in TensorBoard
+Read    lib/nets/losses.py from support on, then lib/analysis/return_distributions.py for the pictures in TensorBoard
 """
 
 from pathlib import Path
@@ -27,9 +27,10 @@ NAME = Path(__file__).stem
 
 def calc_loss(batch, net, tgt_net):
     with torch.no_grad():
-        best = tgt_net.best(batch.next_states)
+        best = tgt_net.predict_best(batch.next_states)
     targets = losses.project_distribution(best.exp(), batch.returns, batch.discounts, net.support)
-    return losses.kl_divergence(targets, losses.select_actions(net.predict(batch.states), batch.actions)).mean()
+    predicted = losses.select_actions(net.predict(batch.states), batch.actions)
+    return losses.kl_divergence(targets, predicted).mean()
 
 
 def train(params, args):
@@ -42,7 +43,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -65,13 +66,13 @@ def train(params, args):
     }
     figures = {"distributions": return_distributions.ReturnDistributionFigure(net, buffer)}
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--v-min", type=float, default=-10.0, help="lower end of the support")
-    parser.add_argument("--v-max", type=float, default=10.0, help="upper end of it")
-    parser.add_argument("--atoms", type=cli.whole, default=51, help="returns with a probability, the ends included")
+    parser.add_argument("--v-min", type=float, default=-10.0, help="smallest return of the support")
+    parser.add_argument("--v-max", type=float, default=10.0, help="largest return of the support")
+    parser.add_argument("--atoms", type=cli.whole, default=51, help="number of returns in the support")
     cli.main(train, parser, NAME)

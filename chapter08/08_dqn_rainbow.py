@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Rainbow: all six extensions at once, and each of them left out at will.
+"""Rainbow: all six extensions at once, each of which can be left out.
 
-Idea    they help against different things, so that they add up
-Parent  01_dqn_basic.py, with the ideas of 02 to 07, and --envs, --fast and bfloat16 of chapter 9
-Keeps   changes the task: not the game, but what is learnt from a step, and how often
+Idea    the extensions solve different problems, so their benefits add up
+Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with --envs, --fast and bfloat16 of chapter 9
+Keeps   changes the task: the game is the same, but the learning rule and the replay ratio are different
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
 Run     ./08_dqn_rainbow.py --cuda --v-max 2 --without dueling
-Read    docs/chapter08.md for the paper's values beside these
+Read    docs/chapter08.md for the paper's hyperparameters next to these
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional"
 
 def calc_loss(batch, net, tgt_net, double, huber=False):
     with torch.no_grad():
-        best = tgt_net.best(batch.next_states, by=net if double else None)
+        best = tgt_net.predict_best(batch.next_states, selector=net if double else None)
     predicted = losses.select_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
         errors = predicted - losses.td_targets(batch.returns, batch.discounts, best)
@@ -42,24 +42,36 @@ def train(params, args):
     params = params.with_epsilon_to_zero() if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    support = losses.support(-args.v_max, args.v_max, 51) if distributional else None
-    network = {"sigma": args.sigma if noisy else None, "dtype": precision.fast_dtype(args.device), "support": support}
-    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=dueling, normalise=args.fast, **network).to(args.device)
+    net = dqn_extra.ExtendedDQN(
+        space,
+        n_actions,
+        dueling=dueling,
+        sigma=args.sigma if noisy else None,
+        support=losses.support(-args.v_max, args.v_max, 51) if distributional else None,
+        dtype=precision.fast_dtype(args.device),
+        normalise=args.fast,
+    ).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    sampling = {"n_step": args.n_step if n_step else 1, "alpha": 0.5 if prioritised else 0.0}
-    buffer = priority_ring.PrioritisedRing.of(exp_source, params.replay_size, gamma=params.gamma, **sampling)
+    buffer = priority_ring.PrioritisedRing.for_source(
+        exp_source,
+        params.replay_size,
+        gamma=params.gamma,
+        n_step=args.n_step if n_step else 1,
+        alpha=0.5 if prioritised else 0.0,
+    )
     optimizer = torch.optim.Adam(net.parameter_groups(params.learning_rate), fused=True)
 
     def process_batch(engine, batch):
+        batch = batch.for_net(args.device)
         optimizer.zero_grad()
-        loss, errors = calc_loss(batch := batch.for_net(args.device), net, tgt_net.target_model, double, params.huber)
+        loss, errors = calc_loss(batch, net, tgt_net.target_model, double, params.huber)
         loss.backward()
         optimizer.step()
-        buffer.update(batch.indices, priority_ring.priorities(errors))
+        buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
         epsilon_tracker.frame(engine.state.iteration * args.envs)
         if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
             tgt_net.sync()
@@ -74,16 +86,17 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs, tgt_net))
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
+    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave a part out; repeatable")
-    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps of a return")
-    parser.add_argument("--v-max", type=cli.above_zero, default=10.0, metavar="V", help="support from -V to V")
-    parser.add_argument("--sigma", type=cli.above_zero, default=0.1, metavar="S", help="how much noise at first")
-    parser.add_argument("--envs", type=cli.positive, default=1, metavar="N", help="environments")
-    parser.add_argument("--fast", action="store_true", help="a smaller network, which normalises what it sees")
+    parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave out a part; repeatable")
+    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
+    parser.add_argument("--v-max", type=cli.above_zero, default=10.0, metavar="V", help="range of returns: -V to V")
+    parser.add_argument("--sigma", type=cli.above_zero, default=0.1, metavar="S", help="initial sigma of the noise")
+    parser.add_argument("--envs", type=cli.positive, default=1, metavar="N", help="number of environments")
+    parser.add_argument("--fast", action="store_true", help="smaller network that normalises its input")
     cli.main(train, parser, NAME)

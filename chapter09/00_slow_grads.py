@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The slow beginning: the baseline without torch.no_grad() around the target network.
+"""A slower baseline: the target network is evaluated without torch.no_grad().
 
-Idea    the targets' graph is recorded and thrown away: the same gradient, for more time and memory
-Parent  01_baseline.py, with its no_grad turned off
+Idea    show the cost of a computation graph that nothing uses: the gradient is the same, time and memory are wasted
+Parent  01_baseline.py, with no_grad=False
 Keeps   exact
 Paper   none; the PyTorch notes on locally disabling gradients, https://pytorch.org/docs/stable/notes/autograd.html
 Run     ./00_slow_grads.py --cuda
@@ -53,7 +53,7 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The baseline: the textbook DQN, against which chapter 9 measures every remedy.
+"""The baseline: the textbook DQN, to which chapter 9 compares every speed-up.
 
-Idea    one environment, one transition a step, one batch learnt from after each: simple, right and slow
-Parent  ../chapter08/01_dqn_basic.py, on the book's data path: PTAN's source, and a list of transitions
+Idea    one environment, and one update after every step: simple, correct and slow
+Parent  ../chapter08/01_dqn_basic.py, with the book's data path: PTAN's source, and a list of transitions
 Keeps   statistics
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236
 Run     ./01_baseline.py --cuda
-Read    lib/atari_wrappers.py, lib/experience.py and lib/common.py for what happens to a transition
+Read    lib/atari_wrappers.py, lib/experience/source.py and lib/common.py: the path of a transition
 """
 
 from pathlib import Path
@@ -54,7 +54,7 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size))
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Several environments: one call of the network acts in all of them, one larger batch is learnt from after that.
+"""Several environments: one forward pass acts in all of them, and one large batch replaces several small ones.
 
-Idea    N environments make N steps an iteration, and N batches are learnt from as one: a call of the network, of
-        the optimizer and of Python costs less for N states than N calls for one
-Parent  01_baseline.py, with environments and batch multiplied by N
-Keeps   statistics: a step is paid for with batch_size samples, whatever N is; what falls is the number of updates, to
-        one in N steps, of the same learning rate (a larger one made Pong be learnt later: docs/chapter09.md)
+Idea    each iteration takes N steps and learns from N batches as one; a forward pass or an optimizer step for N states
+        costs less than N of them for one state each
+Parent  01_baseline.py, with N environments and an N times larger batch
+Keeps   statistics: each step is followed by batch_size samples for any N; but there are N times fewer updates, with the
+        same learning rate (with a larger one Pong was learnt later, see docs/chapter09.md)
 Paper   Stooke and Abbeel, Accelerated methods for deep reinforcement learning, 2018, https://arxiv.org/abs/1803.02811
 Run     ./02_n_envs.py --cuda --envs 3
-Read    ExperienceSourceFirstLast in lib/experience.py
+Read    ExperienceSourceFirstLast in lib/experience/source.py
 """
 
 from pathlib import Path
@@ -56,11 +56,11 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
+    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     cli.main(train, parser, NAME)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Play and train in separate processes: while the learner learns, players make the transitions to come.
+"""Play and learn in separate processes: players collect the next transitions during an update.
 
-Idea    a player owns an environment and a copy of the network, the learner owns the replay and the optimizer; weights
-        go one way and transitions the other through shared memory, by the block, and neither side outruns the other
-Parent  01_baseline.py, its source of experience moved into other processes, its batches learnt from four at a time
-Keeps   statistics: --replay-ratio samples are learnt from for each step, the baseline's 32 unless told otherwise; but
-        an action is chosen with weights that are 17 to 24 steps old (times players), and four batches are one update
+Idea    each player has its own environment and a copy of the network; the learner has the replay and the optimizer;
+        weights and blocks of transitions are exchanged through shared memory, and neither side runs ahead of the other
+Parent  01_baseline.py, with its experience source in other processes and batches that are four times larger
+Keeps   statistics: --replay-ratio samples are learnt from per step, by default 32 as in the baseline; but actions are
+        chosen with weights that are 17 to 24 steps old (times the number of players), and one update uses four batches
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
-Read    lib/parallel.py, then lib/player.py and lib/player_process.py
+Read    lib/actors/parallel.py, then lib/actors/player.py and lib/actors/player_process.py
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from ignite.engine import Engine
 
 from lib import atari_wrappers, cli, common, dqn_model
-from lib.actors.parallel import Players
+from lib.actors import engines, players
 from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
@@ -36,7 +36,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = Players(exp_source, args.players)
+    exp_source = players.Players(exp_source, args.players, args.engine, args.patience, args.address)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
@@ -61,12 +61,15 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, batch_size, steps))
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, free=("engine", "patience", "address"))
     parser.add_argument("--players", type=cli.positive, default=1, metavar="N", help="processes that play")
     parser.add_argument("--replay-ratio", type=cli.positive, default=32, metavar="R", help="samples a step")
+    parser.add_argument("--engine", choices=engines.ENGINES, default="process", help="where the players run")
+    parser.add_argument("--patience", type=cli.positive, default=60, metavar="SECONDS", help="longest wait for a block")
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: a Ray of its own)")
     cli.main(train, parser, NAME)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Tweaked wrappers: the same states with less work, and with --parallel, in another process.
+"""Faster wrappers: the same states with less work, and optionally in another process.
 
-Idea    ask the emulator only for the screens that are used, lay frames side by side so that four are stacked by looking
-        at them, and leave out the wrappers that only check
+Idea    fetch only the screens that are used, store frames contiguously so that a stack of four is a view, and leave out
+        wrappers that only check
 Parent  02_n_envs.py, with other wrappers
-Keeps   exact: every state, reward and end is the same, and so is every weight that is learnt; with --parallel it is
-        statistics, as in 03_parallel.py
+Keeps   exact: all states, rewards, episode ends and learnt weights are the same; with --parallel only the statistics
+        are, as in 03_parallel.py
 Paper   Machado et al., Revisiting the Arcade Learning Environment, 2018, https://arxiv.org/abs/1709.06009
 Run     ./04_wrappers.py --cuda --envs 3 --parallel
-Read    DirectAtari and AdjacentFrameStack in lib/atari_wrappers.py
+Read    DirectAtari in lib/envs/atari.py and ContiguousFrameStack in lib/envs/frames.py
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from ignite.engine import Engine
 
 from lib import atari_wrappers, cli, common, dqn_model
-from lib.actors.parallel import Players
+from lib.actors import engines, players
 from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
@@ -33,7 +33,8 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = Players(exp_source) if args.parallel else exp_source
+    if args.parallel:
+        exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
@@ -58,12 +59,15 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__)
-    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
+    parser = cli.parser(__doc__, free=("engine", "patience", "address"))
+    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     parser.add_argument("--parallel", action="store_true", help="play in another process")
+    parser.add_argument("--engine", choices=engines.ENGINES, default="process", help="where the player runs")
+    parser.add_argument("--patience", type=cli.positive, default=60, metavar="SECONDS", help="longest wait for a block")
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: a Ray of its own)")
     cli.main(train, parser, NAME)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Native environments: all games step together in native threads, and the replay is arrays.
+"""Native environments: all games step together in native threads, and the replay consists of arrays.
 
-Idea    one call steps all games, outside of Python; each frame is stored once, in an array, and states are rebuilt from
-        it when they are sampled, in the layout that the network eats
-Parent  04_wrappers.py, with native environments and a ring for a replay
-Keeps   statistics: the same states, rewards and ends; an episode begins with 0 to 30 no-ops in place of 1 to 30, and
-        all games are broken off and begin anew every 500,000 steps, so that a run can be resumed in a minute or two
+Idea    one call outside of Python steps all games; the replay stores each frame once in an array, and rebuilds states
+        when they are sampled, in the memory layout that the network needs
+Parent  04_wrappers.py, with native environments and a ring as the replay
+Keeps   statistics: states, rewards and episode ends are the same; but an episode starts with 0 to 30 no-ops instead of
+        1 to 30, and all games are reset every 500,000 steps, so that a run can be resumed within a minute or two
 Paper   Weng et al., EnvPool, 2022, https://arxiv.org/abs/2206.10558
 Run     ./05_native_envs.py --cuda --envs 8
-Read    lib/vector_env.py, then lib/stream.py and lib/replay.py
+Read    lib/envs/vector_env.py, then lib/experience/stream.py and lib/experience/ring.py
 """
 
 from pathlib import Path
@@ -32,7 +32,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 
     def process_batch(engine, batch):
@@ -56,11 +56,11 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
+    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     cli.main(train, parser, NAME)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""A fast learner: the same network in half the bits, on states that lie as its kernels want them.
+"""A fast learner: the same network in bfloat16, on states in the memory layout of its kernels.
 
-Idea    calculate in bfloat16 and keep the weights in float32; have the channels last in memory, as the ring gives them;
-        one fused kernel for the optimizer; torch.compile as an option, whose seconds count
+Idea    calculate in bfloat16 but keep float32 weights, keep the channels last in memory as in the ring, use one fused
+        kernel for the optimizer, and optionally torch.compile, whose compilation time counts
 Parent  05_native_envs.py, with other kernels for the same arithmetic
-Keeps   close: the same up to the rounding of bfloat16, eight bits of each number
+Keeps   close: the same up to the rounding of bfloat16, which has eight significant bits
 Paper   Kalamkar et al., A study of bfloat16 for deep learning training, 2019, https://arxiv.org/abs/1905.12322
 Run     ./06_fast_learner.py --cuda --envs 8
-Read    lib/precision.py, then lib/dqn_model.py
+Read    lib/nets/precision.py, then lib/dqn_model.py
 """
 
 from pathlib import Path
@@ -36,7 +36,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -60,12 +60,12 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="environments")
-    parser.add_argument("--compile", action="store_true", help="let torch.compile fuse the network; takes some seconds")
+    parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
+    parser.add_argument("--compile", action="store_true", help="compile the network, which takes some seconds")
     cli.main(train, parser, NAME)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Pong in minutes: a recipe of the DQN family for games that are played faster than they are learnt from.
+"""Pong in minutes: a DQN recipe for games in which playing is cheaper than learning.
 
-Idea    double Q-learning over three steps, a smaller network that subtracts what is the same in every screen, and a
-        replay ratio of 4 in place of 32, as another step of play costs less than learning once more from old ones
+Idea    double Q-learning over three steps, a smaller network that subtracts the static part of the screen, and a replay
+        ratio of 4 instead of 32, because a new step costs less than learning again from old ones
 Parent  06_fast_learner.py, with another recipe
-Keeps   changes the task: not the game, but what is learnt from a step, and how often
+Keeps   changes the task: the game is the same, but the learning rule and the replay ratio are different
 Paper   Hessel et al., Rainbow, 2018, https://arxiv.org/abs/1710.02298
 Run     ./07_pong_in_minutes.py --cuda
-Read    lib/losses.py, then FAST_HYPERPARAMS in lib/hyperparameters.py
+Read    lib/nets/losses.py, then FAST_HYPERPARAMS in lib/hyperparameters.py
 """
 
 from pathlib import Path
@@ -29,8 +29,9 @@ def calc_loss(batch, net, tgt_net, device, huber):
     batch = batch.for_net(device)
     values = losses.select_actions(net(batch.states), batch.actions)
     with torch.no_grad():
-        next_values = net(batch.next_states), tgt_net(batch.next_states)
-    targets = losses.double_q_targets(batch.returns, batch.discounts, *next_values)
+        next_q_values = net(batch.next_states)
+        next_target_q_values = tgt_net(batch.next_states)
+    targets = losses.double_q_targets(batch.returns, batch.discounts, next_q_values, next_target_q_values)
     return losses.penalties(values - targets, huber).mean()
 
 
@@ -46,7 +47,7 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
-    buffer = ring.Ring.of(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
+    buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma, n_step=args.n_step)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -68,13 +69,14 @@ def train(params, args):
         "replay": buffer,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
-    missing = params.replay_initial - len(buffer)  # a resumed run brings its replay along
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs, tgt_net))
+    missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
+    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, FAST_HYPERPARAMS)
-    parser.add_argument("--envs", type=cli.positive, default=8, metavar="N", help="environments")
-    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps of a return")
-    parser.add_argument("--compile", action="store_true", help="let torch.compile fuse the network; takes some seconds")
+    parser.add_argument("--envs", type=cli.positive, default=8, metavar="N", help="number of environments")
+    parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
+    parser.add_argument("--compile", action="store_true", help="compile the network, which takes some seconds")
     cli.main(train, parser, NAME)

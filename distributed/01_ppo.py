@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Proximal policy optimisation on native environments: rollouts of many games at once, learnt from and thrown away.
+"""Proximal policy optimization (PPO): learn from short rollouts of many games at once.
 
-Idea    no replay: sixteen games that step together in native threads, a rollout of all, some epochs of minibatches
-Parent  none: it is the root of this chapter
-Keeps   nothing: it is the root
+Idea    sixteen games step together in native threads; the policy learns from a rollout of all of them in a few epochs
+        of minibatches, and then drops it: there is no replay buffer
+Parent  none
+Keeps   nothing: it is the first script of this folder
 Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347
 Run     ./01_ppo.py --cuda
-Read    lib/ppo, the model, the sampler, the trainer, then lib/stream.py
+Read    lib/ppo/rollout.py for acting, lib/ppo/update.py for learning, lib/ppo/model.py for the network
 """
 
 from pathlib import Path
@@ -20,7 +21,7 @@ from lib.hyperparameters import PPO_HYPERPARAMS
 from lib.nets import precision
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler, rollouts
-from lib.ppo.update import Trainer
+from lib.ppo.update import Trainer, UpdateSettings
 
 NAME = Path(__file__).stem
 
@@ -29,24 +30,9 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs)
     dtype = precision.fast_dtype(args.device)
     model = Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
-    agent = Agent(model, args.device)
-    sampler = Sampler(envs, agent, params.rollout, args.seed)
+    sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = Trainer(
-        model,
-        optimizer,
-        minibatch=params.minibatch,
-        epochs=params.epochs,
-        gamma=params.gamma,
-        lam=params.lam,
-        clip=params.clip,
-        entropy=params.entropy,
-        gradient_norm=params.gradient_norm,
-        kl_target=params.kl_target,
-        kl_final=params.kl_final,
-        final_temperature=params.final_temperature,
-        device=args.device,
-    )
+    trainer = Trainer(model, optimizer, UpdateSettings.of(params), args.device)
 
     def process_batch(engine, rollout):
         return trainer.update(rollout, sampler.progress(params.stop_reward))

@@ -1,1 +1,1 @@
-"""Small environments of one's own, on which the scripts are shown: `--env-module examples.snake --env-id Snake-v0`."""
+"""Two small games that show how to train on your own environment: `--env-module examples.snake --env-id Snake-v0`."""

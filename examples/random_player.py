@@ -1,9 +1,9 @@
-"""What a player gets who picks any legal action: what an agent has to beat.
+"""Random player: the result that an agent has to beat.
 
     python -m examples.random_player examples.blocks:Blocks-v0 --episodes 1000
 
-Which actions are legal is what an environment says in info["action_mask"] or by its method action_masks(); if it says
-nothing, all are.
+Legal actions are those in info["action_mask"] or in the environment's method action_masks(). If an environment reports
+neither, all actions are legal.
 """
 
 import argparse
@@ -15,47 +15,48 @@ import numpy as np
 
 
 def random_legal(env: gym.Env, info: dict[str, Any], rng: np.random.Generator) -> int:
-    """A random one of the actions that are legal now.
+    """Draw a legal action.
 
     Args:
-        env: with discrete actions.
-        info: what its last step or reset gave.
-        rng: what to draw from.
+        env: environment with discrete actions.
+        info: info of the last step or reset.
+        rng: random generator.
     """
     if "action_mask" in info:
         mask = info["action_mask"]
     elif env.has_wrapper_attr("action_masks"):
         mask = env.get_wrapper_attr("action_masks")()
     else:
+        assert isinstance(env.action_space, gym.spaces.Discrete)
         return int(rng.integers(env.action_space.n))
     legal = mask.nonzero()[0]
     return int(legal[rng.integers(len(legal))])
 
 
 def play(env: gym.Env, episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Whole episodes of a random legal player.
+    """Play whole episodes with random legal actions.
 
     Returns:
-        (episodes,) each: the return, the steps, and whatever single numbers the last info of an episode holds.
+        Arrays (episodes,) of "return", "steps", and every scalar in the info of an episode's last step.
     """
     rng = np.random.default_rng(seed)
-    results: dict[str, list[float]] = {}
+    results: dict[str, list[Any]] = {}
     for episode in range(episodes):
         _, info = env.reset(seed=seed if episode == 0 else None)
         total, steps, ended = 0.0, 0, False
         while not ended:
             _, reward, terminated, truncated, info = env.step(random_legal(env, info, rng))
             total, steps, ended = total + float(reward), steps + 1, terminated or truncated
-        numbers = {f"info[{name!r}]": value for name, value in info.items() if np.isscalar(value)}
-        for name, value in {"return": total, "steps": steps, **numbers}.items():
+        scalars = {f"info[{name!r}]": value for name, value in info.items() if np.isscalar(value)}
+        for name, value in {"return": total, "steps": steps, **scalars}.items():
             results.setdefault(name, []).append(value)
     return {name: np.array(values) for name, values in results.items()}
 
 
 def main() -> None:
     """Play, and print means with their standard errors."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("env_id", help='registered with gymnasium; "package.module:Id" imports the module first')
+    parser = argparse.ArgumentParser(description="Play whole episodes with random legal actions.")
+    parser.add_argument("env_id", help='gymnasium id; "package.module:Id" imports the module first')
     parser.add_argument("--episodes", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The book's wrappers: stacked grey frames from a gymnasium id. The code is in lib.envs."""
+"""The book's Atari wrappers: stacked grey frames from a gymnasium id. The code is in lib.envs."""
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN
 from lib.envs.frames import FrameStack, LazyFrames

@@ -1,21 +1,21 @@
-"""What the scripts of chapters 8 and 9 share: hyperparameters, batches, the loss, exploration, the ignite wiring."""
+"""Shared code of the scripts of chapters 8 and 9: hyperparameters, batches, the loss, exploration, the run's setup."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
-from ptan.actions import EpsilonGreedyActionSelector
-from ptan.agent import TargetNet
-from ptan.experience import ExperienceFirstLast, ExperienceReplayBuffer
 from torch import nn
 
-from lib import dqn_model
-from lib.experience.replay_buffer import ReplayBuffer
-from lib.experience.ring import Batch, Ring
+from lib import dqn_extra, dqn_model
+from lib.experience.batch import Batch
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
 from lib.run.setup import setup_ignite
+
+if TYPE_CHECKING:
+    from ptan.experience import ExperienceFirstLast
 
 __all__ = [
     "HYPERPARAMS",
@@ -23,25 +23,56 @@ __all__ = [
     "Hyperparameters",
     "batch_generator",
     "calc_loss_dqn",
+    "normalise_by_first_batch",
     "setup_ignite",
     "unpack_batch",
 ]
 
+BatchT = TypeVar("BatchT")
+BatchT_co = TypeVar("BatchT_co", covariant=True)
+
+
+class EpsilonGreedy(Protocol):
+    """An action selector with PTAN's `epsilon`."""
+
+    epsilon: float
+
+
+class Replay(Protocol[BatchT_co]):
+    """The part of PTAN's replay buffers that `batch_generator` uses."""
+
+    def populate(self, samples: int, /) -> object:
+        """Add agent steps from the experience source."""
+        ...
+
+    def sample(self, batch_size: int, /) -> BatchT_co:
+        """Draw a batch."""
+        ...
+
+
+@runtime_checkable
+class CheckedReplay(Protocol):
+    """A replay buffer that can tell in advance whether batches can be drawn from it."""
+
+    def require(self, batch_size: int, more: int = 0) -> None:
+        """Raise UsageError if no batch can be drawn after `more` further agent steps."""
+        ...
+
 
 def unpack_batch(
-    batch: Sequence[ExperienceFirstLast],
+    batch: Sequence["ExperienceFirstLast"],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Transitions as arrays.
+    """Stack transitions into arrays.
 
     Args:
-        batch: transitions whose last_state is None where the episode ended there.
+        batch: transitions. Their last_state is None if the episode terminated.
 
     Returns:
-        states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and
-        last_states (batch, ...), in which a missing last state is the first one: its value is masked anyway.
+        states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and last_states
+        (batch, ...). The first state stands in for a missing last state, because its value is masked anyway.
 
     Raises:
-        TypeError: an action is no whole number.
+        TypeError: if an action is not a whole number.
     """
     states = [np.asarray(exp.state) for exp in batch]
     dones = [exp.last_state is None for exp in batch]
@@ -61,7 +92,7 @@ def unpack_batch(
 
 
 def calc_loss_dqn(
-    batch: Sequence[ExperienceFirstLast] | Batch,
+    batch: Sequence["ExperienceFirstLast"] | Batch,
     net: nn.Module,
     tgt_net: nn.Module,
     gamma: float,
@@ -73,64 +104,65 @@ def calc_loss_dqn(
 
     Args:
         batch: transitions.
-        net, tgt_net: from states (batch, ...) to action values (batch, n_actions).
-        gamma: discount factor between a state and its last_state; a Batch brings its own.
-        device: where both networks are.
-        no_grad: whether the targets are computed without recording a graph. The gradient is the same either
-            way, as no gradient goes through the targets; recording it only costs time and memory.
-        huber: whether errors cost as Huber has it, see losses.penalties.
+        net: network from states (batch, ...) to action values (batch, n_actions).
+        tgt_net: target network of the same shape.
+        gamma: discount factor between a state and its last_state. A Batch has discounts of its own.
+        device: device of both networks.
+        no_grad: compute the targets without recording a graph. No gradient flows through the targets, so this only
+            saves time and memory.
+        huber: use the Huber loss instead of the squared error.
 
     Returns:
-        A scalar, to be minimised in net's parameters.
+        Scalar loss.
 
     Raises:
-        ValueError: a network gives another shape.
-        TypeError: a network gives no floating-point numbers, or a batch's actions are not whole ones.
+        ValueError: if a network returns another shape.
+        TypeError: if a network does not return floating-point numbers, or an action is not a whole number.
     """
     states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)
     q_values = net(states)
-    _check("q_values", q_values, (len(batch), None))
+    _check_values("q_values", q_values, (len(batch), None))
     values = losses.select_actions(q_values, actions)
     with torch.no_grad() if no_grad else nullcontext():
         next_q_values = tgt_net(last_states)
-        _check("next_q_values", next_q_values, tuple(q_values.shape))
+        _check_values("next_q_values", next_q_values, tuple(q_values.shape))
         targets = losses.q_targets(rewards, discounts, next_q_values)
     return losses.penalties(values - targets.detach(), huber).mean()
 
 
 def _tensors(
-    batch: Sequence[ExperienceFirstLast] | Batch, gamma: float, device: torch.device | str
-) -> tuple[torch.Tensor, ...]:
-    """states, actions, rewards, discounts and last_states."""
+    batch: Sequence["ExperienceFirstLast"] | Batch, gamma: float, device: torch.device | str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return states, actions, rewards, discounts and last_states on a device."""
     if isinstance(batch, Batch):
-        moved = batch.for_net(device)
-        return moved.states, moved.actions, moved.returns, moved.discounts, moved.next_states
+        on_device = batch.for_net(device)
+        return on_device.states, on_device.actions, on_device.returns, on_device.discounts, on_device.next_states
     states, actions, rewards, dones, last_states = (
         torch.as_tensor(array, device=device) for array in unpack_batch(batch)
     )
     return states, actions, rewards, gamma * (1.0 - dones.float()), last_states
 
 
-def _check(name: str, tensor: torch.Tensor, shape: tuple[int | None, ...]) -> None:
-    fits = tensor.ndim == len(shape) and all(
-        want in (None, size) for want, size in zip(shape, tensor.shape, strict=True)
+def _check_values(name: str, values: torch.Tensor, shape: tuple[int | None, ...]) -> None:
+    fits = values.ndim == len(shape) and all(
+        expected in (None, size) for expected, size in zip(shape, values.shape, strict=True)
     )
     if not fits:
-        wanted = ", ".join("any" if want is None else str(want) for want in shape)
-        raise ValueError(f"{name} have the shape {tuple(tensor.shape)}; it has to be ({wanted})")
-    if not tensor.is_floating_point():
-        raise TypeError(f"{name} are {tensor.dtype}; they have to be of a floating-point type")
+        allowed = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"{name} have the shape {tuple(values.shape)}; it has to be ({allowed})")
+    if not values.is_floating_point():
+        raise TypeError(f"{name} are {values.dtype}; they have to be of a floating-point type")
 
 
 class EpsilonTracker:
     """Linear decay of an epsilon-greedy selector's epsilon.
 
     Args:
-        selector: its `epsilon` is set, at once and by every call of `frame`.
-        params: epsilon_start, epsilon_final, epsilon_frames.
+        selector: action selector. Its `epsilon` is set at once, and by every call of `frame`.
+        params: epsilon_start, epsilon_final and epsilon_frames.
     """
 
-    def __init__(self, selector: EpsilonGreedyActionSelector, params: Hyperparameters):
+    def __init__(self, selector: EpsilonGreedy, params: Hyperparameters):
         self.selector = selector
         self.params = params
         self.frame(0)
@@ -148,41 +180,42 @@ class EpsilonTracker:
         self.frame(state["i"])
 
 
-def batch_generator(
-    buffer: ExperienceReplayBuffer | Ring,
-    initial: int,
-    batch_size: int,
-    steps: int = 1,
-    tgt_net: TargetNet | None = None,
-) -> Iterator[list[ExperienceFirstLast] | Batch]:
-    """Fill the replay with `initial` transitions, then forever add `steps` of them and yield a batch.
+def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int = 1) -> Iterator[BatchT]:
+    """Fill the replay buffer, then forever add some steps and yield a batch.
 
     Args:
-        buffer: with PTAN's populate and sample.
-        initial: agent steps; none if below 1, as on a resumed run.
-        batch_size: of an iteration, all environments' share together.
-        steps: agent steps between two batches: those of all environments.
-        tgt_net: its two networks are normalised by the first batch's states, of a Ring, where they can be (see
-            dqn_model.Normalising) and have not been yet, as they have in a resumed run.
+        buffer: replay buffer with PTAN's populate and sample.
+        initial: agent steps to fill the buffer with; none if below 1, as in a resumed run.
+        batch_size: transitions in a batch.
+        steps: agent steps between two batches, over all environments.
 
     Raises:
-        UsageError: at once, if no batch could be drawn from so few transitions.
+        UsageError: at once, if a batch is larger than the buffer after `initial` and `steps`.
     """
-    if isinstance(buffer, Ring | ReplayBuffer):
+    if isinstance(buffer, CheckedReplay):
         buffer.require(batch_size, max(0, initial) + steps)
-    return _batches(buffer, initial, batch_size, steps, tgt_net)
+    return _batches(buffer, initial, batch_size, steps)
 
 
-def _batches(
-    buffer: ExperienceReplayBuffer | Ring, initial: int, batch_size: int, steps: int, tgt_net: TargetNet | None
-) -> Iterator[list[ExperienceFirstLast] | Batch]:
+def _batches(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int) -> Iterator[BatchT]:
     buffer.populate(initial)
-    nets = () if tgt_net is None else (tgt_net.model, tgt_net.target_model)
     while True:
         buffer.populate(steps)
-        batch = buffer.sample(batch_size)
-        for net in nets:
-            if isinstance(net.conv, dqn_model.Normalising) and not net.conv.seen:
-                net.conv.normalise_by(net.split(batch.for_net(net.conv.seen.device).states)[0])
-        nets = ()
-        yield batch
+        yield buffer.sample(batch_size)
+
+
+def normalise_by_first_batch(batches: Iterator[Batch], *nets: dqn_model.DQN | dqn_extra.ExtendedDQN) -> Iterator[Batch]:
+    """Yield batches unchanged, and normalise networks by the states of the first one.
+
+    Args:
+        batches: batches of a Ring.
+        nets: networks. Those without dqn_model.NormalisingTrunk are left unchanged, and so are those of a resumed run,
+            which are normalised already.
+    """
+    first = next(batches)
+    for net in nets:
+        if isinstance(net.conv, dqn_model.NormalisingTrunk) and not net.conv.seen:
+            states, _ = net.split(first.for_net(net.conv.seen.device).states)
+            net.conv.normalise_by(states)
+    yield first
+    yield from batches

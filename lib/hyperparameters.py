@@ -1,4 +1,4 @@
-"""What each game is learnt with. Changed only by `dataclasses.replace`, which checks every field again."""
+"""Hyperparameters of each game. Change them with `dataclasses.replace`, which validates the copy."""
 
 import dataclasses
 import logging
@@ -13,16 +13,16 @@ log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunParameters:
-    """What every way to learn a game needs.
+    """Hyperparameters that every algorithm needs.
 
     Attributes:
-        env_name: gymnasium id.
-        stop_reward: mean return of the last 100 training episodes that counts as solved; None for nothing does.
+        env_name: gymnasium id of the environment.
+        stop_reward: mean return of the last 100 training episodes that solves the game; None for no goal.
         run_name: part of the run folder's name.
-        learning_rate: Adam's.
-        gamma: discount factor of a step.
-        max_steps: agent steps after which a run gives up.
-        milestone: a second mean return whose first reaching is recorded, or None.
+        learning_rate: Adam's learning rate.
+        gamma: discount factor, 0 to 1.
+        max_steps: agent steps after which an unsolved run stops.
+        milestone: another mean return; the time at which a run first reaches it is recorded. None for no milestone.
         checkpoint_every: agent steps between checkpoints.
     """
 
@@ -42,35 +42,41 @@ class RunParameters:
 
     @property
     def log_every(self) -> int:
-        """Learner iterations between TensorBoard's scalars."""
+        """Learner iterations between TensorBoard scalars."""
         return 100
 
     def __post_init__(self) -> None:
         _within(self, 0.0, 1.0, "gamma")
         _at_least(self, 1, "max_steps", "checkpoint_every")
-        _require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0, and 1e30 at most")
+        _require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0 and at most 1e30")
         for name in ("stop_reward", "milestone"):
-            bound = getattr(self, name)
-            _require(bound is None or math.isfinite(bound), self, name, "a finite number, or none")
-        fits = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
-        _require(fits is not None, self, "run_name", "1 to 100 letters, digits, '.', '_' and '-': it names a folder")
+            value = getattr(self, name)
+            _require(value is None or math.isfinite(value), self, name, "a finite number or none")
+        valid_name = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
+        _require(
+            valid_name is not None,
+            self,
+            "run_name",
+            "1 to 100 letters, digits, '.', '_' and '-', because it names a folder",
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hyperparameters(RunParameters):
-    """DQN's, as in the book.
+    """Hyperparameters of DQN, with the book's names.
 
     Attributes:
-        replay_size: agent steps that the replay holds, at most 1e12; of environments that step together, rounded up to
-            a multiple of them.
-        replay_initial: agent steps before learning, of random play where epsilon begins at 1.
-        target_net_sync: agent steps of learning between copies of the network to the target network.
-        epsilon_frames, epsilon_start, epsilon_final: exploration, see EpsilonTracker.
-        batch_size: transitions learnt from for each agent step, and in an iteration of one step; in 03_parallel.py a
-            fourth of an update's, where --replay-ratio says how many a step.
-        checkpoint_replay: whether a checkpoint holds the replay; without it a resumed run refills it first.
-        huber: whether errors of values cost as Huber has it, and not as the book has it their square; see
-            losses.penalties. Distributions of values know neither.
+        replay_size: capacity of the replay buffer in agent steps, at most 1e12. It is rounded up to a multiple of the
+            environments that step together.
+        replay_initial: agent steps before learning begins; they are random if `epsilon_start` is 1.
+        target_net_sync: agent steps of learning between two updates of the target network.
+        epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
+        epsilon_start: first epsilon.
+        epsilon_final: smallest epsilon.
+        batch_size: transitions per learner iteration, multiplied by the agent steps of an iteration. 03_parallel.py
+            learns from four times as many at once and sets the iterations per step with --replay-ratio.
+        checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
+        huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
     """
 
     replay_size: int
@@ -88,13 +94,15 @@ class Hyperparameters(RunParameters):
         return self.replay_initial
 
     def without_epsilon(self) -> Self:
-        """These with epsilon at 0, for a script that explores by noise; a log line says so."""
-        log.info("Noise explores: epsilon is 0, whatever --set gave for it.")
+        """Return a copy with epsilon 0, for a script that explores by noise. The change is logged."""
+        log.info("Exploration by noise: epsilon is 0, and --set epsilon_start and epsilon_final have no effect.")
         return dataclasses.replace(self, epsilon_start=0.0, epsilon_final=0.0)
 
     def with_epsilon_to_zero(self) -> Self:
-        """These with epsilon going down to 0, for a script that explores by noise as well; a log line says so."""
-        log.info("Noise explores after the first steps: epsilon_final is 0, whatever --set gave for it.")
+        """Return a copy whose epsilon falls to 0, for a script that also explores by noise. The change is logged."""
+        log.info(
+            "Exploration by noise after the first steps: epsilon falls to 0, and --set epsilon_final has no effect."
+        )
         return dataclasses.replace(self, epsilon_final=0.0)
 
     def __post_init__(self) -> None:
@@ -103,33 +111,41 @@ class Hyperparameters(RunParameters):
         _at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
         _require(self.replay_size <= 10**12, self, "replay_size", "at most 1e12")
         _require(
-            self.replay_initial <= self.replay_size, self, "replay_initial", f"at most replay_size, {self.replay_size}"
+            self.replay_initial <= self.replay_size,
+            self,
+            "replay_initial",
+            f"at most replay_size, {self.replay_size}",
         )
         _require(
-            self.batch_size <= self.replay_initial, self, "batch_size", f"at most replay_initial, {self.replay_initial}"
+            self.batch_size <= self.replay_initial,
+            self,
+            "batch_size",
+            f"at most replay_initial, {self.replay_initial}",
         )
         _require(
-            self.max_steps > self.replay_initial, self, "max_steps", f"above replay_initial, {self.replay_initial}"
+            self.max_steps > self.replay_initial,
+            self,
+            "max_steps",
+            f"above replay_initial, {self.replay_initial}",
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PPOHyperparameters(RunParameters):
-    """Proximal policy optimisation's; see lib.ppo.
+    """Hyperparameters of PPO. ppo.update.UpdateSettings explains the fields from `minibatch` on.
 
     Attributes:
-        envs: environments that step together.
-        rollout: steps of each between two updates.
-        minibatch: transitions of one step of the optimizer; it divides envs * rollout.
-        epochs: how often a rollout is learnt from; once where most of the way to stop_reward is done.
-        lam: lambda of the advantage estimates.
-        clip: how far the policy's ratio counts.
-        entropy: weight of the entropy at first; 0 where the last `envs` episodes are at stop_reward in the mean.
-        gradient_norm: of the clipped gradient.
-        kl_target: of the learning rate that follows the policy's moves, or None for a fixed one.
-        kl_final: what kl_target has come down to there, or None for no change; without a kl_target it means nothing.
-        final_temperature: what the policy's logits are divided by once most of the way to stop_reward has been done,
-            for good; see lib.ppo.Trainer.
+        envs: number of environments that step together.
+        rollout: steps of each environment between two updates.
+        minibatch: transitions per optimizer step, at least 2; it divides envs * rollout.
+        epochs: passes over a rollout.
+        lam: lambda of the advantage estimates, 0 to 1.
+        clip: clipping range of the policy's ratio, at most 1.
+        entropy: weight of the entropy bonus at first.
+        gradient_norm: norm to which larger gradients are scaled down.
+        kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
+        kl_final: `kl_target` at the goal; None for a constant target.
+        final_temperature: temperature of the policy near the goal, 0.01 to 1.
     """
 
     envs: int = 16
@@ -150,24 +166,40 @@ class PPOHyperparameters(RunParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _within(self, 0.0, 1.0, "lam")
-        _require(0.0 < self.clip <= 1.0, self, "clip", "above 0, and 1 at most")
         _at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
-        size = self.envs * self.rollout
-        _require(1 < size <= 10**9, self, "rollout", f"such that envs, {self.envs}, times it is 2 to 1e9")
-        _require(
-            self.minibatch > 1 and size % self.minibatch == 0,
-            *(self, "minibatch", f"a divisor of envs * rollout, {size}: one of {divisors(size, least=2)}"),
-        )
-        _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number, at least 0")
+        self._validate_sizes()
+        _within(self, 0.0, 1.0, "lam")
+        _require(0.0 < self.clip <= 1.0, self, "clip", "above 0 and at most 1")
+        _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number of at least 0")
         _require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
-        _require(0.01 <= self.final_temperature <= 1.0, self, "final_temperature", "at least 0.01, and 1 at most")
+        _within(self, 0.01, 1.0, "final_temperature")
+        self._validate_kl_targets()
+
+    def _validate_sizes(self) -> None:
+        transitions = self.envs * self.rollout
+        _require(
+            1 < transitions <= 10**9,
+            self,
+            "rollout",
+            f"such that envs * rollout is between 2 and 1e9 (envs is {self.envs})",
+        )
+        _require(
+            self.minibatch > 1 and transitions % self.minibatch == 0,
+            self,
+            "minibatch",
+            f"a divisor of envs * rollout, {transitions}: one of {divisors(transitions, least=2)}",
+        )
+
+    def _validate_kl_targets(self) -> None:
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
-            _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0, or none")
+            _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0 or none")
         if self.kl_target is not None and self.kl_final is not None:
             _require(
-                self.kl_final <= self.kl_target, self, "kl_final", f"none, or kl_target, {self.kl_target}, at most"
+                self.kl_final <= self.kl_target,
+                self,
+                "kl_final",
+                f"at most kl_target, {self.kl_target}, or none",
             )
 
 

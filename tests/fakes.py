@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import gymnasium as gym
 import numpy as np
+import ptan
 from gymnasium import spaces
 from torch import nn
 
@@ -45,6 +46,19 @@ class Counting(gym.Env):
         self.t += 1
         end = self.t == self.length
         return np.array([self.t], np.uint8), float(self.t), end and not self.truncates, end and self.truncates, {}
+
+
+class Logged(Counting):
+    """Counting that writes a byte to a file at each step."""
+
+    def __init__(self, path):
+        super().__init__(200)
+        self.path = path
+
+    def step(self, action):
+        with self.path.open("a") as file:
+            file.write(".")
+        return super().step(action)
 
 
 class Slow(Counting):
@@ -442,6 +456,17 @@ def fail_on_purpose():
     raise RuntimeError("out of numbers")
 
 
+class Alternating(ptan.agent.BaseAgent):
+    """Agent that ignores the states and alternates between the actions 1 and 0."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, states, agent_states):
+        self.calls += 1
+        return np.full(len(states), self.calls % 2), agent_states
+
+
 class Linear(nn.Module):
     """Action values of a 7 x 7 screen or of one number."""
 
@@ -499,6 +524,6 @@ def pong_ring():
         return rng.integers(0, 6, len(states)), agent_states
 
     play.initial_state = lambda: None
-    made = Ring.of(ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
-    made.populate(1000)
-    return made
+    ring = Ring.for_source(ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
+    ring.populate(1000)
+    return ring

@@ -88,7 +88,7 @@ def checkpoint_of(path: Path) -> dict[str, Any]:
     """Return the newest checkpoint of a run, without the entries that depend on the clock."""
     content = checkpoint.newest(path / "checkpoints")
     del content["files"], content["episodes"]["seconds"]
-    for place in content["source"].get("places", ()):
+    for place in content["source"].get("actors", ()):
         del place["seconds"]
     return content
 

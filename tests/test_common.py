@@ -11,76 +11,22 @@ from ignite.engine import Engine
 from ptan.experience import ExperienceFirstLast
 from torch import nn
 
-from fakes import Counting
+from fakes import Chain
 from lib import common, dqn_model
 from lib.envs.frames import LazyFrames
+from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.ring import Batch
+from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
 from lib.run.options import RunOptions
-from lib.run.setup import setup_ignite
 from oracles import td
-
-
-def test_pong_has_the_books_hyperparameters():
-    pong = HYPERPARAMS["pong"]
-    book = {
-        "env_name": "PongNoFrameskip-v4",
-        "stop_reward": 18.0,
-        "run_name": "pong",
-        "replay_size": 100000,
-        "replay_initial": 10000,
-        "target_net_sync": 1000,
-        "epsilon_frames": 10**5,
-        "epsilon_start": 1.0,
-        "epsilon_final": 0.02,
-        "learning_rate": 0.0001,
-        "gamma": 0.99,
-        "batch_size": 32,
-    }
-    assert {name: getattr(pong, name) for name in book} == book
-
-
-def test_all_four_games_are_there_under_names_of_their_own():
-    assert list(HYPERPARAMS) == ["pong", "breakout-small", "breakout", "invaders"]
-    assert [params.run_name for params in HYPERPARAMS.values()] == list(HYPERPARAMS)
-
-
-def test_hyperparameters_are_frozen_and_checked_when_replaced():
-    pong = HYPERPARAMS["pong"]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        pong.gamma = 0.5
-    assert dataclasses.replace(pong, gamma=0.5).gamma == 0.5
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"gamma": 1.5},
-        {"epsilon_final": -0.1},
-        {"batch_size": 0},
-        {"learning_rate": 0.0},
-        {"learning_rate": float("nan")},
-        {"stop_reward": float("nan")},
-        {"milestone": float("inf")},
-        {"batch_size": 10_001},
-        {"max_steps": 10_000},
-        {"replay_initial": 100_001},
-        {"run_name": "a:b"},
-        {"run_name": "../x"},
-        {"run_name": ""},
-        {"checkpoint_every": 0},
-    ],
-)
-def test_hyperparameters_out_of_range_name_the_field(change):
-    with pytest.raises(ValueError, match=next(iter(change))):
-        dataclasses.replace(HYPERPARAMS["pong"], **change)
 
 
 def lazy(*numbers):
     return LazyFrames(tuple(np.full((2, 2), n, np.uint8) for n in numbers))
 
 
-def test_unpack_batch_types_shapes_and_the_stand_in_for_a_missing_last_state():
+def test_unpack_batch_stacks_transitions_and_replaces_a_missing_last_state():
     batch = [
         ExperienceFirstLast(lazy(1, 2), 3, 0.5, lazy(2, 9)),
         ExperienceFirstLast(lazy(5, 6), 0, -1.0, None),
@@ -116,8 +62,8 @@ BATCH = [
 ]
 
 
-def test_calc_loss_dqn_by_hand():
-    net = Table([[7.0, 2.0], [0.5, 7.0], [70.0, 70.0]])  # sevens and seventies are decoys
+def test_calc_loss_dqn_of_a_small_example():
+    net = Table([[7.0, 2.0], [0.5, 7.0], [70.0, 70.0]])  # 7 and 70 must not be used
     target = Table([[90.0, 90.0], [90.0, 90.0], [3.0, 4.0]])
     # First: 1 + 0.5 * max(3, 4) = 3 against 2. Second: terminal, so -1 against 0.5.
     assert common.calc_loss_dqn(BATCH, net, target, gamma=0.5).item() == pytest.approx((1.0 + 2.25) / 2)
@@ -125,7 +71,7 @@ def test_calc_loss_dqn_by_hand():
 
 
 @pytest.mark.parametrize("no_grad", [True, False])
-def test_calc_loss_dqn_moves_only_the_actions_taken_and_never_the_target_network(no_grad):
+def test_gradients_reach_only_the_values_of_the_actions_taken(no_grad):
     net = Table([[7.0, 2.0], [0.5, 7.0], [70.0, 70.0]])
     target = Table([[90.0, 90.0], [90.0, 90.0], [3.0, 4.0]])
     common.calc_loss_dqn(BATCH, net, target, gamma=0.5, no_grad=no_grad).backward()
@@ -135,7 +81,7 @@ def test_calc_loss_dqn_moves_only_the_actions_taken_and_never_the_target_network
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(1, 9), st.integers(1, 5), st.integers(0, 2**31), st.floats(0, 1))
-def test_calc_loss_dqn_agrees_with_its_loop_twin(size, n_actions, seed, gamma):
+def test_calc_loss_dqn_equals_a_loop_over_transitions(size, n_actions, seed, gamma):
     random = np.random.default_rng(seed)
     net, target = (Table(random.normal(size=(20, n_actions)).tolist()) for _ in range(2))
     states, last_states = random.integers(0, 20, (2, size, 1)).astype(np.uint8)
@@ -150,12 +96,12 @@ def test_calc_loss_dqn_agrees_with_its_loop_twin(size, n_actions, seed, gamma):
 
 
 @pytest.mark.parametrize(("gamma", "target"), [(0.0, 1.0), (1.0, 5.0)])
-def test_calc_loss_dqn_at_the_ends_of_gamma(gamma, target):
+def test_calc_loss_dqn_with_gamma_0_and_1(gamma, target):
     net, table = Table([[0.0, 2.0]] * 3), Table([[3.0, 4.0]] * 3)
     assert common.calc_loss_dqn(BATCH[:1], net, table, gamma).item() == pytest.approx((target - 2.0) ** 2)
 
 
-def test_a_value_behind_a_terminal_state_is_never_looked_at():
+def test_the_next_value_of_a_terminated_episode_is_ignored():
     endless = Table([[float("inf")] * 2] * 3)
     assert common.calc_loss_dqn(BATCH[1:], Table([[0.0, 0.0]] * 3), endless, 0.9).item() == 1.0
 
@@ -168,7 +114,7 @@ def test_a_value_behind_a_terminal_state_is_never_looked_at():
         (lambda values: values.long(), TypeError, "q_values are torch.int64"),
     ],
 )
-def test_calc_loss_dqn_refuses_networks_of_other_shapes_and_types(change, error, message):
+def test_calc_loss_dqn_rejects_networks_with_other_shapes_and_types(change, error, message):
     net = Table([[1.0, 2.0]] * 3)
     with pytest.raises(error, match=message):
         common.calc_loss_dqn(BATCH, lambda states: change(net(states)), net, gamma=0.9)
@@ -176,12 +122,12 @@ def test_calc_loss_dqn_refuses_networks_of_other_shapes_and_types(change, error,
         common.calc_loss_dqn(BATCH, net, lambda states: change(net(states)), gamma=0.9)
 
 
-def test_actions_that_are_no_whole_numbers_are_refused():
+def test_actions_that_are_not_whole_numbers_are_rejected():
     with pytest.raises(TypeError, match="actions of the batch are float64"):
         common.unpack_batch([ExperienceFirstLast(np.zeros(1), 0.5, 0.0, None)])
 
 
-def test_epsilon_falls_linearly_to_its_floor():
+def test_epsilon_decays_linearly_to_its_final_value():
     selector = ptan.actions.EpsilonGreedyActionSelector()
     params = dataclasses.replace(HYPERPARAMS["pong"], epsilon_frames=100, epsilon_final=0.1)
     tracker = common.EpsilonTracker(selector, params)
@@ -205,7 +151,7 @@ class TapedBuffer:
         return self.tape[-1]
 
 
-def test_batch_generator_fills_once_then_adds_and_samples_forever():
+def test_batch_generator_fills_the_buffer_once_then_alternates_steps_and_batches():
     tape = []
     batches = common.batch_generator(TapedBuffer(tape), initial=7, batch_size=3, steps=2)
     assert tape == []
@@ -213,8 +159,8 @@ def test_batch_generator_fills_once_then_adds_and_samples_forever():
     assert tape == ["populate 7", "populate 2", "sample 3", "populate 2", "sample 3"]
 
 
-class TwoStates:
-    """A buffer whose first batch has other states than all later ones."""
+class TwoBatches:
+    """A replay buffer whose first batch has other states than all later ones."""
 
     def __init__(self, first, later):
         self.states = iter([first])
@@ -230,13 +176,14 @@ class TwoStates:
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_networks_that_normalise_look_at_the_first_batch_of_a_new_run_and_at_no_other(resumed):
+def test_networks_are_normalised_by_the_first_batch_of_a_new_run_only(resumed):
     first, later = (torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8) for _ in range(2))
     tgt_net = ptan.agent.TargetNet(dqn_model.DQN((4, 40, 36), 3, normalise=True))
     if resumed:
         tgt_net.model.conv.normalise_by(later.movedim(-1, 1))
         tgt_net.target_model.load_state_dict(tgt_net.model.state_dict())
-    batches = common.batch_generator(TwoStates(first, later), 1, 6, tgt_net=tgt_net)
+    batches = common.batch_generator(TwoBatches(first, later), 1, 6)
+    batches = common.normalise_by_first_batch(batches, tgt_net.model, tgt_net.target_model)
     assert torch.equal(next(batches).states, first)
     next(batches)
     for net in (tgt_net.model, tgt_net.target_model):
@@ -244,24 +191,50 @@ def test_networks_that_normalise_look_at_the_first_batch_of_a_new_run_and_at_no_
         assert net.conv.seen
 
 
-def test_networks_that_do_not_normalise_are_left_as_they_are():
+def test_networks_without_normalisation_are_left_unchanged():
     tgt_net = ptan.agent.TargetNet(dqn_model.DQN((4, 40, 36), 3))
     before = copy.deepcopy(tgt_net.model.state_dict())
     states = torch.randint(0, 256, (6, 40, 36, 4), dtype=torch.uint8)
-    next(common.batch_generator(TwoStates(states, states), 1, 6, tgt_net=tgt_net))
+    batches = common.batch_generator(TwoBatches(states, states), 1, 6)
+    next(common.normalise_by_first_batch(batches, tgt_net.model, tgt_net.target_model))
     assert all(torch.equal(before[name], tensor) for name, tensor in tgt_net.model.state_dict().items())
 
 
-def test_setup_ignite_as_in_the_book_with_ptans_own_source(tmp_path, capsys):
-    agent = ptan.agent.DQNAgent(lambda states: torch.zeros(len(states), 2), ptan.actions.ArgmaxActionSelector())
-    source = ptan.experience.ExperienceSourceFirstLast(Counting(length=5), agent, gamma=0.9)
-    buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
-    engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
-    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
-    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path))
-    state = engine.run(common.batch_generator(buffer, 10, 4))
-    assert state.stopped == "solved"
-    said = capsys.readouterr().out
-    assert "Episode 12: reward=15, steps=5, speed=" in said
-    assert "after 100 episodes and " in said
-    assert run.path.parent == tmp_path
+@pytest.mark.parametrize("no_grad", [True, False])
+def test_dqn_learns_the_known_values_of_the_chain(tmp_path, no_grad):
+    torch.manual_seed(0)
+    net = nn.Linear(3, 2)
+    target = ptan.agent.TargetNet(net)
+    selector = ptan.actions.EpsilonGreedyActionSelector()
+    params = dataclasses.replace(
+        HYPERPARAMS["pong"],
+        replay_initial=100,
+        replay_size=1000,
+        epsilon_frames=1000,
+        epsilon_final=0.2,
+        target_net_sync=20,
+        learning_rate=0.02,
+        gamma=0.9,
+        max_steps=1500,
+    )
+    tracker = common.EpsilonTracker(selector, params)
+    agent = ptan.agent.DQNAgent(net, selector, preprocessor=ptan.agent.float32_preprocessor)
+    source = ExperienceSourceFirstLast(Chain(3), agent, params.gamma)
+    buffer = ReplayBuffer(source, params.replay_size)
+    optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
+
+    def process_batch(engine, batch):
+        optimizer.zero_grad()
+        loss = common.calc_loss_dqn(batch, net, target.target_model, params.gamma, no_grad=no_grad)
+        loss.backward()
+        optimizer.step()
+        tracker.frame(engine.state.iteration)
+        if engine.state.iteration % params.target_net_sync == 0:
+            target.sync()
+        return {"loss": loss.item(), "epsilon": selector.epsilon}
+
+    engine = Engine(process_batch)
+    common.setup_ignite(engine, params, source, "chain", args=RunOptions(runs_dir=tmp_path, quiet=True))
+    engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
+    values = net(torch.eye(3)).detach().numpy()
+    assert values == pytest.approx(np.array([[0.81, 0.0], [0.0, 0.9], [1.0, 0.0]]), abs=0.08)

@@ -1,7 +1,5 @@
 """PPO with its actors elsewhere: the same segments, the same run, whatever becomes of the actors."""
 
-import dataclasses
-import hashlib
 import json
 import re
 import signal
@@ -15,21 +13,15 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from ppo_setup import trainer_of
 
 from lib.actors import ray_cluster
-from lib.actors.process_worker import SLOTS, packed
 from lib.actors.ray_cluster import knock
-from lib.envs import vector_env
-from lib.errors import Fault, UsageError
+from lib.errors import UsageError
 from lib.experience.stream import Part
-from lib.ppo import segments as segments_module
-from lib.ppo.actor import Acting, PPOActor, Segment
-from lib.ppo.data_parallel import Learners, _together
-from lib.ppo.learner import PPOLearner, join_segments
+from lib.ppo.actor import Acting
+from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Rollout, Sampler
-from lib.ppo.segments import Segments
-from lib.ppo.segments import run as run_ppo
 from lib.ppo.update import Trainer
 from lib.run.episodes import last_step
 from running import (
@@ -63,16 +55,10 @@ def _workers_find_the_fakes():
         yield
 
 
-def learner_of(acting, **options):
+def learner_of(acting):
     torch.manual_seed(0)
     model = Model(acting.space, acting.n_actions)
-    return PPOLearner(trainer_of(model, **options))
-
-
-def trainer_of(model, optimizer=None, minibatch=32, **options):
-    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
-    options = {"epochs": 2, "gamma": 0.9, "lam": 0.95, "clip": 0.2, "entropy": 0.01} | options
-    return Trainer(model, optimizer, minibatch=minibatch, **options)
+    return PPOLearner(trainer_of(model, minibatch=32, lam=0.95, entropy=0.01))
 
 
 def acting_of(**options):
@@ -81,215 +67,6 @@ def acting_of(**options):
 
 def weights_of(learner):
     return {name: weights.clone() for name, weights in learner.trainer.model.state_dict().items()}
-
-
-@pytest.fixture(scope="module")
-def played():
-    """Digests of what actors have played, by their number and the update."""
-    return {}
-
-
-def test_an_actor_leaves_its_last_segment_alone():
-    actor = PPOActor(acting_of(env_name="CartPole-v1"), 1)
-    first = actor.get_trajectory_segment()
-    kept = {name: array.copy() for name, array in first.arrays.items()}
-    second = actor.get_trajectory_segment()
-    assert all(np.array_equal(kept[name], first.arrays[name]) for name in kept)
-    assert not np.array_equal(first.arrays["states"], second.arrays["states"])
-
-
-@pytest.mark.parametrize(
-    ("env_name", "envs", "actors", "rollout"),
-    [("PongNoFrameskip-v4", 8, 1, 16), ("PongNoFrameskip-v4", 8, 4, 16), ("CartPole-v1", 2, 2, 1)],
-)
-def test_a_whole_segment_finds_room_in_shared_memory(env_name, envs, actors, rollout):
-    acting = acting_of(env_name=env_name, envs=envs, actors=actors, rollout=rollout)
-    segment = PPOActor(acting, 0).get_trajectory_segment()
-    memory = bytearray(SLOTS * acting.segment_size)
-    header, _, sizes = packed(segment, memory, 0)
-    assert sum(sizes) > segment.arrays["states"].nbytes + segment.states.nbytes
-    assert len(header) < 4096
-
-
-@pytest.mark.parametrize(("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), (2, "ray")])
-def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
-    acting = acting_of(env_name="PongNoFrameskip-v4", actors=actors, engine=engine)
-    learner = learner_of(acting)
-    model = Model(acting.space, acting.n_actions)
-    sampler = Sampler(acting.make_envs(4), Agent(model), 16, seed=5)
-    whole = iter(sampler)
-    segments = Segments(acting, learner)
-    try:
-        batches = iter(segments)
-        model.load_state_dict(learner.get_model().tensors)
-        first = next(whole).states.clone()  # those that are looked at
-        for update in range(2):
-            batch = next(batches)
-            model.load_state_dict(learner.get_model().tensors)
-            expected, found = next(whole), join_segments(batch)
-            for name in vars(expected):
-                assert torch.allclose(getattr(expected, name), getattr(found, name), atol=1e-5), name
-            assert not torch.equal(expected.states, first)  # it does move
-            digest = hashlib.sha256(b"".join(getattr(found, name).numpy().tobytes() for name in vars(found))).digest()
-            assert played.setdefault((actors, update), digest) == digest  # to the bit, whatever the engine
-            assert [segment.version for segment in batch] == [learner.version] * actors
-            learner.train(batch)
-        assert segments.steps_done == sampler.steps_done == 3 * 64
-    finally:
-        segments.close()
-
-
-def test_run_is_the_loop_of_the_text_and_the_number_of_actors_changes_nothing():
-    told, weights = [], []
-    for number in (1, 2, 4):
-        learner = learner_of(acting_of())
-        told.append(list(run_ppo(number, acting_of(), learner, updates=3)))
-        weights.append(weights_of(learner))
-        assert learner.version == 4  # one for the first segments, which are looked at
-    assert [sorted(each) for each in told[0]] == [sorted(told[0][0])] * 3
-    for other in (1, 2):
-        assert all(torch.allclose(weights[0][name], weights[other][name], atol=1e-5) for name in weights[0])
-        assert told[0][2]["loss"] == pytest.approx(told[other][2]["loss"], abs=1e-4)
-
-
-def test_episodes_are_counted_in_the_order_in_which_one_sampler_would_see_them():
-    acting = acting_of()
-    segments = Segments(acting, learner_of(acting))
-    sampler = Sampler(acting.make_envs(4), Agent(segments.learner.trainer.model), 16, seed=5)
-    batches, whole = iter(segments), iter(sampler)
-    next(whole)
-    for _ in range(2):
-        next(batches)
-        next(whole)
-    found, expected = segments.pop_episodes(), sampler.pop_episodes()
-    assert [each[:3] for each in found] == [each[:3] for each in expected]
-    assert len(found) == 4 * 3 * 16 // 6  # Catch's last six steps
-    assert segments.progress(9.0) == sampler.progress(9.0)
-
-
-@pytest.mark.parametrize("restart", [10**6, 100, 64])
-def test_segments_go_on_from_their_state(monkeypatch, restart):
-    monkeypatch.setattr(Sampler, "RESTART", restart)
-    acting = acting_of(env_name="CartPole-v1")
-    learner = learner_of(acting)
-    first, resumed = Segments(acting, learner), Segments(acting, learner)
-    batches = iter(first)
-    for _ in range(3):
-        next(batches)
-    resumed.load_state_dict(first.state_dict())
-    expected, found = join_segments(next(batches)), join_segments(next(iter(resumed)))
-    assert all(torch.equal(getattr(expected, name), getattr(found, name)) for name in vars(expected))
-    assert resumed.steps_done == first.steps_done == 5 * 64
-
-
-def test_an_actor_whose_environments_do_not_repeat_themselves_goes_on_from_where_they_began_anew(caplog):
-    acting = acting_of(env_name="CartPole-v1", actors=1)
-    place = segments_module._Place(acting.seed, acting.part(0))
-    actor = PPOActor(acting, 0)
-    for _ in range(2):
-        place.goes_on(actor.get_trajectory_segment())
-    elsewhere = place.state()
-    elsewhere["states"] += 1.0  # what they showed is not what their actions lead to
-    actor = PPOActor(acting, 0, elsewhere)
-    assert "do not repeat themselves" in caplog.text
-    caplog.clear()
-    traces = place.goes_on(actor.get_trajectory_segment())
-    assert place.state()["began"] == 2 * 64
-    assert len(place.state()["actions"]) == 16
-    assert traces
-    for trace in traces:
-        again = trace()
-        env = acting.make_envs(1)
-        env.reset(seed=[again.seed])
-        for action in again.actions[:-1]:
-            states = env.step(np.array([action]))[0]
-        assert np.array_equal(states[0], again.last_state)
-    second = PPOActor(acting, 0, place.state())
-    assert caplog.text == ""
-    expected, found = actor.get_trajectory_segment(), second.get_trajectory_segment()
-    assert all(np.array_equal(expected.arrays[name], found.arrays[name]) for name in ("states", "rewards", "ended"))
-
-
-@pytest.mark.parametrize(("engine", "copies"), [("inline", 3), ("process", 5)])
-def test_what_actors_and_learner_need_in_all_is_forecast(monkeypatch, engine, copies):
-    acting = acting_of(engine=engine)
-    needed = copies * 4 * Rollout.forecast(acting.space, 16)
-    monkeypatch.setattr("lib.system.memory.free", lambda: needed - 1)
-    learner = learner_of(acting)
-    with pytest.raises(UsageError, match=rf"{copies} times, needs .* --set rollout=12 at most"):
-        Segments(acting, learner)
-
-
-def test_the_environments_of_all_actors_are_forecast_together(monkeypatch):
-    monkeypatch.setattr("lib.system.memory.free", lambda: 10**9)
-    here = Acting("PongNoFrameskip-v4", 800, 2, 64, seed=1)
-    with pytest.raises(
-        UsageError, match=r"^800 environments need 1\.68 GB .* 1 GB are free; .* --set envs=381, at most"
-    ):
-        _ = here.space
-    elsewhere = dataclasses.replace(here, engine="ray", address="10.0.0.1:6379")
-    assert elsewhere.space.shape == (4, 84, 84)
-
-
-def test_inline_actors_make_as_many_steps_as_one(monkeypatch):
-    segments = Segments(acting_of(actors=4), learner_of(acting_of()))
-    next(iter(segments))
-    segments._played, segments._busy = 100, 4.0
-    assert segments.metrics()["actor_fps"] == 25.0
-
-
-class Scripted:
-    """Actors whose segments come in the order that is told."""
-
-    def __init__(self, order):
-        self.coming, self.orders, self.model, self.replaced = list(order), [], None, 0
-
-    def broadcast(self, model):
-        self.model = model
-
-    def order(self, index):
-        assert index not in dict(self.orders)
-        self.orders.append((index, self.model.version))
-
-    def take(self):
-        index = self.coming.pop(0)
-        version = dict(self.orders)[index]
-        self.orders.remove((index, version))
-        return [(index, segment_of(version))]
-
-    def gather(self):
-        return [segment_of(self.model.version)] * 3
-
-    def close(self):
-        pass
-
-
-def segment_of(version):
-    arrays = {"actions": np.zeros((2, 1), np.int64), "states": np.zeros((2, 1, 7, 7), np.uint8)}
-    return Segment(version, arrays, [], 2, 0, np.zeros((1, 7, 7), np.uint8), 0.5)
-
-
-def test_asynchronous_segments_are_taken_as_they_come_and_old_ones_dropped(monkeypatch):
-    crew = Scripted([0, 1, 0, 1, 1, 0, 1, 0, 2, 1])
-    monkeypatch.setattr(segments_module, "start_actors", lambda *arguments, **options: crew)
-    acting = acting_of(actors=3, envs=3, rollout=2, engine="process")
-    learner = learner_of(acting)
-    crew.broadcast(learner.get_model())
-    monkeypatch.setattr(learner, "normalise_by", lambda segments: None)
-    segments = Segments(acting, learner, max_lag=1)
-    batches = iter(segments)
-    versions = []
-    for _ in range(3):
-        versions.append([segment.version for segment in next(batches)])
-        learner.version += 1
-    # 0 1 0; then 1, made meanwhile, and 1 and 0 anew; then 1 anew, 0, 2, two updates old, which is dropped, and 1.
-    assert versions == [[0, 0, 0], [0, 1, 1], [2, 1, 2]]
-    assert segments.dropped == 1
-    assert segments.steps_done == 3 * 2 + 10 * 2
-    told = segments.metrics()
-    assert told["policy_lag"] == pytest.approx((0 + 1 + 0) / 3)
-    assert told["dropped"] == 1
-    assert told["actor_fps"] == pytest.approx(3 * 26 / (13 * 0.5))
 
 
 @pytest.fixture(scope="module")
@@ -332,7 +109,7 @@ def uninterrupted(tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
     assert run_by_itself(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     progress = [value for _, value in scalars_of(folder(runs_dir))["train/progress"]]
-    assert {value >= Trainer.AT_HAND for value in progress} == {True, False}
+    assert {value >= Trainer.SINGLE_EPOCH_FROM for value in progress} == {True, False}
     return folder(runs_dir)
 
 
@@ -340,7 +117,7 @@ def uninterrupted(tmp_path_factory):
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     progress = scalars_of(uninterrupted)["train/progress"]
-    near = next(step for step, value in progress if value >= Trainer.NEAR)
+    near = next(step for step, value in progress if value >= Trainer.FINAL_TEMPERATURE_FROM)
     saved = "*/checkpoints/step-*.pt.sha256"
     wait_for(lambda: any(int(path.name[5:].split(".")[0]) > near for path in tmp_path.glob(saved)), process)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -492,92 +269,6 @@ def test_a_cluster_of_another_version_says_so(monkeypatch):
         pytest.raises(UsageError, match=r"does not let us in:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),
     ):
         knock(f"127.0.0.1:{server.getsockname()[1]}")
-
-
-def rollout_of(seed):
-    generator = torch.Generator().manual_seed(seed)
-    size = (8, 4)
-    floats = {name: torch.randn(size, generator=generator) for name in ("values", "next_values", "rewards")}
-    return Rollout(
-        states=torch.randint(0, 255, (*size, 36, 36, 2), dtype=torch.uint8, generator=generator),
-        actions=torch.randint(0, 3, size, generator=generator),
-        log_probs=torch.full(size, -1.1),
-        terminated=torch.zeros(size, dtype=torch.bool),
-        ended=torch.zeros(size, dtype=torch.bool),
-        **floats,
-    )
-
-
-def pong_like():
-    torch.manual_seed(1)
-    return Model(vector_env.spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
-
-
-@pytest.mark.parametrize("number", [2, 4])
-def test_learners_on_parts_make_the_update_of_one_on_the_whole(number):
-    alone, together = (
-        trainer_of(model, torch.optim.SGD(model.parameters(), 0.1), minibatch=16, kl_target=0.01, final_temperature=0.5)
-        for model in (pong_like(), pong_like())
-    )
-    several = Learners(together, number)
-    threads = torch.get_num_threads()
-    try:
-        for update, progress in enumerate((0.25, 0.25, 1.0, 0.25)):
-            told = []
-            for trainer in (alone, together):
-                torch.manual_seed(update)
-                told.append(trainer.update(rollout_of(update), progress))
-            assert told[0] == pytest.approx(told[1], abs=1e-5)
-            for one, other in zip(alone.model.parameters(), together.model.parameters(), strict=True):
-                assert torch.allclose(one, other, atol=1e-6)
-        assert not torch.allclose(alone.model.policy.weight, pong_like().policy.weight, atol=1e-4)  # it has learnt
-    finally:
-        several.close()
-        torch.set_num_threads(threads)
-
-
-def test_a_learner_that_dies_ends_the_run_with_its_last_checkpoint(tmp_path):
-    options = (*POLE, "--engine", "inline", "--learners", 2, "--runs-dir", tmp_path)
-    process = start(ACTORS, *options)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt.sha256")), process)
-    [learner] = actors_of(process)
-    learner.kill()
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert re.search(
-        r"error: (the learners have lost each other|learner 1 .* was killed by SIGKILL).*--resume", stderr
-    ), stderr
-    path = folder(tmp_path)
-    resumed = run(ACTORS, "--resume", path, "--stop-after", checkpoint_of(path)["source"]["steps_done"] + 640)
-    assert resumed.returncode == 0, resumed.stderr
-
-
-def test_wrong_numbers_of_learners():
-    with pytest.raises(UsageError, match="3 learners cannot share minibatches of 16; take one of 1, 2, 4, 8, 16"):
-        Learners(trainer_of(pong_like(), minibatch=16), 3)
-
-
-@pytest.mark.parametrize(
-    ("device", "gpus", "message"),
-    [
-        ("cuda:1", 2, "several learners take --device cpu, or cuda from its first GPU on; it is cuda:1"),
-        ("mps", 0, "several learners take --device cpu, or cuda .* it is mps"),
-        ("cuda", 2, "4 learners need a GPU each, and there are 2; take --learners 2"),
-    ],
-)
-def test_where_several_learners_can_be(monkeypatch, device, gpus, message):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    trainer = trainer_of(pong_like(), device=device)
-    with pytest.raises(UsageError, match=message):
-        Learners(trainer, 4)
-
-
-def test_a_learner_that_finds_the_others_gone_says_how_to_go_on():
-    with (
-        pytest.raises(Fault, match=r"the learners have lost each other \(Connection closed\)\. .*--resume"),
-        _together(),
-    ):
-        raise RuntimeError("Connection closed\nby peer")
 
 
 def test_parts_of_a_stream_know_their_environments():

@@ -1,3 +1,5 @@
+"""Chapter 8's extensions of the network: noisy layers, dueling streams, return distributions."""
+
 import itertools
 import math
 
@@ -25,12 +27,12 @@ def seeded():
     torch.manual_seed(0)
 
 
-def test_numpys_number_of_actions_becomes_pythons_or_compiled_networks_are_not():
+def test_a_numpy_number_of_actions_becomes_an_int_for_torch_compile():
     assert type(dqn_extra.ExtendedDQN((3,), np.int64(2)).n_actions) is int
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_noise_stays_until_it_is_drawn_anew(noise):
+def test_noise_stays_the_same_until_it_is_resampled(noise):
     layer, features = dqn_extra.NoisyLinear(6, 3, noise), torch.rand(4, 6)
     first = layer(features)
     assert torch.equal(layer(features), first)
@@ -39,7 +41,7 @@ def test_noise_stays_until_it_is_drawn_anew(noise):
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_in_evaluation_the_means_alone_count(noise):
+def test_evaluation_mode_uses_the_means_only(noise):
     layer, features = dqn_extra.NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
     expected = features @ layer.weight_mean.T + layer.bias_mean
     assert torch.allclose(layer(features), expected, atol=1e-6)
@@ -47,7 +49,7 @@ def test_in_evaluation_the_means_alone_count(noise):
     assert torch.allclose(layer(features), expected, atol=1e-6)
 
 
-def test_first_values_are_the_papers():
+def test_initial_values_are_those_of_the_paper():
     factorised, independent = dqn_extra.NoisyLinear(400, 50), dqn_extra.NoisyLinear(400, 50, "independent")
     assert 0.9 / 20 < factorised.weight_mean.abs().max() <= 1 / 20
     assert (factorised.weight_sigma == 0.5 / 20).all()
@@ -60,13 +62,13 @@ def test_first_values_are_the_papers():
 
 
 @pytest.mark.parametrize(("noise", "unit"), [("factorised", 1 / 20), ("per-state", 1 / 20), ("independent", 1.0)])
-def test_the_first_spread_is_the_one_that_is_given(noise, unit):
+def test_the_initial_sigma_can_be_given(noise, unit):
     layer = dqn_extra.NoisyLinear(400, 50, noise, sigma=0.25)
     assert torch.allclose(layer.weight_sigma, torch.full((50, 400), 0.25 * unit))
     assert torch.allclose(layer.bias_sigma, torch.full((50,), 0.25 * unit))
 
 
-def test_a_network_that_is_given_a_first_spread_is_noisy():
+def test_a_network_with_a_sigma_has_noisy_layers():
     net = dqn_extra.ExtendedDQN((3,), 2, dueling=True, sigma=0.25)
     for layer in (*net.advantage[::2], *net.value[::2]):
         assert layer.noise == "per-state"
@@ -74,45 +76,45 @@ def test_a_network_that_is_given_a_first_spread_is_noisy():
     assert dqn_extra.ExtendedDQN((3,), 2, noise="independent", sigma=0.25).advantage[0].noise == "independent"
 
 
-def test_spreads_learn_at_a_tenth_of_the_rate_and_every_weight_is_learnt_once():
+def test_sigmas_have_a_tenth_of_the_learning_rate_and_every_weight_is_in_one_group():
     net = dqn_extra.ExtendedDQN((3,), 2, dueling=True, sigma=0.5)
     before = {name: weights.detach().clone() for name, weights in net.named_parameters()}
     optimizer = torch.optim.Adam(net.parameter_groups(0.001))
     net(torch.rand(5, 3)).square().sum().backward()
     optimizer.step()
-    # Adam's first step is its rate, wherever there is a gradient.
+    # Adam's first step has the size of the learning rate for every weight with a gradient.
     for name, weights in net.named_parameters():
-        moved = (weights - before[name]).abs()[weights.grad.abs() > 1e-4]
-        assert len(moved) > 0
-        assert torch.allclose(moved, torch.tensor(0.0001 if name.endswith("sigma") else 0.001), rtol=0.01), name
+        change = (weights - before[name]).abs()[weights.grad.abs() > 1e-4]
+        assert len(change) > 0
+        assert torch.allclose(change, torch.tensor(0.0001 if name.endswith("sigma") else 0.001), rtol=0.01), name
     [group] = dqn_extra.ExtendedDQN((3,), 2, dueling=True).parameter_groups(0.001)
     assert (len(group["params"]), group["lr"]) == (10, 0.001)
 
 
 @pytest.mark.parametrize("sigma", [0.0, -0.1, 1e-9, 1001.0, math.inf, math.nan])
-def test_a_first_spread_out_of_range_is_refused(sigma):
+def test_a_sigma_out_of_range_is_refused(sigma):
     with pytest.raises(UsageError, match=rf"sigma is {sigma:g}; it has to be between 1e-06 and 1000"):
         dqn_extra.NoisyLinear(2, 1, sigma=sigma)
 
 
-def put_together(layer, row, features):
-    """A layer of factorised noise as equation 9 has it, by the noise of a row."""
+def noisy_output(layer, row, features):
+    """Compute equation 9 with a matrix of factorised noise, from the noise of one row."""
     weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise[row], layer._noise[row])
     return features @ weight.T + layer.bias_mean + layer.bias_sigma * layer._bias_noise[row]
 
 
-def test_factorised_noise_is_that_of_the_weights_put_together():
+def test_factorised_noise_equals_a_matrix_of_noisy_weights():
     layer, features = dqn_extra.NoisyLinear(6, 3), torch.rand(4, 6)
-    assert torch.allclose(layer(features), put_together(layer, 0, features), atol=1e-6)
+    assert torch.allclose(layer(features), noisy_output(layer, 0, features), atol=1e-6)
 
 
-def test_noise_per_state_is_each_rows_own():
+def test_per_state_noise_differs_between_rows():
     layer, features = dqn_extra.NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
     layer.resample(4)
-    expected = torch.stack([put_together(layer, row, features[row]) for row in range(4)])
+    expected = torch.stack([noisy_output(layer, row, features[row]) for row in range(4)])
     assert torch.allclose(layer(features), expected, atol=1e-6)
-    found = layer(features[:1].expand(4, -1))
-    assert all(not torch.allclose(found[row], found[other]) for row in range(4) for other in range(row))
+    outputs = layer(features[:1].expand(4, -1))
+    assert all(not torch.allclose(outputs[row], outputs[other]) for row in range(4) for other in range(row))
 
 
 def test_factorised_noise_has_the_moments_of_its_equation():
@@ -120,12 +122,12 @@ def test_factorised_noise_has_the_moments_of_its_equation():
     layer = dqn_extra.NoisyLinear(300, 200, "per-state")
     layer.resample(rows=20)
     drawn = torch.stack([torch.outer(*noise) for noise in zip(layer._bias_noise, layer._noise, strict=True)])
-    for each, mean_square in ((drawn, 2 / math.pi), (layer._noise, math.sqrt(2 / math.pi))):
-        assert abs(each.mean()) < 0.02
-        assert each.square().mean().item() == pytest.approx(mean_square, rel=0.05)
+    for noise, mean_square in ((drawn, 2 / math.pi), (layer._noise, math.sqrt(2 / math.pi))):
+        assert abs(noise.mean()) < 0.02
+        assert noise.square().mean().item() == pytest.approx(mean_square, rel=0.05)
 
 
-def test_independent_noise_is_a_normal_number_a_weight():
+def test_independent_noise_is_one_normal_number_per_weight():
     layer, features = dqn_extra.NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
     weight = layer.weight_mean + layer.weight_sigma * layer._noise
     bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
@@ -136,24 +138,24 @@ def test_independent_noise_is_a_normal_number_a_weight():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_means_and_spreads_are_learnt(noise):
+def test_means_and_sigmas_have_gradients(noise):
     layer = dqn_extra.NoisyLinear(6, 3, noise)
     layer(torch.rand(4, 6)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_noise_may_be_drawn_before_the_gradient_of_the_last_is_there(noise):
+def test_noise_can_be_resampled_before_the_last_gradient_is_computed(noise):
     layer, features = dqn_extra.NoisyLinear(6, 3, noise), torch.rand(4, 6)
     [expected] = torch.autograd.grad(layer(features).sum(), layer.weight_sigma)
     before = layer(features)
     layer.resample()
     after = layer(features)
-    [found] = torch.autograd.grad(before.sum() + 0.0 * after.sum(), layer.weight_sigma)
-    assert torch.equal(found, expected)
+    [gradient] = torch.autograd.grad(before.sum() + 0.0 * after.sum(), layer.weight_sigma)
+    assert torch.equal(gradient, expected)
 
 
-def test_the_ratio_of_signal_and_noise_by_hand():
+def test_the_signal_to_noise_ratio_by_hand():
     layer = dqn_extra.NoisyLinear(2, 1)
     with torch.no_grad():
         layer.weight_mean.copy_(torch.tensor([[3.0, 4.0]]))
@@ -165,16 +167,16 @@ def test_the_ratio_of_signal_and_noise_by_hand():
     assert dqn_extra.ExtendedDQN((3,), 2).snr_metrics() == {}
 
 
-def test_an_unknown_noise_is_named():
+def test_an_unknown_noise_is_refused():
     with pytest.raises(UsageError, match="noise is 'pink'; it has to be one of factorised, per-state, independent"):
         dqn_extra.NoisyLinear(2, 1, "pink")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
 @pytest.mark.parametrize(
-    ("shape", "states"), [((2, 36, 36), IMAGES), ((3,), torch.rand(5, 3))], ids=["images", "numbers"]
+    ("shape", "states"), [((2, 36, 36), IMAGES), ((3,), torch.rand(5, 3))], ids=["images", "vectors"]
 )
-def test_every_network_values_actions(kind, shape, states):
+def test_every_combination_gives_action_values_and_gradients(kind, shape, states):
     net = dqn_extra.ExtendedDQN(shape, 4, **kind)
     values = net(states)
     assert (values.shape, values.dtype) == ((5, 4), torch.float32)
@@ -182,26 +184,26 @@ def test_every_network_values_actions(kind, shape, states):
     assert all(parameter.grad is not None for parameter in net.parameters())
 
 
-def test_without_extensions_it_is_the_plain_network():
+def test_without_extensions_it_equals_the_plain_network():
     plain, net = dqn_model.DQN((2, 36, 36), 4), dqn_extra.ExtendedDQN((2, 36, 36), 4)
     net.load_state_dict({name.replace("fc.", "advantage."): tensor for name, tensor in plain.state_dict().items()})
     assert torch.equal(net(IMAGES), plain(IMAGES))
 
 
-def test_two_streams_share_the_hidden_units_of_one():
+def test_dueling_streams_have_half_the_hidden_units_each():
     plain, dueling = (dqn_extra.ExtendedDQN((2, 36, 36), 6, dueling=dueling) for dueling in (False, True))
     assert [len(stream[0].bias) for stream in (plain.advantage, dueling.advantage, dueling.value)] == [512, 256, 256]
     assert len(dqn_extra.ExtendedDQN((2, 36, 36), 6, dueling=True, hidden=40).value[0].bias) == 40
 
 
-def test_in_a_dueling_network_the_mean_over_the_actions_is_the_states_value():
+def test_the_mean_of_dueling_action_values_is_the_state_value():
     net = dqn_extra.ExtendedDQN((3,), 4, dueling=True)
     states = torch.rand(5, 3)
     assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)
     assert torch.allclose(net(states).diff(dim=1), net.advantage(net.conv(states)).diff(dim=1), atol=1e-6)
 
 
-def test_a_dueling_distribution_has_the_advantages_less_their_mean_at_each_atom():
+def test_a_dueling_distribution_subtracts_the_mean_advantage_at_each_atom():
     net, states = dqn_extra.ExtendedDQN((3,), 4, dueling=True, support=losses.support(-2.0, 2.0, 5)), torch.rand(5, 3)
     features = net.conv(states)
     value, advantage = net.value(features), net.advantage(features).reshape(5, 4, 5)
@@ -214,7 +216,7 @@ def test_a_dueling_distribution_has_the_advantages_less_their_mean_at_each_atom(
             assert torch.allclose(net.predict(states)[row, action], expected, atol=1e-5)
 
 
-def test_a_distribution_sums_to_one_and_its_mean_is_the_value():
+def test_a_return_distribution_sums_to_one_and_its_mean_is_the_action_value():
     net = dqn_extra.ExtendedDQN((3,), 4, support=torch.tensor([-1.0, 0.0, 5.0]))
     states = torch.rand(5, 3)
     probs = net.predict(states).exp()
@@ -224,17 +226,17 @@ def test_a_distribution_sums_to_one_and_its_mean_is_the_value():
 
 
 @pytest.mark.parametrize("support", [None, torch.tensor([-1.0, 0.0, 5.0])], ids=["values", "distributions"])
-def test_what_is_best_is_chosen_by_the_network_or_by_another_and_is_predicted_by_the_network(support):
+def test_the_best_action_is_selected_by_the_network_itself_or_by_another_one(support):
     net, other = (dqn_extra.ExtendedDQN((3,), 4, support=support) for _ in range(2))
     states = torch.rand(50, 3)
-    for by in (None, other):
-        chosen = (by or net)(states).argmax(1)
-        expected = torch.stack([row[action] for row, action in zip(net.predict(states), chosen, strict=True)])
-        assert torch.equal(net.best(states, by=by), expected)
-    assert not torch.equal(net.best(states), net.best(states, by=other))
+    for selector in (None, other):
+        actions = (selector or net)(states).argmax(1)
+        expected = torch.stack([row[action] for row, action in zip(net.predict(states), actions, strict=True)])
+        assert torch.equal(net.predict_best(states, selector), expected)
+    assert not torch.equal(net.predict_best(states), net.predict_best(states, other))
 
 
-def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
+def test_every_forward_pass_draws_new_noise_in_training_mode_only():
     net, states = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5), torch.rand(5, 3)
     assert not torch.allclose(net(states), net(states))
     net.eval()
@@ -243,7 +245,7 @@ def test_every_forward_pass_draws_noise_in_training_and_none_in_evaluation():
 
 @pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
 @pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
-def test_states_share_noise_or_have_their_own_and_layers_and_passes_never_share_it(noise, rows, learning):
+def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(noise, rows, learning):
     net = dqn_extra.ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
     layers = (*net.advantage[::2], *net.value[::2])
     drawn = []
@@ -257,25 +259,25 @@ def test_states_share_noise_or_have_their_own_and_layers_and_passes_never_share_
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5, 3])
-def test_batches_of_any_size_follow_each_other(batch):
+def test_successive_batches_may_have_different_sizes(batch):
     net = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5)
     for rows in (4, batch, 6):
         assert net(torch.rand(rows, 3)).shape == (rows, 4)
 
 
-def test_noise_of_another_number_of_rows_is_refused():
+def test_noise_for_another_number_of_rows_is_refused():
     layer = dqn_extra.NoisyLinear(6, 3, "per-state")
     with pytest.raises(ValueError, match="rows is 0; it has to be at least 1"):
         layer.resample(0)
     layer.resample(4)
     for rows in (1, 3, 5):
-        with pytest.raises(ValueError, match=f"{rows} rows, and noise for 4; resample it for as many, or 1"):
+        with pytest.raises(ValueError, match=f"noise for 4 rows, but the batch has {rows} rows"):
             layer(torch.rand(rows, 6))
     layer.resample()
     assert layer(torch.rand(5, 6)).shape == (5, 3)
 
 
-def test_a_network_calculates_in_bfloat16_and_answers_in_float32():
+def test_a_bfloat16_network_is_close_to_float32_and_returns_float32():
     net = dqn_extra.ExtendedDQN((2, 36, 36), 4, dueling=True, sigma=0.5, dtype=torch.bfloat16)
     twin = dqn_extra.ExtendedDQN((2, 36, 36), 4, dueling=True, sigma=0.5)
     twin.load_state_dict(net.state_dict())

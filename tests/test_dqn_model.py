@@ -1,4 +1,4 @@
-"""The network of 2015, and what stands in its place where states are normalised."""
+"""The network of 2015, and its version that normalises states."""
 
 import copy
 
@@ -12,34 +12,41 @@ from lib.nets.encoders import make_encoder
 SHAPES = {"image": (4, 40, 36), "board": (3, 9, 7), "vector": (5,)}
 
 
-def states_of(shape, number=7):
+def random_states(shape, number=7):
     states = torch.rand(number, *shape, generator=torch.Generator().manual_seed(0))
     return (255 * states).byte() if shape == SHAPES["image"] else states
 
 
 @pytest.mark.parametrize("kind", SHAPES)
-def test_a_body_sees_states_less_their_mean_however_they_lie_in_memory(kind):
+def test_a_normalising_trunk_equals_its_encoder_in_any_memory_layout(kind):
     torch.manual_seed(0)
     shape = SHAPES[kind]
-    net, states = dqn_model.Normalising(shape), states_of(shape)
-    before = net(states)
-    assert not net.seen
-    net.normalise_by(states)
-    assert net.seen
-    twin = make_encoder(shape)
-    twin.load_state_dict(net.body.state_dict())
-    last = states.permute(0, 2, 3, 1).contiguous() if states.ndim == 4 else states
-    twin.normalise_by(last)
-    assert torch.allclose(net(states), twin(last), atol=1e-6)
-    assert not torch.allclose(net(states), before, atol=1e-3)
-    if states.ndim == 4:  # as a ring's batches lie
-        assert torch.allclose(net(last.movedim(-1, 1)), twin(last), atol=1e-6)
-    assert twin(last).shape == (len(states), net.features)
+    trunk, states = dqn_model.NormalisingTrunk(shape), random_states(shape)
+    before = trunk(states)
+    assert not trunk.seen
+    trunk.normalise_by(states)
+    assert trunk.seen
+    encoder = make_encoder(shape)
+    encoder.load_state_dict(trunk.body.state_dict())
+    channels_last = states.permute(0, 2, 3, 1).contiguous() if states.ndim == 4 else states
+    encoder.normalise_by(channels_last)
+    expected = encoder(channels_last)
+    assert torch.allclose(trunk(states), expected, atol=1e-6)
+    assert not torch.allclose(trunk(states), before, atol=1e-3)
+    if states.ndim == 4:  # the layout of a ring's batches
+        assert torch.allclose(trunk(channels_last.movedim(-1, 1)), expected, atol=1e-6)
+    assert expected.shape == (len(states), trunk.features)
 
 
-@pytest.mark.parametrize(("normalise", "alive"), [(False, False), (True, True)])
-def test_at_a_high_rate_all_states_are_soon_worth_the_same_unless_they_are_normalised(normalise, alive):
-    """What 07_pong_in_minutes.py did: after some updates it saw no difference between any two states of Pong."""
+@pytest.mark.parametrize("shape", [(84, 84), (1, 4, 84, 84)])
+def test_states_of_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"it has to be \(channels, height, width\) or \(numbers,\)"):
+        dqn_model.DQN(shape, 2)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_a_high_learning_rate_makes_all_values_equal_unless_states_are_normalised(normalise):
+    """Without normalisation, 07_pong_in_minutes.py lost all differences between states of Pong after some updates."""
     torch.manual_seed(1)
     replay = pong_ring()
     states = replay.sample(64).for_net("cpu").states
@@ -52,5 +59,5 @@ def test_at_a_high_rate_all_states_are_soon_worth_the_same_unless_they_are_norma
         common.calc_loss_dqn(replay.sample(16), net, target, gamma=0.99).backward()
         optimizer.step()
     with torch.no_grad():
-        spread = net(states).std(0).mean().item()
-    assert spread > 0.02 if alive else spread < 0.001
+        deviation = net(states).std(0).mean().item()
+    assert deviation > 0.02 if normalise else deviation < 0.001

@@ -193,5 +193,5 @@ def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):
     assert scalars == resumed_scalars
     if stop_reward < 0:
         progress = dict(scalars["train/progress"])
-        assert max(value for step, value in progress.items() if step <= first) >= Trainer.NEAR
-        assert {progress[step] >= Trainer.AT_HAND for step in progress if step > first} == {True, False}
+        assert max(value for step, value in progress.items() if step <= first) >= Trainer.FINAL_TEMPERATURE_FROM
+        assert {progress[step] >= Trainer.SINGLE_EPOCH_FROM for step in progress if step > first} == {True, False}

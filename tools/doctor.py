@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Is this machine fit for training, and what would make it faster? Takes half a minute.
+"""Check whether this machine is fit for training, and what would make it faster. Takes half a minute.
 
     ./doctor.py
-    ./doctor.py --cuda --game breakout        # with the GPU, and the memory that this game's replay needs
-    ./doctor.py --quick && echo fit           # nothing is timed; exit code 1 where something has to be changed
+    ./doctor.py --cuda --game breakout        # also checks the GPU, and the memory for this game's replay buffer
+    ./doctor.py --quick && echo fit           # measures no speeds; exit code 1 if there is a problem
 
-A line a finding: `ok`, `note` for what costs speed or comfort, `problem` for what keeps a run from working.
+Each line is a finding: `ok`, `note` for what costs speed or comfort, or `problem` for what prevents training.
 """
 
-from __future__ import annotations  # where a package is missing, types that it has cannot be named
+from __future__ import annotations  # type hints must not fail if a package is missing
 
 import configparser
 import os
@@ -21,12 +21,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-MISSING = ""
+IMPORT_ERROR = ""
 try:
     import ale_py
     import numpy as np
     import psutil
     import torch
+    from gymnasium import spaces
+    from packaging.requirements import Requirement
 
     from lib import cli, dqn_model
     from lib.envs import vector_env
@@ -38,148 +40,172 @@ try:
     from lib.run.options import DEFAULT_RUNS_DIR
     from lib.system import machine, memory
 
-except ImportError as error:  # it is said what is wrong, and nothing else is looked at
-    MISSING = str(error)
+except ImportError as error:  # reported as a finding; nothing else is checked then
+    IMPORT_ERROR = str(error)
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"
-SECONDS = 5  # that each speed is measured for
-SLOW_DISK = 50  # megabytes a second, below which saving a full replay stops a run for a quarter of a minute
+SECONDS = 5  # duration of each speed measurement
+MIN_DISK_SPEED = 50  # MB/s; with a slower disk, saving a full replay buffer interrupts a run for 15 seconds
+DISK_TEST_MEGABYTES = 64
+NUM_ENVS = 16
 REINSTALL = "make clean, then make test; docs/install.md"
-CHECKPOINTS = 3  # so many are on the disk for a moment, each half of a forecast, which has frames and their copy
+CHECKPOINTS = 3  # largest number of checkpoints on the disk at the same time
 
 
 class Finding(NamedTuple):
-    """A line of the report."""
+    """One line of the report, and advice below it."""
 
     level: str
     text: str
     advice: str = ""
 
 
-def python() -> Iterator[Finding]:
+def check_python() -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
-    fits = sys.version_info >= (3, 11)
-    yield Finding(OK if fits else PROBLEM, f"Python {version}", "" if fits else "3.11 or newer is needed")
+    supported = sys.version_info >= (3, 11)
+    return Finding(OK if supported else PROBLEM, f"Python {version}", "" if supported else "3.11 or newer is needed")
 
 
-def packages() -> Iterator[Finding]:
-    """Those that setup.cfg asks for, and ptan, which it cannot ask for."""
+def check_packages() -> Iterator[Finding]:
+    """Compare the installed packages with setup.cfg. ptan is missing there because its own pins conflict."""
     config = configparser.ConfigParser()
     config.read(Path(__file__).parents[1] / "setup.cfg")
-    wanted = [*config["options"]["install_requires"].split("\n"), "ptan ==0.8.1"]
     fitting = []
-    for line in filter(None, map(str.strip, wanted)):
+    for line in (*config["options"]["install_requires"].strip().split("\n"), "ptan ==0.8.1"):
         name = line.split()[0]
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             yield Finding(PROBLEM, f"{name} is not installed", REINSTALL)
             continue
-        if MISSING:
+        if IMPORT_ERROR:
             continue
-        from packaging.requirements import Requirement  # which comes with other packages
-
-        requirement = Requirement(line)
-        if not requirement.specifier.contains(version, prereleases=True):
-            advice = f"{requirement.specifier} is asked for: {REINSTALL}"
-            yield Finding(PROBLEM, f"{requirement.name} {version}", advice)
+        specifier = Requirement(line).specifier
+        if specifier.contains(version, prereleases=True):
+            fitting.append(f"{name} {version}")
         else:
-            fitting.append(f"{requirement.name} {version}")
-    if MISSING:
-        yield Finding(PROBLEM, f"the packages cannot be imported: {MISSING}", REINSTALL)
+            yield Finding(PROBLEM, f"{name} {version}", f"version {specifier} is needed: {REINSTALL}")
+    if IMPORT_ERROR:
+        yield Finding(PROBLEM, f"the packages cannot be imported: {IMPORT_ERROR}", REINSTALL)
     else:
-        yield Finding(OK, f"{len(fitting)} packages, among them {', '.join(fitting[:4])}")
+        yield Finding(OK, f"{len(fitting)} packages, including {', '.join(fitting[:4])}")
 
 
-def game(env_id: str) -> Iterator[Finding]:
-    """The emulator and the game's ROM, which come with ale-py."""
+def check_game(env_id: str) -> Finding:
+    """Start a game. The emulator and the ROMs are part of ale-py."""
     try:
         make_env(env_id).reset(seed=1)
-        yield Finding(OK, f"{env_id} runs, by ale-py {ale_py.__version__}")
     except (UsageError, OSError) as error:
-        advice = "ale-py brings the ROMs: pip install --force-reinstall ale-py"
-        yield Finding(PROBLEM, f"{env_id} does not run: {error}", advice)
+        advice = "ale-py includes the ROMs: pip install --force-reinstall ale-py"
+        return Finding(PROBLEM, f"{env_id} does not run: {error}", advice)
+    return Finding(OK, f"{env_id} runs with ale-py {ale_py.__version__}")
 
 
-def processor() -> Iterator[Finding]:
-    here = machine.machine()
-    cores, threads = here["cores"], torch.get_num_threads()
-    yield Finding(OK, f"{here['processor']}, {cores} cores, {threads} torch threads")
+def check_device(name: str) -> Finding | None:
+    try:
+        cli.usable_device(name)
+    except UsageError as error:
+        return Finding(PROBLEM, str(error))
+    return None
+
+
+def check_runs_dir(runs_dir: Path) -> Finding | None:
+    try:
+        runs_dir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=runs_dir).close()
+    except OSError as error:
+        return Finding(PROBLEM, f"{runs_dir} cannot be written: {error.strerror}", "give another --runs-dir")
+    return None
+
+
+def check_processor() -> Iterator[Finding]:
+    info = machine.machine()
+    cores, threads = info["cores"], torch.get_num_threads()
+    yield Finding(OK, f"{info['processor']}, {cores} cores, {threads} torch threads")
     if threads > cores:
-        yield Finding(NOTE, f"{threads} threads wait for each other on {cores} cores", f"OMP_NUM_THREADS={cores}")
+        yield Finding(NOTE, f"{threads} threads compete for {cores} cores", f"set OMP_NUM_THREADS={cores}")
     if threads < cores and "OMP_NUM_THREADS" in os.environ:
-        yield Finding(NOTE, f"OMP_NUM_THREADS is {os.environ['OMP_NUM_THREADS']}", "unset it: learning uses all cores")
+        advice = "unset it, so that learning uses all cores"
+        yield Finding(NOTE, f"OMP_NUM_THREADS is {os.environ['OMP_NUM_THREADS']}", advice)
     load = os.getloadavg()[0]
     if load > 0.5 * cores:
-        yield Finding(NOTE, f"other programs keep {load:.1f} of {cores} cores busy", "what is timed below is too slow")
+        advice = "the speeds measured below are too low"
+        yield Finding(NOTE, f"other programs keep {load:.1f} of {cores} cores busy", advice)
     capability = torch.backends.cpu.get_cpu_capability()
-    fast = precision.has_bfloat16(torch.device("cpu"))
-    advice = "" if fast else "float32 is used in its place, and learning from images takes about twice as long"
-    yield Finding(OK if fast else NOTE, f"{capability}, {'with' if fast else 'without'} bfloat16 in hardware", advice)
-
-
-def accelerator(device: torch.device) -> Iterator[Finding]:
-    if torch.cuda.is_available():
-        for index in range(torch.cuda.device_count()):
-            found = torch.cuda.get_device_properties(index)
-            used = "" if device.type == "cuda" else "it is not used without --cuda"
-            text = f"GPU {index}: {found.name}, {found.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}"
-            yield Finding(OK, text, used)
-    elif torch.backends.mps.is_available():
-        yield Finding(OK, "an Apple GPU", "" if device.type == "mps" else "it is not used without --device mps")
-    elif shutil.which("nvidia-smi"):
-        advice = "install a PyTorch that has CUDA, and a driver that is new enough; docs/install.md"
-        yield Finding(NOTE, f"there is a GPU's driver, but PyTorch {torch.__version__} sees no GPU", advice)
+    if precision.has_bfloat16(torch.device("cpu")):
+        yield Finding(OK, f"{capability}, with bfloat16 in hardware")
     else:
-        yield Finding(OK, "no GPU: all of this works without, and was measured without")
+        advice = "float32 is used instead, and learning from images takes about twice as long"
+        yield Finding(NOTE, f"{capability}, without bfloat16 in hardware", advice)
 
 
-def replay(name: str, runs_dir: Path) -> Iterator[Finding]:
-    """Memory for the game's replay, and room on the disk for its checkpoints."""
-    params = HYPERPARAMS[name]
-    env = make_env(params.env_name)
-    needed = ReplayBuffer.forecast(env, params.replay_size, params.checkpoint_replay)
-    for what, free, times in (
-        ("memory", memory.free(), 1),
-        (f"disk in {runs_dir}", psutil.disk_usage(str(runs_dir)).free, CHECKPOINTS / 2),
+def check_accelerator(device: torch.device) -> Iterator[Finding]:
+    if torch.cuda.is_available():
+        advice = "" if device.type == "cuda" else "it is used only with --cuda"
+        for index in range(torch.cuda.device_count()):
+            gpu = torch.cuda.get_device_properties(index)
+            text = f"GPU {index}: {gpu.name}, {gpu.total_memory / 1e9:.0f} GB, CUDA {torch.version.cuda}"
+            yield Finding(OK, text, advice)
+    elif torch.backends.mps.is_available():
+        yield Finding(OK, "an Apple GPU", "" if device.type == "mps" else "it is used only with --device mps")
+    elif shutil.which("nvidia-smi"):
+        advice = "install a PyTorch build with CUDA and a recent driver; docs/install.md"
+        yield Finding(NOTE, f"a GPU driver is installed, but PyTorch {torch.__version__} finds no GPU", advice)
+    else:
+        yield Finding(OK, "no GPU; everything works without one, and the published speeds were measured without one")
+
+
+def check_replay_size(game: str, runs_dir: Path) -> Iterator[Finding]:
+    """Compare the free memory and disk space with the needs of the game's replay buffer."""
+    params = HYPERPARAMS[game]
+    in_memory = ReplayBuffer.forecast(make_env(params.env_name), params.replay_size, params.checkpoint_replay)
+    # The forecast counts the frames twice, in the buffer and in a copy for saving. A checkpoint holds them once.
+    on_disk = CHECKPOINTS * in_memory / 2
+    free_on_disk = psutil.disk_usage(str(runs_dir)).free
+    for place, free, needed, alternative in (
+        ("memory", memory.free(), in_memory, ""),
+        (f"disk in {runs_dir}", free_on_disk, on_disk, " or --set checkpoint_replay=false"),
     ):
-        text = f"{what}: {free / 1e9:.1f} GB free, {times * needed / 1e9:.1f} GB for {name}'s replay"
-        fits = times * needed < free
-        smaller = f"--set replay_size={int(0.8 * params.replay_size * free / (times * needed))}"
-        without = " or --set checkpoint_replay=false" if what.startswith("disk") else ""
-        yield Finding(OK if fits else PROBLEM, text, "" if fits else f"take {smaller}{without}")
+        text = f"{place}: {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB for {game}'s replay buffer"
+        if needed < free:
+            yield Finding(OK, text)
+        else:
+            fitting = int(0.8 * params.replay_size * free / needed)
+            yield Finding(PROBLEM, text, f"use --set replay_size={fitting}{alternative}")
 
 
-def disk(runs_dir: Path) -> Iterator[Finding]:
-    content, size = os.urandom(2**20), 64
+def measure_disk(runs_dir: Path) -> Finding:
+    megabyte = os.urandom(2**20)
     with tempfile.NamedTemporaryFile(dir=runs_dir) as file:
         start = time.perf_counter()
-        for _ in range(size):
-            file.write(content)
+        for _ in range(DISK_TEST_MEGABYTES):
+            file.write(megabyte)
         file.flush()
         os.fsync(file.fileno())
-        speed = size * 2**20 / 1e6 / (time.perf_counter() - start)
-    slow = speed < SLOW_DISK
-    advice = "another --runs-dir, or --set checkpoint_every=200000" if slow else ""
-    yield Finding(NOTE if slow else OK, f"disk: {speed:.0f} MB/s written and synchronised", advice)
+        speed = DISK_TEST_MEGABYTES * 2**20 / 1e6 / (time.perf_counter() - start)
+    text = f"disk: {speed:.0f} MB/s written and synchronised"
+    if speed < MIN_DISK_SPEED:
+        return Finding(NOTE, text, "use another --runs-dir, or --set checkpoint_every=200000")
+    return Finding(OK, text)
 
 
-def emulator(env_id: str) -> Iterator[Finding]:
-    """Agent steps a second of sixteen games in native threads that nobody learns from."""
-    envs = vector_env.make_vector_env(env_id, 16)
+def measure_emulator(env_id: str) -> Finding:
+    """Measure the agent steps per second of parallel games with random actions."""
+    envs = vector_env.make_vector_env(env_id, NUM_ENVS)
+    assert isinstance(envs.single_action_space, spaces.Discrete)
     envs.reset(seed=1)
-    actions = np.random.default_rng(1).integers(envs.single_action_space.n, size=(64, 16))
-    steps, start = 0, time.perf_counter()
+    actions = np.random.default_rng(1).integers(envs.single_action_space.n, size=(64, NUM_ENVS))
+    rounds, start = 0, time.perf_counter()
     while time.perf_counter() - start < SECONDS:
-        envs.step(actions[steps // 16 % 64])
-        steps += 16
-    speed = steps / (time.perf_counter() - start)
+        envs.step(actions[rounds % len(actions)])
+        rounds += 1
+    speed = rounds * NUM_ENVS / (time.perf_counter() - start)
     envs.close()
-    yield Finding(OK, f"emulator: {speed:,.0f} agent steps/s, sixteen games at once")
+    return Finding(OK, f"emulator: {speed:,.0f} agent steps/s in {NUM_ENVS} parallel games")
 
 
-def learner(device: torch.device) -> Iterator[Finding]:
-    """Updates a second of the Nature network on 32 transitions, as the book's scripts make them, one an agent step."""
+def measure_learner(device: torch.device) -> Finding:
+    """Measure the updates per second of the Nature network with minibatches of 32 transitions."""
     net = dqn_model.DQN((4, 84, 84), 6).to(device)
     optimizer = torch.optim.Adam(net.parameters())
     states = torch.randint(0, 255, (32, 4, 84, 84), dtype=torch.uint8, device=device)
@@ -189,63 +215,59 @@ def learner(device: torch.device) -> Iterator[Finding]:
             targets = net(states).max(1).values
         loss = torch.nn.functional.mse_loss(net(states)[:, 0], targets)
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         loss.item()
         updates += 1
     speed = updates / (time.perf_counter() - start)
-    yield Finding(OK, f"learner: {speed:.0f} updates/s of 32 transitions on {device}; 01_baseline makes fewer steps/s")
+    text = f"learner: {speed:.0f} updates/s of 32 transitions on {device}"
+    return Finding(OK, f"{text}, an upper bound for the steps/s of 01_baseline")
 
 
-def examine(env_id: str, game_name: str, device_name: str, runs_dir: Path, quick: bool) -> Iterator[Finding]:
-    """All findings, each as soon as it is there; no more are looked for where the first ones let nothing run."""
-    device = torch.device("cpu")
-    needed = [*python(), *packages(), *game(env_id)]
-    try:
-        device = cli.usable_device(device_name)
-        runs_dir.mkdir(parents=True, exist_ok=True)
-        tempfile.TemporaryFile(dir=runs_dir).close()
-    except UsageError as error:
-        needed.append(Finding(PROBLEM, str(error)))
-    except OSError as error:
-        needed.append(Finding(PROBLEM, f"{runs_dir} cannot be written: {error.strerror}", "give another --runs-dir"))
-    yield from needed
-    yield from processor()
-    yield from accelerator(device)
-    if any(finding.level == PROBLEM for finding in needed):
+def examine(game: str, device_name: str, runs_dir: Path, quick: bool) -> Iterator[Finding]:
+    """Yield all findings. Memory and speeds are checked only if there is no problem before."""
+    env_id = HYPERPARAMS[game].env_name
+    device_problem, folder_problem = check_device(device_name), check_runs_dir(runs_dir)
+    basics = [check_python(), *check_packages(), check_game(env_id)]
+    basics += [problem for problem in (device_problem, folder_problem) if problem]
+    device = torch.device("cpu" if device_problem else device_name)
+    yield from basics
+    yield from check_processor()
+    yield from check_accelerator(device)
+    if any(finding.level == PROBLEM for finding in basics):
         return
-    yield from replay(game_name, runs_dir)
+    yield from check_replay_size(game, runs_dir)
     if not quick:
-        yield from disk(runs_dir)
-        yield from emulator(env_id)
-        yield from learner(device)
+        yield measure_disk(runs_dir)
+        yield measure_emulator(env_id)
+        yield measure_learner(device)
 
 
-def main() -> int:
-    parser = cli.tool(__doc__)
-    parser.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda")
-    parser.add_argument("--device", metavar="D", help="where the networks would be (default: cpu)")
-    parser.add_argument("--game", default="pong", choices=list(HYPERPARAMS), help="whose replay (default: pong)")
-    parser.add_argument("--runs-dir", default=DEFAULT_RUNS_DIR, type=Path, help="where runs go (default: runs/)")
-    parser.add_argument("--quick", action="store_true", help="time nothing")
-    parser.set_defaults(device="cpu")
-    args = parser.parse_args()
-    return told(examine(HYPERPARAMS[args.game].env_name, args.game, args.device, args.runs_dir, args.quick))
-
-
-def told(findings: Iterable[Finding]) -> int:
-    """Print them as they come; returns the exit code."""
+def print_findings(findings: Iterable[Finding]) -> int:
+    """Print findings as they arrive, and return the exit code."""
     problems = 0
     for finding in findings:
         advice = f"\n         -> {finding.advice}" if finding.advice else ""
         print(f"{finding.level:<8} {finding.text}{advice}", flush=True)
         problems += finding.level == PROBLEM
-    print(f"\nTo be changed first: {problems}" if problems else "\nThis machine is fit for training.")
+    print(f"\nProblems to solve first: {problems}" if problems else "\nThis machine is fit for training.")
     return int(problems > 0)
 
 
+def main() -> int:
+    parser = cli.tool(__doc__)
+    parser.add_argument("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda")
+    parser.add_argument("--device", metavar="D", help="device for the networks (default: cpu)")
+    parser.add_argument("--game", default="pong", choices=list(HYPERPARAMS), help="game to check (default: pong)")
+    parser.add_argument("--runs-dir", default=DEFAULT_RUNS_DIR, type=Path, help="folder for runs (default: runs/)")
+    parser.add_argument("--quick", action="store_true", help="measure no speeds")
+    parser.set_defaults(device="cpu")
+    args = parser.parse_args()
+    return print_findings(examine(args.game, args.device, args.runs_dir, args.quick))
+
+
 if __name__ == "__main__":
-    if MISSING:
-        sys.exit(told([*python(), *packages()]))
+    if IMPORT_ERROR:
+        sys.exit(print_findings([check_python(), *check_packages()]))
     with cli.exit_codes():
         sys.exit(main())

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How good a trained agent is: whole episodes of the plain environment, each from a seed of its own.
+"""Evaluate a trained agent: play whole episodes, each with its own seed, and report the returns.
 
     ./evaluate.py ../runs/2026-11-20T1200-pong-01_ppo
     ./evaluate.py 2026-11-20T1200-pong-01_ppo --checkpoint last --episodes 20 --epsilon 0.05
 
-The agent does what it thinks best, or, with --epsilon, anything now and then. The mean, the standard deviation, the
-worst and the best return, and how many of the episodes were distinct are shown, and written with every return and
-length into evaluation.json in the run's folder.
+The agent takes the best action it knows. With --epsilon it takes random actions with that probability. The mean,
+standard deviation, lowest and highest return and the number of distinct episodes are printed. They are also written
+to evaluation.json in the run folder, with the return and length of every episode.
 """
 
 import json
@@ -19,21 +19,21 @@ from lib.run.policy import EpsilonGreedyPolicy
 from lib.system import files
 
 
-def main():
+def main() -> None:
     parser = cli.run_tool(__doc__)
     parser.add_argument("--episodes", default=100, type=cli.positive, metavar="N", help="(default: 100)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="in place of evaluation.json")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     args = parser.parse_args()
     output = cli.writable(args.output or args.run / "evaluation.json")
-    trained = TrainedAgent(args.run, args.checkpoint, args.device)
-    policy = EpsilonGreedyPolicy(trained.policy, trained.n_actions, args.epsilon, args.seed)
-    env = trained.make_env()
-    found = evaluation.evaluate(policy, env, args.episodes, args.seed, progress=not args.quiet)
+    agent = TrainedAgent(args.run, args.checkpoint, args.device)
+    policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon, args.seed)
+    env = agent.make_env()
+    metrics = evaluation.evaluate(policy, env, args.episodes, args.seed, progress=not args.quiet)
     env.close()
-    played = {"checkpoint": trained.file.name, "step": trained.step, "epsilon": args.epsilon, "seed": args.seed}
-    console.log_evaluation(found)
-    files.write(output, json.dumps(played | found, indent=2) + "\n")
+    console.log_evaluation(metrics)
+    context = {"checkpoint": agent.file.name, "step": agent.step, "epsilon": args.epsilon, "seed": args.seed}
+    files.write(output, json.dumps(context | metrics, indent=2) + "\n")
 
 
 if __name__ == "__main__":

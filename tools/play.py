@@ -1,61 +1,88 @@
 #!/usr/bin/env python3
-"""Watch a trained agent, in a window or in videos.
+"""Watch a trained agent in a window, or record videos of it.
 
     ./play.py ../runs/2026-11-20T1200-pong-01_ppo
     ./play.py 2026-11-20T1200-pong-01_ppo --checkpoint last --scores
     ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
 
-A video lies in the run's folder, as videos/play-<step of the checkpoint>-episode-<number>-return-<return>.webm, with
-"-2" behind it where another seed, say, has made one of that name.
+Videos are written to the run folder as videos/play-<step>-episode-<number>-return-<return>.webm. The step is that of
+the checkpoint. If the name is taken, for example by another seed, "-2" is appended.
 """
 
+import argparse
 import os
+from collections.abc import Callable
 
+import gymnasium as gym
 import numpy as np
 
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
-from lib.analysis.window import Window, action_names, with_scores
-from lib.run import evaluation, video_file
+from lib.analysis.window import Window, action_names, add_score_panel
+from lib.run.evaluation import EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
+from lib.run.video_file import Video, frames_per_second
+
+FrameSink = Callable[[np.ndarray], object]
 
 
-def main():
+def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
+    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env))
+    play_episode = player(agent, env, args)
+    for number in range(args.episodes):
+        play_episode(number, window.show)
+    window.close()
+
+
+def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
+    play_episode = player(agent, env, args)
+    for number in range(args.episodes):
+        stem = f"play-{agent.step}-episode-{number + 1}"
+        # The process id keeps two programs that record the same run apart.
+        unfinished = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"
+        video = Video(unfinished, frames_per_second(env))
+        try:
+            result = play_episode(number, video.write)
+            print(video.close_as(f"{stem}-return-{result.total:.7g}"))
+        finally:
+            video.close()
+            unfinished.unlink(missing_ok=True)
+
+
+def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Callable[[int, FrameSink], EpisodeResult]:
+    """Return a function that plays the n-th episode, passes its frames on and prints its result."""
+    policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon, args.seed)
+    episode_player = EpisodePlayer(env)
+    names = action_names(env)
+
+    def frame_of(states: np.ndarray) -> np.ndarray:
+        frame = np.asarray(env.render())
+        if not args.scores:
+            return frame
+        scores, mask = agent.policy.scores(states)[0], agent.policy.action_mask(states)[0]
+        return add_score_panel(frame, names, scores, agent.policy.score_name, mask)
+
+    def play(number: int, sink: FrameSink) -> EpisodeResult:
+        result = episode_player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
+        assert result is not None  # only a `stopped` function could abandon the episode
+        print(f"Episode {number + 1}: return {result.total:.7g}, {result.length} steps")
+        return result
+
+    return play
+
+
+def main() -> None:
     parser = cli.run_tool(__doc__)
     parser.add_argument("--episodes", default=1, type=cli.positive, metavar="N", help="(default: 1)")
-    parser.add_argument("--record", action="store_true", help="write a video of each episode, and open no window")
-    parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the picture")
+    parser.add_argument("--record", action="store_true", help="write a video of each episode instead of a window")
+    parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = parser.parse_args()
-    trained = TrainedAgent(args.run, args.checkpoint, args.device)
-    env = trained.make_env(render_mode="rgb_array")
-    per_second = video_file.per_second(env)
-    player = evaluation.EpisodePlayer(env)
-    policy = EpsilonGreedyPolicy(trained.policy, trained.n_actions, args.epsilon, args.seed)
-    names = action_names(env)
-    window = None if args.record else Window(f"{trained.env_id}, {args.run.name}", per_second)
-    for number in range(args.episodes):
-        stem = f"play-{trained.step}-episode-{number + 1}"
-        part = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"  # others may play, too
-        screen = window or video_file.Video(part, per_second)
-
-        def show(states, screen=screen):
-            picture = np.asarray(env.render())
-            if args.scores:
-                scores, allowed = trained.policy.scores(states)[0], trained.policy.allowed(states)[0]
-                picture = with_scores(picture, names, scores, trained.policy.meaning, allowed)
-            screen.show(picture)
-
-        try:
-            total, length = player.play(policy, args.seed, number, show)
-            print(f"Episode {number + 1}: return {total:.7g}, {length} steps")
-            if screen is not window:
-                print(screen.keep_as(f"{stem}-return-{total:.7g}"))
-        finally:
-            if screen is not window:
-                screen.close()
-                part.unlink(missing_ok=True)
-    if window is not None:
-        window.close()
+    agent = TrainedAgent(args.run, args.checkpoint, args.device)
+    env = agent.make_env(render_mode="rgb_array")
+    if args.record:
+        record_videos(agent, env, args)
+    else:
+        watch_in_window(agent, env, args)
     env.close()
 
 

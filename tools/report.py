@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Runs as one web page: curves, speeds, where the seconds went, what differs, videos, environment and commit.
+"""Show runs as one web page: curves, speeds, time by part, differing settings, videos, environment and commit.
 
     ./report.py 2026-11-20T1200-pong-01_ppo
     ./report.py ../runs/*-pong-* --output ../seeds
 
-The page has everything in itself and needs neither a network nor a display: send it to whom you like. Runs that
-differ in nothing but the seed are one curve with a band from the lowest to the highest. The page of one run is written
-into its folder, that of several into report/ here, as report.html, and its pictures beside it as report-*.png.
-compare.py shows the same numbers in the terminal.
+The page is self-contained: it needs no network and no other files, so it can be sent to anybody. Runs that differ only
+in the seed are one curve with a band from the lowest to the highest. The page of one run is written to its folder.
+The page of several runs is written to report/ in the current folder. The page is report.html, with the pictures
+beside it as report-*.png. compare.py prints the same numbers.
 """
 
 from pathlib import Path
@@ -18,11 +18,12 @@ from lib.analysis import report
 
 def main() -> None:
     parser = cli.tool(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="folders, or names in runs/")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="(default: the run's own, of several report/)")
+    parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="run folders, or names in runs/")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="(default: the run folder, or report/)")
     args = parser.parse_args()
-    paths = list(dict.fromkeys(args.runs))
-    print(report.write(paths, args.output or (paths[0] if len(paths) == 1 else Path("report"))))
+    runs = list(dict.fromkeys(args.runs))
+    default = runs[0] if len(runs) == 1 else Path("report")
+    print(report.write_report(runs, args.output or default))
 
 
 if __name__ == "__main__":

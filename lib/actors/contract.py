@@ -1,29 +1,27 @@
-"""What all engines have in common: orders, deadlines, replacements."""
+"""Actors and the orders that a learner gives them: what all engines have in common."""
 
 import logging
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 
 from lib.errors import Fault, UsageError
+from lib.experience.interface import Stopped
 
 log = logging.getLogger(__name__)
 
 
-ENGINES = ("inline", "process", "ray")
-
-
 class Weights(NamedTuple):
-    """A model's weights.
+    """Weights of a model.
 
     Attributes:
-        version: counted by the learner, one more with every update.
-        tensors: by name, on the CPU.
+        version: counter of the learner, larger with every update.
+        tensors: tensors by name, on the CPU.
     """
 
     version: int
@@ -31,24 +29,24 @@ class Weights(NamedTuple):
 
 
 class Actor(Protocol):
-    """What acts. Its text, str(actor), says in an error what it was and where it stood."""
+    """Plays trajectory segments. str(actor) describes it, and how far it is, in error messages."""
 
     def set_model(self, model: Weights) -> None:
-        """Act with these weights from now on; they are copied."""
+        """Copy these weights and act with them from now on."""
 
     def get_trajectory_segment(self) -> Any:
-        """The next segment; its large arrays are numpy's, so that they need not be copied on their way."""
+        """Return the next segment. Its large arrays should be numpy's: they are moved without pickling."""
 
 
 Make = Callable[[int, Any], Actor]
 
 
 class Failed(NamedTuple):
-    """In place of a segment: the actor raised an error.
+    """Result in place of a segment if the actor raised an error.
 
     Attributes:
-        text: with its traceback; or, where what was asked for cannot be had, the UsageError's own message.
-        usage: whether it is the latter.
+        text: error with its traceback, or the message alone of a UsageError.
+        usage: whether the error is a UsageError.
     """
 
     text: str
@@ -56,38 +54,44 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """In place of a segment: the actor is gone."""
+    """Result in place of a segment if the actor is gone.
 
-    how: str
+    Attributes:
+        reason: what happened to it, such as "was killed by SIGKILL".
+    """
+
+    reason: str
 
 
 class ActorFailed(Fault):
-    """An actor raised an error, or one actor after the other was lost; the message names it and shows its traceback."""
-
-
-class Stopped(Exception):
-    """The learner is to stop, and there is no segment to learn from before that."""
+    """An actor has raised an error, or its replacements were lost one after another. The message names it."""
 
 
 class Actors(ABC):
-    """So many actors, numbered from 0.
+    """Actors that act elsewhere, numbered from 0.
+
+    Each actor plays one segment per order. An order names a version of the weights. The actor uses that version, or
+    the newest one if the version is no longer available. An actor that dies or exceeds its patience is replaced by one
+    that starts from `state_of(number)`, and its open orders are given again: no segment is lost, and none comes twice.
 
     Args:
-        make: (number, state) -> an Actor; called where it acts, and sent there by cloudpickle.
-        number: how many.
-        model: the first weights; all later ones have their names, shapes and types.
-        state_of: number -> the state that an actor begins with; asked whenever one is started.
-        patience: seconds for a segment, after which the actor hangs, and is killed and replaced.
-        delay_of: number -> seconds that an actor needs besides to come to its state.
-        stop_asked: whether the learner is to stop. Once it is, what is owed is waited for STOPPING seconds more.
+        make: function (number, state) -> Actor, sent to where the actor runs by cloudpickle.
+        number: number of actors.
+        model: first weights; later ones have the same names, shapes and dtypes.
+        state_of: function from an actor's number to the state that a new actor starts from.
+        patience: seconds to wait for a segment before the actor counts as hanging. It is killed and replaced.
+        delay_of: function from an actor's number to the extra seconds that it needs to restore its state.
+        stop_asked: function that returns whether the learner is to stop. After that, `take` waits at most STOPPING
+            seconds more.
+        depth: number of orders that an actor may have open.
 
     Attributes:
-        replaced: how many actors were, so far.
+        replaced: number of actors that were replaced so far.
     """
 
     STOPPING = 10.0
-    STARTING = 120.0  # more seconds for the first segment of an actor
-    TRIES = 10  # replacements of an actor that has not given a segment since; bad luck needs more than a bug
+    STARTING = 120.0  # extra seconds for the first segment of an actor
+    TRIES = 10  # replacements of one actor in a row without a segment
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class Actors(ABC):
         patience: float = 60.0,
         delay_of: Callable[[int], float] = lambda number: 0.0,
         stop_asked: Callable[[], bool] = lambda: False,
+        depth: int = 1,
     ):
         self.make = make
         self.number = number
@@ -106,11 +111,13 @@ class Actors(ABC):
         self.patience = patience
         self.delay_of = delay_of
         self.stop_asked = stop_asked
+        self.depth = depth
         self.replaced = 0
-        self._deadlines: dict[int, float] = {}  # by actor that owes a segment
-        self._ordered: dict[int, float] = {}  # when it was asked
-        self._losses: Counter[int] = Counter()  # since its last segment
-        self._new = set(range(number))  # have given no segment yet
+        self._orders: dict[int, deque[int]] = {index: deque() for index in range(number)}  # versions, oldest first
+        self._waiting_since: dict[int, float] = {}  # for the oldest open order of an actor
+        self._deadlines: dict[int, float] = {}
+        self._losses: Counter[int] = Counter()  # since the actor's last segment
+        self._new = set(range(number))  # actors without a segment so far
 
     def __enter__(self) -> Self:
         return self
@@ -119,10 +126,10 @@ class Actors(ABC):
         self.close()
 
     def broadcast(self, model: Weights) -> None:
-        """Have segments that are ordered from now on made with these weights.
+        """Use these weights for all orders from now on.
 
         Raises:
-            ValueError: they are older than the last ones.
+            ValueError: if they are older than the last ones.
         """
         if model.version < self.model.version:
             raise ValueError(f"version {model.version} of the weights is older than {self.model.version}, the last one")
@@ -130,58 +137,59 @@ class Actors(ABC):
         self._broadcast()
 
     def order(self, index: int) -> None:
-        """Ask an actor for a segment, made with the newest weights; it may owe one at a time.
+        """Order a segment from an actor, to be played with the newest weights.
 
         Raises:
-            RuntimeError: it owes one already.
+            RuntimeError: if the actor has `depth` open orders.
         """
-        if index in self._deadlines:
-            raise RuntimeError(f"actor {index} owes a segment already")
-        self._begin(index)
+        if len(self._orders[index]) == self.depth:
+            segments = "a segment" if self.depth == 1 else f"{self.depth} segments"
+            raise RuntimeError(f"actor {index} owes {segments} already")
+        self._orders[index].append(self.model.version)
+        if len(self._orders[index]) == 1:
+            self._start_waiting(index)
+        self._order(index, self.model.version)
 
     def take(self, least: int = 1) -> list[tuple[int, Any]]:
-        """Wait until at least so many segments are there, or, where some are lost or late, fewer.
+        """Wait until `least` segments have come, or fewer if some are lost or late.
 
         Returns:
-            The actors' numbers and their segments, in the order in which they came. A segment is valid until its
-            actor has given the next but one.
+            (actor number, segment) in order of arrival. A segment is valid until its actor's next one has been taken
+            and another one ordered.
 
         Raises:
-            Stopped: the learner is to stop, and none came for STOPPING seconds.
-            RuntimeError: none is owed.
-            ActorFailed: an actor raised an error, or was lost and replaced TRIES times without giving a segment.
-            UsageError: an actor raised that where it was made.
+            Stopped: if the learner is to stop and no segment has come for STOPPING seconds.
+            RuntimeError: if no segment was ordered.
+            ActorFailed: if an actor raised an error, or was replaced TRIES times in a row without giving a segment.
+            UsageError: if an actor raised one.
         """
         taken: list[tuple[int, Any]] = []
-        asked: float | None = None  # when it was first seen that the learner is to stop
+        stop_seen: float | None = None
         while not taken:
             if not self._deadlines:
                 raise RuntimeError("no segment was ordered")
             if self.stop_asked():
-                asked = asked or time.monotonic()
-                if time.monotonic() - asked > self.STOPPING:
+                stop_seen = stop_seen or time.monotonic()
+                if time.monotonic() - stop_seen > self.STOPPING:
                     raise Stopped
             patience = min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))
-            for index, said in self._hear(patience, least):
-                if isinstance(said, Failed):
-                    if said.usage:
-                        raise UsageError(said.text)
-                    raise ActorFailed(f"an actor raised an error. {said.text}")
-                if isinstance(said, Lost):
-                    self._replace(index, said.how)
+            for index, result in self._results(patience, least):
+                if isinstance(result, Failed):
+                    raise (
+                        UsageError(result.text)
+                        if result.usage
+                        else ActorFailed(f"an actor raised an error. {result.text}")
+                    )
+                if isinstance(result, Lost):
+                    self._replace(index, result.reason)
                 else:
-                    del self._deadlines[index]
-                    self._losses[index] = 0
-                    self._new.discard(index)
-                    taken.append((index, said))
-            for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
-                self._kill(index)
-                waited = time.monotonic() - self._ordered[index]
-                self._replace(index, f"gave no segment for {waited:.0f} seconds, and was killed")
+                    self._close_order(index)
+                    taken.append((index, result))
+            self._replace_late()
         return taken
 
     def gather(self) -> list[Any]:
-        """A segment of each actor, in the actors' order, all made with the newest weights."""
+        """Return one segment of each actor, in the actors' order, all played with the newest weights."""
         for index in range(self.number):
             self.order(index)
         segments: dict[int, Any] = {}
@@ -193,68 +201,87 @@ class Actors(ABC):
         """End all actors."""
         self._deadlines.clear()
 
-    def _begin(self, index: int) -> None:
-        more = self.STARTING + self.delay_of(index) if index in self._new else 0.0
-        self._ordered[index] = time.monotonic()
-        self._deadlines[index] = self._ordered[index] + self.patience + more
-        self._order(index)
+    def _close_order(self, index: int) -> None:
+        self._orders[index].popleft()
+        self._losses[index] = 0
+        self._new.discard(index)
+        if self._orders[index]:
+            self._start_waiting(index)
+        else:
+            del self._deadlines[index]
 
-    def _replace(self, index: int, how: str) -> None:
+    def _start_waiting(self, index: int) -> None:
+        extra = self.STARTING + self.delay_of(index) if index in self._new else 0.0
+        self._waiting_since[index] = time.monotonic()
+        self._deadlines[index] = self._waiting_since[index] + self.patience + extra
+
+    def _replace_late(self) -> None:
+        for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
+            self._kill(index)
+            waited = time.monotonic() - self._waiting_since[index]
+            self._replace(index, f"gave no segment for {waited:.0f} seconds, and was killed")
+
+    def _replace(self, index: int, reason: str) -> None:
         self._losses[index] += 1
         if self._losses[index] > self.TRIES:
-            raise ActorFailed(f"actor {index} {how}; so did the {self.TRIES} before it, and none gave a segment")
-        log.warning("Actor %d %s. It is replaced, and what it owed is made again.", index, how)
+            raise ActorFailed(
+                f"actor {index} {reason}; so did {self.TRIES} replacements before it, and none gave a segment"
+            )
+        log.warning("Actor %d %s. It is replaced, and its open orders are given again.", index, reason)
         self.replaced += 1
         self._new.add(index)
         self._start(index)
-        self._begin(index)
+        self._start_waiting(index)
+        for version in self._orders[index]:
+            self._order(index, version)
 
     @abstractmethod
     def _start(self, index: int) -> None:
-        """Start an actor, in place of one that is gone, if there was one."""
+        """Start an actor, or its replacement."""
 
     @abstractmethod
     def _kill(self, index: int) -> None:
-        """End an actor at once."""
+        """Kill an actor."""
 
     @abstractmethod
     def _broadcast(self) -> None:
-        """Make the model known, if it is not sent with the orders."""
+        """Make the newest weights available to the actors."""
 
     @abstractmethod
-    def _order(self, index: int) -> None:
-        """Ask for a segment; that the actor is gone may be said later."""
+    def _order(self, index: int, version: int) -> None:
+        """Send an order. If the actor is gone, `_results` reports that later."""
 
     @abstractmethod
-    def _hear(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
-        """What actors have said, or that they are lost; waits so many seconds at most for something.
+    def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
+        """Wait up to `patience` seconds, and return (actor number, segment, Failed or Lost).
 
         Args:
-            least: how many are waited for where that is cheaper than to hear each by itself.
+            patience: seconds to wait for the first result.
+            least: number of results to wait for, if waiting for several at once is cheaper.
         """
 
 
 def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:
-    """An actor, or what came of it.
+    """Make an actor, or describe why that failed.
 
     Args:
-        number: the actor's.
-        parts: () -> make and the actor's state, perhaps unpickled, which may fail too.
+        number: number of the actor.
+        parts: function that returns `make` and the actor's state; it may unpickle them, and fail.
     """
     try:
         make, state = parts()
         return make(number, state)
     except UsageError as error:
         return Failed(str(error), usage=True)
-    except Exception:  # noqa: BLE001 - told to the learner
+    except Exception:  # noqa: BLE001 - reported to the learner
         return Failed(f"Actor {number} could not be made:\n{traceback.format_exc()}")
 
 
 def next_segment(actor: Actor | Failed) -> Any:
-    """A segment, or what came of it."""
+    """Return the actor's next segment, or describe why that failed."""
     if isinstance(actor, Failed):
         return actor
     try:
         return actor.get_trajectory_segment()
-    except Exception:  # noqa: BLE001 - told to the learner
+    except Exception:  # noqa: BLE001 - reported to the learner
         return Failed(f"{actor}:\n{traceback.format_exc()}")

@@ -1,15 +1,17 @@
-"""Which engine it is to be."""
+"""Choice of the engine that runs the actors."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from lib.actors.contract import ENGINES, Actors, Make, Weights
+from lib.actors.contract import Actors, Make, Weights
 from lib.actors.inline import InlineActors
 from lib.actors.process import ProcessActors
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
+
+ENGINES = ("inline", "process", "ray")
 
 
 def start_actors(
@@ -22,7 +24,9 @@ def start_actors(
     patience: float = 60.0,
     delay_of: Callable[[int], float] = lambda number: 0.0,
     stop_asked: Callable[[], bool] = lambda: False,
+    depth: int = 1,
     room: int = 2**20,
+    imports: Sequence[str] = (),
     address: str | None = None,
     cpus: float | None = None,
 ) -> Actors:
@@ -30,25 +34,24 @@ def start_actors(
 
     Args:
         engine: one of ENGINES.
-        make, number, model, state_of, patience, delay_of, stop_asked: see Actors.
-        room: see ProcessActors.
-        address, cpus: see cluster.RayActors.
+        make, number, model, state_of, patience, delay_of, stop_asked, depth: see Actors.
+        room, imports: see ProcessActors.
+        address, cpus: see RayActors.
 
     Raises:
-        UsageError: there is no such engine, it is not installed, or what is asked of it cannot be had.
+        UsageError: if the engine is unknown or not installed, or cannot run that many actors.
     """
     if number < 1:
-        raise UsageError(f"{number} actors were asked for; it has to be at least 1")
+        raise UsageError(f"{number} actors were asked for; there has to be at least 1")
     if engine != "ray" and (address is not None or cpus is not None):
-        log.warning("--address and --actor-cpus are Ray's; the engine is %s, and does without them.", engine)
-    common = (make, number, model, state_of, patience, delay_of, stop_asked)
-    # Each is imported where it is wanted: Ray is an extra, and its workers import this too.
+        log.warning("--address and --actor-cpus are options of Ray; the engine is %s and ignores them.", engine)
+    common = (make, number, model, state_of, patience, delay_of, stop_asked, depth)
     if engine == "inline":
         return InlineActors(*common)
     if engine == "process":
-        return ProcessActors(*common, room=room)
+        return ProcessActors(*common, room=room, imports=imports)
     if engine == "ray":
-        from lib.actors.ray_cluster import RayActors  # Ray is an extra
+        from lib.actors.ray_cluster import RayActors  # Ray is an optional package
 
         return RayActors(*common, address=address, cpus=cpus, room=room)
     raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

@@ -1,20 +1,21 @@
-"""Actors in the learner's own process, one after the other; what the other engines are held to."""
+"""Actors in the learner's own process, one after the other. The other engines are tested against them."""
 
 import math
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from lib.actors.contract import Actor, Actors, Failed, make_actor, next_segment
+from lib.actors.contract import Actor, Actors, Failed, Weights, make_actor, next_segment
 
 
 class InlineActors(Actors):
-    """See Actors. An actor cannot be lost here, nor be killed when it hangs."""
+    """Actors in this process; see Actors. They can neither be lost nor be killed if they hang."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
+        self._models: deque[Weights] = deque([self.model], maxlen=self.depth)
         self._actors: dict[int, Actor | Failed] = {}
-        self._owing: deque[int] = deque()
+        self._queue: deque[tuple[int, int]] = deque()  # open orders of all actors: (actor, version)
         for index in range(self.number):
             self._start(index)
 
@@ -22,21 +23,22 @@ class InlineActors(Actors):
         self._actors[index] = make_actor(index, lambda: (self.make, self.state_of(index)))
 
     def _kill(self, index: int) -> None:
-        """Nobody is late here: the learner plays the segment itself."""
+        """Do nothing: deadlines are infinite."""
 
-    def _begin(self, index: int) -> None:
-        self._deadlines[index] = math.inf  # it waits for its turn
-        self._order(index)
+    def _start_waiting(self, index: int) -> None:
+        self._deadlines[index] = math.inf  # an actor may wait for its turn
 
     def _broadcast(self) -> None:
-        """The model is read when a segment is made."""
+        if self.model.version != self._models[-1].version:
+            self._models.append(self.model)
 
-    def _order(self, index: int) -> None:
-        self._owing.append(index)
+    def _order(self, index: int, version: int) -> None:
+        self._queue.append((index, version))
 
-    def _hear(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
-        index = self._owing.popleft()
+    def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
+        index, version = self._queue.popleft()
         actor = self._actors[index]
         if not isinstance(actor, Failed):
-            actor.set_model(self.model)
+            kept = {model.version: model for model in self._models}
+            actor.set_model(kept.get(version, self.model))
         yield index, next_segment(actor)

@@ -1,34 +1,35 @@
-"""Actors in processes of this machine; weights and segments go through shared memory."""
+"""Actors in processes of this machine. Weights and segments go through shared memory."""
 
 import atexit
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
 
 from lib.actors.contract import Actors, Lost
-from lib.actors.process_worker import SLOTS, act, unpacked
-from lib.system.processes import Child, context, start_server, to_shared_memory
-from lib.system.shared_memory import SharedWeights
-
-VERSIONS = 3  # of the weights that are kept
+from lib.actors.process_worker import act
+from lib.system.processes import Child, start_server, to_shared_memory
+from lib.system.shared_memory import SharedWeights, Slots
 
 
 class ProcessActors(Actors):
-    """See Actors.
+    """Actors in processes of this machine; see Actors.
 
     Args:
-        room: bytes that a segment's arrays take; one that takes more still comes, through a pipe.
+        room: bytes of a segment's arrays. A larger segment goes through a pipe.
+        imports: modules that the actors need; the fork server imports them once for all.
     """
 
-    def __init__(self, *arguments: Any, room: int = 2**20, **options: Any):
+    def __init__(self, *arguments: Any, room: int = 2**20, imports: Sequence[str] = (), **options: Any):
         super().__init__(*arguments, **options)
-        start_server()
-        self._weights = SharedWeights(self.model.tensors.values(), VERSIONS)
-        self._memory = [context.RawArray("b", SLOTS * room) for _ in range(self.number)]
+        start_server("lib.actors.process_worker", *imports)
+        # One version per open order, and two more so that an actor can copy one while the learner publishes the next.
+        self._weights = SharedWeights(self.model.tensors.values(), self.depth + 2)
+        # One slot per open order, and the slot of the segment that the learner is reading.
+        self._slots = [Slots(self.depth + 1, room) for _ in range(self.number)]
+        self._next_slot = [0] * self.number
         self._children: dict[int, Child] = {}
-        self._moved: dict[int, Any] = {}
-        self._turns = [0] * self.number  # the slot that an actor fills next
+        self._payloads: dict[int, Any] = {}  # in shared memory until the process has read them
         self._broadcast()
         atexit.register(self.close)
         try:
@@ -38,23 +39,30 @@ class ProcessActors(Actors):
             self.close()
             raise
 
+    @property
+    def children(self) -> list[Child]:
+        """The actors' processes, in the actors' order."""
+        return [self._children[index] for index in sorted(self._children)]
+
     def close(self) -> None:
         atexit.unregister(self.close)
         super().close()
         try:
             for child in self._children.values():
-                child.link.close()
+                child.connection.close()
             for child in self._children.values():
                 child.end()
-        finally:  # a second Ctrl-C comes here
+        finally:  # also if a second Ctrl-C interrupts the waiting
             for child in self._children.values():
                 child.kill()
 
     def _start(self, index: int) -> None:
         child = Child(f"actor {index}")
-        self._moved[index] = to_shared_memory((self.make, self.state_of(index)), child.name, "Use --engine inline")
+        self._payloads[index] = to_shared_memory((self.make, self.state_of(index)), child.name, "Use --engine inline")
         names = list(self.model.tensors)
-        child.launch(act, self._moved[index], index, names, self._weights, self._memory[index], self._turns[index])
+        child.launch(
+            act, self._payloads[index], index, names, self._weights, self._slots[index], self._next_slot[index]
+        )
         self._children[index] = child
 
     def _kill(self, index: int) -> None:
@@ -64,23 +72,23 @@ class ProcessActors(Actors):
         if self.model.version not in self._weights.versions:
             self._weights.publish(self.model.version, self.model.tensors.values())
 
-    def _order(self, index: int) -> None:
-        with suppress(OSError):  # it is gone, which is heard
-            self._children[index].link.send(self.model.version)
+    def _order(self, index: int, version: int) -> None:
+        with suppress(OSError):  # the process is gone, which `_results` reports
+            self._children[index].connection.send(version)
 
-    def _hear(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
+    def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
         ends = {
             end: index
             for index in self._deadlines
-            for end in (self._children[index].link, self._children[index].process.sentinel)
+            for end in (self._children[index].connection, self._children[index].process.sentinel)
         }
         for index in {ends[end] for end in connection.wait(list(ends), patience)}:
             child = self._children[index]
             try:
-                header, turn, sizes = child.link.recv()
+                header, slot, sizes = child.connection.recv()
             except (EOFError, OSError):
                 child.kill()
                 yield index, Lost(child.fate().removeprefix(f"{child} "))
             else:
-                self._turns[index] = (turn + 1) % SLOTS
-                yield index, unpacked(header, turn, sizes, self._memory[index])
+                self._next_slot[index] = (slot + 1) % self._slots[index].number
+                yield index, self._slots[index].unpack(header, slot, sizes)

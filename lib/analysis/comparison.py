@@ -1,4 +1,4 @@
-"""Runs beside each other: in what they differ, how far they came, and which are one thing with several seeds."""
+"""Comparison of runs: settings, outcomes, and groups of runs that differ only in the seed."""
 
 import dataclasses
 import math
@@ -12,41 +12,44 @@ from lib.hyperparameters import Hyperparameters, PPOHyperparameters
 from lib.run import run_folder
 from lib.run.episodes import WINDOW, Episodes
 
-SAME = ("run_name", "milestone")  # hyperparameters that change no number of a run
+IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
+
+Settings = dict[str, object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed.
+    """Runs with the same settings except for the seed.
 
     Attributes:
-        label: in what they differ from the other groups, in as few words as tell them apart.
-        runs: their folders.
+        label: shortest description that distinguishes the group from the others.
+        runs: run folders.
     """
 
     label: str
     runs: tuple[Path, ...]
 
 
-def settings(run: Path) -> dict[str, object]:
-    """The script, the seed, the script's own options and the hyperparameters of a run."""
+def read_settings(run: Path) -> Settings:
+    """Return a run's script, seed, script options and hyperparameters."""
     params = run_folder.read_params(run)
     kind = Hyperparameters if "replay_size" in params["hyperparameters"] else PPOHyperparameters
-    # An older run lacks what was added since then, and had it at its default.
-    defaults = {each.name: each.default for each in dataclasses.fields(kind) if each.default != dataclasses.MISSING}
-    known = defaults | params["hyperparameters"]
-    hyperparameters = {name: value for name, value in known.items() if name not in SAME}
+    # Hyperparameters that were added after an older run had their default value in it.
+    defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.default != dataclasses.MISSING}
+    hyperparameters = defaults | params["hyperparameters"]
+    for name in IGNORED:
+        hyperparameters.pop(name, None)
     return {"script": params["script"], "seed": params["seed"], **params["knobs"], **hyperparameters}
 
 
-def outcome(run: Path) -> dict[str, object]:
-    """How far a run came; of one that is at work, or was killed, what its episodes tell."""
-    episodes = run_data.episodes(run)
+def read_outcome(run: Path) -> dict[str, object]:
+    """Return how far a run came. If it has no result, the values come from its episodes."""
+    episodes = run_data.read_episodes(run)
     returns = episodes["return"]
-    result = run_data.result(run)
-    bound = str(run_folder.read_params(run)["hyperparameters"].get("stop_reward"))
-    reached = result.get("reached", {}).get(bound, {})
-    evaluated = run_data.content(run / "evaluation.json") or result.get("evaluation", {})
+    result = run_data.read_result(run)
+    stop_reward = str(run_folder.read_params(run)["hyperparameters"].get("stop_reward"))
+    solved = result.get("reached", {}).get(stop_reward, {})
+    evaluation = run_data.read_json(run / "evaluation.json") or result.get("evaluation", {})
     return {
         "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else 0)),
         "episodes": len(episodes),
@@ -54,93 +57,101 @@ def outcome(run: Path) -> dict[str, object]:
         "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean().max(),
         "minutes": result.get("seconds", episodes["seconds"].max()) / 60,
         "steps/s": result.get("this_process", {}).get("steps_per_second"),
-        "solved": reached.get("seconds", math.nan) / 60,
-        "evaluated": evaluated.get("mean"),
+        "solved": solved.get("seconds", math.nan) / 60,
+        "evaluated": evaluation.get("mean"),
         "ended": "at work" if run_folder.at_work(run) else result.get("stopped", "no result"),
     }
 
 
-def differing(paths: Sequence[Path]) -> list[str]:
-    """Names of the settings that are not the same in all runs."""
-    rows = [settings(path) for path in paths]
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return [name for name in names if len({_setting(row, name) for row in rows}) > 1]
+def settings_table(runs: Sequence[Path]) -> pd.DataFrame:
+    """Build a table of the settings in which the runs differ, as text, with one row per run."""
+    rows = [read_settings(run) for run in runs]
+    names = _differing(rows)
+    return pd.DataFrame([{name: _as_text(row, name) for name in names} for row in rows], index=_index(runs))
 
 
-def differences(paths: Sequence[Path]) -> pd.DataFrame:
-    """A row a run: its settings that others do not share, as texts."""
-    names = differing(paths)
-    rows = [settings(path) for path in paths]
-    return pd.DataFrame([{name: _setting(row, name) for name in names} for row in rows], index=_names(paths))
+def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
+    """Build a table of the runs' outcomes, with one row per run."""
+    return pd.DataFrame([read_outcome(run) for run in runs], index=_index(runs))
 
 
-def outcomes(paths: Sequence[Path]) -> pd.DataFrame:
-    """A row a run: how far it came."""
-    return pd.DataFrame([outcome(path) for path in paths], index=_names(paths))
+def comparison_table(runs: Sequence[Path]) -> pd.DataFrame:
+    """Build a table of differing settings and outcomes, with one row per run."""
+    # Joined by position, because runs in different folders may have the same name.
+    tables = [table.reset_index(drop=True) for table in (settings_table(runs), outcome_table(runs))]
+    return pd.concat(tables, axis=1).set_index(_index(runs))
 
 
-def table(paths: Sequence[Path]) -> pd.DataFrame:
-    """A row a run: its name, its settings that others do not share, its outcome."""
-    # Not by their names, which two runs in different folders may share.
-    return pd.concat(
-        [frame.reset_index(drop=True) for frame in (differences(paths), outcomes(paths))], axis=1
-    ).set_index(_names(paths))
-
-
-def text(value: object) -> str:
-    """A value of these tables as people read it: two digits behind the point, "-" where there is none."""
+def format_value(value: object) -> str:
+    """Format a value of these tables: floats with two decimals, and "-" if there is no value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def groups(paths: Sequence[Path]) -> list[Group]:
-    """The runs, those together that differ in nothing but the seed, in the order in which they are given."""
-    together: dict[frozenset, list[Path]] = {}
-    for path in paths:
-        row = settings(path)
-        together.setdefault(frozenset((name, _setting(row, name)) for name in row if name != "seed"), []).append(path)
-    firsts = [settings(members[0]) for members in together.values()]
-    names = [name for name in differing([members[0] for members in together.values()]) if name != "seed"]
-    needed: list[str] = []
-    for name in names:  # only those that tell more of the groups apart
-        if _distinct(firsts, [*needed, name]) > _distinct(firsts, needed):
-            needed.append(name)
+def group_runs(runs: Sequence[Path]) -> list[Group]:
+    """Group runs that differ only in the seed. Groups are ordered by their first run."""
+    members: dict[frozenset[tuple[str, str]], list[Path]] = {}
+    for run in runs:
+        settings = read_settings(run)
+        key = frozenset((name, _as_text(settings, name)) for name in settings if name != "seed")
+        members.setdefault(key, []).append(run)
+    settings_by_group = [read_settings(group[0]) for group in members.values()]
+    names = _label_names(settings_by_group)
     return [
-        Group(_label(first, needed), tuple(members)) for first, members in zip(firsts, together.values(), strict=True)
+        Group(_label(settings, names), tuple(group))
+        for settings, group in zip(settings_by_group, members.values(), strict=True)
     ]
 
 
-def summary(group: Group) -> str:
-    """How far a group came, in a line: the mean return at the end and the minutes to the bound, of several runs their
-    means and the lowest to the highest."""
-    found = outcomes(group.runs)
-    solved = found["solved"].dropna()
-    told = f"mean return {_spread(found['mean'])}"
+def summarise(group: Group) -> str:
+    """Describe a group's outcome in one line: mean return at the end, and minutes until it was solved.
+
+    For several runs, the mean is followed by the lowest and the highest value.
+    """
+    outcomes = outcome_table(group.runs)
+    solved = outcomes["solved"].dropna()
+    summary = f"mean return {_mean_and_range(outcomes['mean'])}"
     if solved.empty:
-        return told
-    how_many = f" in {len(solved)} of {len(found)} runs" if len(solved) < len(found) else ""
-    return f"{told}, solved{how_many} in {_spread(solved)} minutes"
+        return summary
+    share = f" in {len(solved)} of {len(outcomes)} runs" if len(solved) < len(outcomes) else ""
+    return f"{summary}, solved{share} in {_mean_and_range(solved)} minutes"
 
 
-def _spread(values: pd.Series) -> str:
-    mean = text(float(values.mean()))
-    return mean if len(values) == 1 else f"{mean} ({text(float(values.min()))} to {text(float(values.max()))})"
+def _mean_and_range(values: pd.Series) -> str:
+    mean, low, high = (format_value(float(value)) for value in (values.mean(), values.min(), values.max()))
+    return mean if len(values) == 1 else f"{mean} ({low} to {high})"
 
 
-def _distinct(rows: list[dict[str, object]], names: list[str]) -> int:
-    return len({tuple(_setting(row, name) for name in names) for row in rows})
+def _differing(rows: Sequence[Settings]) -> list[str]:
+    """Names of the settings that are not equal in all rows."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if len({_as_text(row, name) for row in rows}) > 1]
 
 
-def _label(row: dict[str, object], names: list[str]) -> str:
-    told = [str(row[name]) if name == "script" else f"{name}={_setting(row, name)}" for name in names if name in row]
-    return ", ".join(told) or str(row["script"])
+def _label_names(rows: Sequence[Settings]) -> list[str]:
+    """Names of the settings that a label needs. A setting that distinguishes no further groups is left out."""
+    needed: list[str] = []
+    for name in _differing(rows):
+        if name != "seed" and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
+            needed.append(name)
+    return needed
 
 
-def _setting(row: dict[str, object], name: str) -> str:
-    value = row.get(name, "")
+def _count_distinct(rows: Sequence[Settings], names: list[str]) -> int:
+    return len({tuple(_as_text(row, name) for name in names) for row in rows})
+
+
+def _label(settings: Settings, names: list[str]) -> str:
+    texts = {name: _as_text(settings, name) for name in names if name in settings}
+    parts = [text if name == "script" else f"{name}={text}" for name, text in texts.items()]
+    return ", ".join(parts) or str(settings["script"])
+
+
+def _as_text(settings: Settings, name: str) -> str:
+    value = settings.get(name, "")
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _names(paths: Sequence[Path]) -> pd.Index:
-    return pd.Index([path.name for path in paths], name="run")
+def _index(runs: Sequence[Path]) -> pd.Index:
+    return pd.Index([run.name for run in runs], name="run")

@@ -1,4 +1,4 @@
-"""Curves of runs: what is drawn of them as numbers, and the pictures. A group of runs is a line with a band."""
+"""Figures of the report: learning curves, speeds and time shares. A group of runs is one line with a band."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,13 @@ from matplotlib.ticker import EngFormatter
 from lib.run.curve import rolling_mean
 from lib.run.episodes import WINDOW
 
-POINTS = 300  # of a grid
+GRID_POINTS = 300
+WIDTH, HEIGHT = 4.8, 3.3  # inches; two figures fit side by side on a screen, and one is readable on a telephone
+FONT_SIZE = 9
+MAX_GROUPS_WITH_DOTS = 4  # with more groups, single episodes would hide the curves
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")  # Okabe and Ito
 
-
-WIDTH, HEIGHT = 4.8, 3.3  # inches; two of them fill a screen, and one a telephone's with letters that can be read
-
-
-LETTERS = 9  # points
-
-
-DOTTED = 4  # groups at most whose single episodes are shown
-
-
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")  # Okabe and Ito's
-
-
-PARTS = {  # of the time, in the order in which an iteration has them
+PART_COLOURS = {  # parts of an iteration in the order in which they run
     "act": "#56b4e9",
     "environment": "#e69f00",
     "store": "#cc79a7",
@@ -36,28 +27,41 @@ PARTS = {  # of the time, in the order in which an iteration has them
     "learn": "#0072b2",
     "rest": "#bbbbbb",
 }
+DARK_PARTS = ("learn", "sample", "wait")  # their percentages are written in white
+MIN_LABELLED_PERCENT = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """Values of a run, and lines between them.
+    """Values of one run, with linear interpolation between them.
 
     Attributes:
-        x: (n,) places, which do not fall.
-        y: (n,) values.
+        x: (n,) float64, non-decreasing.
+        y: (n,) float64.
     """
 
     x: np.ndarray
     y: np.ndarray
 
+    @classmethod
+    def of(cls, x: pd.Series | Sequence[float], y: pd.Series | Sequence[float]) -> "Series":
+        """Build a series from two columns. Values that are not finite are dropped.
+
+        Environments that end together may report their steps out of order. An x below its predecessor is raised to it.
+        """
+        places, values = np.asarray(x, float), np.asarray(y, float)
+        finite = np.isfinite(values)
+        return cls(np.maximum.accumulate(places[finite]), values[finite])
+
     def at(self, grid: np.ndarray) -> np.ndarray:
-        """The values at some places between the first and the last; the last one's where several are at one place."""
-        return np.interp(grid, self.x, self.y)
+        """Interpolate at the points of a grid between the first and the last x."""
+        values: np.ndarray = np.interp(grid, self.x, self.y)
+        return values
 
 
 @dataclasses.dataclass(frozen=True)
 class Band:
-    """Mean, lowest and highest of several runs' values on a grid, each (points,)."""
+    """Mean, lowest and highest value of several runs on a grid, each (points,) float64."""
 
     grid: np.ndarray
     mean: np.ndarray
@@ -65,23 +69,15 @@ class Band:
     high: np.ndarray
 
 
-def series(x: pd.Series | Sequence[float], y: pd.Series | Sequence[float]) -> Series:
-    """Of two columns, without values that are not finite. A place before that of the value before, as environments may
-    tell it that end together, is taken as the same."""
-    places, values = np.asarray(x, float), np.asarray(y, float)
-    finite = np.isfinite(values)
-    return Series(np.maximum.accumulate(places[finite]), values[finite])
-
-
-def band(runs: Sequence[Series], points: int = POINTS) -> Band | None:
-    """What several runs have in common, over the stretch that all of them have.
+def common_band(runs: Sequence[Series], points: int = GRID_POINTS) -> Band | None:
+    """Compute the band of several runs over the range of x that all of them cover.
 
     Args:
-        runs: of one group.
-        points: of the grid.
+        runs: series of one group.
+        points: number of grid points.
 
     Returns:
-        It; None where no stretch is in all of them, or there is only one.
+        The band, or None for fewer than two runs or if no range is common to all.
     """
     runs = [run for run in runs if len(run.x)]
     if len(runs) < 2:
@@ -94,130 +90,132 @@ def band(runs: Sequence[Series], points: int = POINTS) -> Band | None:
     return Band(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
 
 
-def returns(
+def draw_returns(
     groups: Mapping[str, Sequence[pd.DataFrame]],
     against: str,
-    bounds: Sequence[float] = (),
+    stop_rewards: Sequence[float] = (),
     evaluations: Mapping[str, Sequence[Series]] | None = None,
 ) -> Figure:
-    """Mean returns of the last 100 episodes.
+    """Draw mean returns of the last 100 episodes.
 
     Args:
-        groups: by label, the episodes of each run.
-        against: "steps" or "minutes".
-        bounds: mean returns that mean solved.
-        evaluations: by label, mean returns of evaluations by agent step.
+        groups: episodes of each run by group label.
+        against: x axis, "steps" or "minutes".
+        stop_rewards: mean returns that count as solved.
+        evaluations: mean returns of evaluations against agent steps, by group label.
     """
     figure, axes = _figure(len(groups))
-    for (label, frames), colour in zip(groups.items(), _colours(groups), strict=False):
-        places = [frame["step"] if against == "steps" else frame["seconds"] / 60 for frame in frames]
-        if len(groups) <= DOTTED:
-            for x, frame in zip(places, frames, strict=True):
-                axes.plot(x, frame["return"], ".", color=colour, markersize=2.5, alpha=0.3, markeredgewidth=0)
-        _draw(
-            axes,
-            label,
-            [series(x, rolling_mean(frame["return"])) for x, frame in zip(places, frames, strict=True)],
-            colour,
-        )
-        for found in (evaluations or {}).get(label, ()):
-            axes.plot(found.x, found.y, "D", color=colour, markersize=4, markeredgecolor="white", markeredgewidth=0.6)
-    for bound in sorted(set(bounds)):
-        axes.axhline(bound, color="#555555", linewidth=1, linestyle="--")
-    x = "agent steps" if against == "steps" else "minutes"
-    _name(axes, x, f"return, mean of the last {WINDOW}")
-    _legend(figure, axes)
+    for number, (label, runs) in enumerate(groups.items()):
+        colour = group_colour(number)
+        curves = []
+        for episodes in runs:
+            x = episodes["step"] if against == "steps" else episodes["seconds"] / 60
+            curves.append(Series.of(x, rolling_mean(episodes["return"])))
+            if len(groups) <= MAX_GROUPS_WITH_DOTS:
+                axes.plot(x, episodes["return"], ".", color=colour, markersize=2.5, alpha=0.3, markeredgewidth=0)
+        _draw_group(axes, label, curves, colour)
+        for points in (evaluations or {}).get(label, ()):
+            axes.plot(points.x, points.y, "D", color=colour, markersize=4, markeredgecolor="white", markeredgewidth=0.6)
+    for stop_reward in sorted(set(stop_rewards)):
+        axes.axhline(stop_reward, color="#555555", linewidth=1, linestyle="--")
+    _label_axes(axes, "agent steps" if against == "steps" else "minutes", f"return, mean of the last {WINDOW}")
+    _add_legend(figure, axes)
     return figure
 
 
-def speeds(groups: Mapping[str, Sequence[Series]]) -> Figure:
-    """Agent steps a second against agent steps; by label, each run's."""
-    # PPO's first is told before there was a step to count.
-    groups = {label: [Series(run.x[run.y > 0], run.y[run.y > 0]) for run in told] for label, told in groups.items()}
+def draw_speeds(groups: Mapping[str, Sequence[Series]]) -> Figure:
+    """Draw agent steps per second against agent steps.
+
+    Args:
+        groups: speeds of each run by group label.
+    """
     figure, axes = _figure(len(groups))
-    for (label, told), colour in zip(groups.items(), _colours(groups), strict=False):
-        _draw(axes, label, told, colour)
-    slowest, fastest = (
-        choose((run.y.mean() for told in groups.values() for run in told if len(run.y)), default=1.0)
-        for choose in (min, max)
-    )
-    if fastest > 20 * slowest > 0:
-        axes.set_yscale("log")  # on any other scale the slow ones lie on the bottom
+    means = []
+    for number, (label, runs) in enumerate(groups.items()):
+        # PPO writes a speed of 0 before its first steps are counted.
+        positive = [Series(run.x[run.y > 0], run.y[run.y > 0]) for run in runs]
+        _draw_group(axes, label, positive, group_colour(number))
+        means += [run.y.mean() for run in positive if len(run.y)]
+    if means and max(means) > 20 * min(means):
+        axes.set_yscale("log")  # a linear scale would draw slow runs along the x axis
     else:
         axes.set_ylim(bottom=0)
-    _name(axes, "agent steps", "agent steps a second")
-    _legend(figure, axes)
+    _label_axes(axes, "agent steps", "agent steps a second")
+    _add_legend(figure, axes)
     return figure
 
 
-def shares(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
-    """Where the time went, a bar a run; by name, its parts in any unit."""
+def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]]) -> Figure:
+    """Draw how the training time is divided, one bar per run.
+
+    Args:
+        runs: name of each run and its time by part, in any unit.
+    """
     figure = Figure(figsize=(WIDTH, 1.1 + 0.55 * len(runs)), layout="constrained")
     axes = figure.add_subplot()
-    names = [part for part in PARTS if any(part in parts for _, parts in runs)]
-    names += sorted({part for _, parts in runs for part in parts} - set(PARTS))
-    for row, (name, parts) in enumerate(runs):
-        left, whole = 0.0, sum(parts.values()) or 1.0
-        for part in names:
-            width = 100 * parts.get(part, 0.0) / whole
-            label = part if row == 0 else "_"
-            axes.barh(row, width, 0.5, left, color=PARTS.get(part, "#000000"), label=label, edgecolor="white")
-            if width >= 8:
-                white = part in ("learn", "sample", "wait")
-                axes.text(
-                    left + width / 2, row, f"{width:.0f}%", ha="center", va="center",
-                    fontsize=LETTERS - 1, color="white" if white else "black",
-                )  # fmt: skip
-            left += width
-        axes.text(0, row - 0.29, name, fontsize=LETTERS - 1, va="bottom", parse_math=False)
+    used = {part for _, times in runs for part in times}
+    parts = [part for part in PART_COLOURS if part in used] + sorted(used - set(PART_COLOURS))
+    for row, (name, times) in enumerate(runs):
+        _draw_bar(axes, row, times, parts)
+        axes.text(0, row - 0.29, name, fontsize=FONT_SIZE - 1, va="bottom", parse_math=False)
     axes.set(xlim=(0, 100), ylim=(len(runs) - 0.6, -0.75), yticks=[])
-    _name(axes, "% of the time", "")
+    _label_axes(axes, "% of the time", "")
     axes.spines[["left", "right", "top"]].set_visible(False)
-    _legend(figure, axes, columns=4)
+    _add_legend(figure, axes, columns=4)
     return figure
 
 
-def colour(number: int) -> str:
-    """That of the group of this number, on all pictures."""
+def group_colour(number: int) -> str:
+    """Return the colour of the n-th group, which is the same in all figures."""
     return COLOURS[number % len(COLOURS)]
 
 
-def _colours(groups: Mapping) -> list[str]:
-    return [colour(number) for number in range(len(groups))]
-
-
-def _figure(lines: int) -> tuple[Figure, Axes]:
-    """One with room for so many lines below it."""
-    figure = Figure(figsize=(WIDTH, HEIGHT + 0.18 * lines), layout="constrained")
+def _figure(legend_lines: int) -> tuple[Figure, Axes]:
+    figure = Figure(figsize=(WIDTH, HEIGHT + 0.18 * legend_lines), layout="constrained")
     axes = figure.add_subplot()
     axes.grid(alpha=0.3)
     axes.spines[["right", "top"]].set_visible(False)
     return figure, axes
 
 
-def _name(axes: Axes, x: str, y: str) -> None:
-    axes.set_xlabel(x, fontsize=LETTERS)
-    axes.set_ylabel(y, fontsize=LETTERS)
-    axes.tick_params(labelsize=LETTERS)
-    for axis, name in ((axes.xaxis, x), (axes.yaxis, y)):
-        if name.startswith("agent steps"):
+def _label_axes(axes: Axes, x: str, y: str) -> None:
+    axes.set_xlabel(x, fontsize=FONT_SIZE)
+    axes.set_ylabel(y, fontsize=FONT_SIZE)
+    axes.tick_params(labelsize=FONT_SIZE)
+    for axis, label in ((axes.xaxis, x), (axes.yaxis, y)):
+        if label.startswith("agent steps"):
             axis.set_major_formatter(EngFormatter(sep=""))  # 20k, 1.5M
 
 
-def _draw(axes: Axes, label: str, runs: Sequence[Series], colour: str) -> None:
-    """A group: the mean and the band where all its runs are, each run thinly; a single run as a line."""
-    common = band(runs)
+def _draw_group(axes: Axes, label: str, runs: Sequence[Series], colour: str) -> None:
+    """Draw a mean line, a band and thin lines for several runs, or one normal line per run if there is no band."""
+    band = common_band(runs)
     for run in runs:
-        axes.plot(run.x, run.y, color=colour, linewidth=0.7 if common else 1.6, alpha=0.45 if common else 1.0)
-    told = label if len(runs) == 1 else f"{label} · {len(runs)} runs"
-    if common:
-        axes.fill_between(common.grid, common.low, common.high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(common.grid, common.mean, color=colour, linewidth=2.2)
-    axes.plot([], [], color=colour, linewidth=2, label=told)
+        axes.plot(run.x, run.y, color=colour, linewidth=0.7 if band else 1.6, alpha=0.45 if band else 1.0)
+    if band:
+        axes.fill_between(band.grid, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
+        axes.plot(band.grid, band.mean, color=colour, linewidth=2.2)
+    legend = label if len(runs) == 1 else f"{label} · {len(runs)} runs"
+    axes.plot([], [], color=colour, linewidth=2, label=legend)
 
 
-def _legend(figure: Figure, axes: Axes, columns: int = 1) -> None:
+def _draw_bar(axes: Axes, row: int, times: Mapping[str, float], parts: Sequence[str]) -> None:
+    left, total = 0.0, sum(times.values()) or 1.0
+    for part in parts:
+        percent = 100 * times.get(part, 0.0) / total
+        label = part if row == 0 else "_"  # matplotlib leaves "_" out of the legend
+        axes.barh(row, percent, 0.5, left, color=PART_COLOURS.get(part, "#000000"), label=label, edgecolor="white")
+        if percent >= MIN_LABELLED_PERCENT:
+            colour = "white" if part in DARK_PARTS else "black"
+            text = axes.text(left + percent / 2, row, f"{percent:.0f}%", color=colour, ha="center", va="center")
+            text.set_fontsize(FONT_SIZE - 1)
+        left += percent
+
+
+def _add_legend(figure: Figure, axes: Axes, columns: int = 1) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=LETTERS, frameon=False)
+    legend = figure.legend(
+        handles, labels, loc="outside lower center", ncols=columns, fontsize=FONT_SIZE, frameon=False
+    )
     for text in legend.get_texts():
-        text.set_parse_math(False)  # a name may have two dollar signs
+        text.set_parse_math(False)  # a name may contain dollar signs

@@ -1,4 +1,4 @@
-"""Runs as one HTML page that has everything in itself: curves, tables, videos, and by what they were made."""
+"""Report: runs as one self-contained HTML page with curves, tables, videos and provenance."""
 
 import base64
 import dataclasses
@@ -20,23 +20,23 @@ from lib.run.episodes import WINDOW
 from lib.system import files
 
 TEMPLATE = "report.html"
-
-
 DPI = 200
+VIDEOS_PER_RUN = 3
+MAX_VIDEO_BYTES = 25_000_000  # of all videos in a page
 
-
-TOLD = {"speed": "its speed", "parts": "how its time was spent"}  # by picture, what a run has to have told for it
-
-
-VIDEOS = 3  # of a run at most
-
-
-ROOM = 25_000_000  # bytes of videos in a page
+Scalars = Mapping[str, tuple[list[int], list[float]]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A drawing: its file's name, what it shows, for those who cannot see it too, and the PNG."""
+    """Figure in the page.
+
+    Attributes:
+        file: name of the PNG file beside the page.
+        title: heading.
+        caption: description, also shown to readers who cannot see the figure.
+        png: content of the file.
+    """
 
     file: str
     title: str
@@ -45,12 +45,19 @@ class Picture:
 
     @property
     def uri(self) -> str:
-        return _uri("image/png", self.png)
+        return _data_uri("image/png", self.png)
 
 
 @dataclasses.dataclass(frozen=True)
 class Video:
-    """An episode: whose, what it shows, and the file, as a URI if there is room for it."""
+    """Video of an episode.
+
+    Attributes:
+        run: name of the run.
+        caption: return and number of the episode.
+        path: file, relative to the folder of the runs.
+        uri: content of the file, or None if it is too large for the page.
+    """
 
     run: str
     caption: str
@@ -58,29 +65,29 @@ class Video:
     uri: str | None
 
 
-def write(paths: Sequence[Path], folder: Path) -> Path:
-    """Write the page of some runs, report.html, and its pictures as report-*.png beside it.
+def write_report(runs: Sequence[Path], folder: Path) -> Path:
+    """Write report.html for some runs, and its figures as report-*.png beside it.
 
     Args:
-        paths: of run folders.
-        folder: is made if need be.
+        runs: run folders.
+        folder: output folder. It is created if necessary.
 
     Returns:
-        The page's path.
+        Path of the page.
 
     Raises:
-        UsageError: a run has no finished episode or cannot be understood, or the folder cannot be written.
+        UsageError: if a run has no finished episode or damaged files, or if the folder cannot be written to.
     """
-    for path in paths:
-        if run_data.episodes(path).empty:
-            raise UsageError(f"{path} has no finished episode yet, so there is nothing to show; leave it out, or wait")
-    drawn = pictures(paths)
-    html = page(paths, drawn)
+    for run in runs:
+        if run_data.read_episodes(run).empty:
+            raise UsageError(f"{run} has no finished episode yet, so there is nothing to show; leave it out, or wait")
+    pictures = draw_pictures(runs)
+    html = render_page(runs, pictures)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("report-*.png"):
             old.unlink()
-        for picture in drawn:
+        for picture in pictures:
             (folder / picture.file).write_bytes(picture.png)
         files.write(folder / TEMPLATE, html)
     except OSError as error:
@@ -88,90 +95,91 @@ def write(paths: Sequence[Path], folder: Path) -> Path:
     return folder / TEMPLATE
 
 
-def page(paths: Sequence[Path], drawn: Sequence[Picture]) -> str:
-    """The page's HTML, with these pictures."""
+def render_page(runs: Sequence[Path], pictures: Sequence[Picture]) -> str:
+    """Return the HTML of the page."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,  # names of runs and command lines are other people's texts
+        autoescape=True,  # run names and command lines may contain HTML
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    groups = comparison.groups(paths)
-    number = {path: index for index, group in enumerate(groups) for path in group.runs}
-    described = [_made(path) for path in paths]
+    groups = comparison.group_runs(runs)
+    colours = {run: curves.group_colour(number) for number, group in enumerate(groups) for run in group.runs}
+    provenance = [_provenance(run) for run in runs]
     return environment.get_template(TEMPLATE).render(
-        title=_title(paths),
+        title=_title(runs),
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        groups=[(group, curves.colour(index), comparison.summary(group)) for index, group in enumerate(groups)],
-        names=[(path.name, curves.colour(number[path])) for path in paths],
-        pictures=drawn,
-        outcomes=_cells(comparison.outcomes(paths)),
-        differences=_cells(comparison.differences(paths)),
-        videos=videos(paths),
-        described=described,
+        groups=[(group, colours[group.runs[0]], comparison.summarise(group)) for group in groups],
+        runs=[(run.name, colours[run]) for run in runs],
+        pictures=pictures,
+        missing=_missing_data(pictures),
+        outcomes=_cells(comparison.outcome_table(runs)),
+        differences=_cells(comparison.settings_table(runs)),
+        videos=choose_videos(runs),
+        provenance=provenance,
         mixed=[
-            what for what in ("environment", "commit", "machine") if len({str(made[what]) for made in described}) > 1
+            what for what in ("environment", "commit", "machine") if len({str(made[what]) for made in provenance}) > 1
         ],
-        untold=[told for name, told in TOLD.items() if not any(name in picture.file for picture in drawn)],
         window=WINDOW,
     )
 
 
-def pictures(paths: Sequence[Path]) -> list[Picture]:
-    """What can be drawn of some runs."""
-    groups = comparison.groups(paths)
-    episodes = {group.label: [run_data.episodes(path) for path in group.runs] for group in groups}
-    told = {path: run_data.scalars(path) for path in paths}
-    speeds = _by_tag(groups, told, "train/avg_fps")
-    evaluations = _by_tag(groups, told, "evaluation/mean")
-    parts = [(name, found) for name, path in _named(groups) if (found := run_data.parts(path))]
-    bounds = [bound for path in paths if isinstance(bound := _hyperparameters(path).get("stop_reward"), int | float)]
-    several = any(len(group.runs) > 1 for group in groups)
-    how = f"Mean return of the last {WINDOW} training episodes"
-    how += ", of several seeds their mean and a band from lowest to highest as far as all have come" if several else ""
-    how += "; dots are single episodes" if len(groups) <= curves.DOTTED else ""
-    how += "; dashed, the bound that means solved" if bounds else ""
-    diamonds = "; diamonds are evaluations without exploring" if evaluations else ""
-    drawn = [
-        _picture(
-            "steps",
-            "Return by agent steps",
-            f"{how}{diamonds}.",
-            curves.returns(episodes, "steps", bounds, evaluations),
-        ),
-        _picture(
-            "minutes",
-            "Return by minutes",
-            f"{how}. Minutes are of work on the run, from its process's start on.",
-            curves.returns(episodes, "minutes", bounds),
-        ),
-    ]
+def draw_pictures(runs: Sequence[Path]) -> list[Picture]:
+    """Draw all figures for which the runs have data."""
+    groups = comparison.group_runs(runs)
+    scalars = {run: run_data.read_scalars(run) for run in runs}
+    pictures = _return_pictures(groups, _series_by_group(groups, scalars, "evaluation/mean"))
+    speeds = _series_by_group(groups, scalars, "train/avg_fps")
     if speeds:
-        caption = "Agent steps a second over the last 1,000 of them, warm-up and evaluations left out."
-        drawn.append(_picture("speed", "Speed", caption, curves.speeds(speeds)))
-    if parts:
-        caption = "Share of the training time by part of an iteration; rest is what no part claims."
-        drawn.append(_picture("parts", "Where the seconds went", caption, curves.shares(parts)))
-    return drawn
+        caption = "Agent steps a second over the last 1,000 steps, without warm-up and evaluations."
+        pictures.append(_picture("speed", "Speed", caption, curves.draw_speeds(speeds)))
+    times = [(name, parts) for name, run in _short_names(groups) if (parts := run_data.time_by_part(run))]
+    if times:
+        caption = "Share of the training time by part of an iteration; rest is the time outside these parts."
+        pictures.append(_picture("parts", "Time by part", caption, curves.draw_time_shares(times)))
+    return pictures
 
 
-def videos(paths: Sequence[Path]) -> list[Video]:
-    """The best and the newest of each run's videos, a few a run; those that there is no room for without their URI."""
-    chosen = [(path, run_data.videos(path)[:VIDEOS]) for path in paths]
-    # The best of every run before the second of any.
-    turns = sorted((turn, row) for row, (_, found) in enumerate(chosen) for turn in range(len(found)))
-    room, uris = ROOM, {}
-    for turn, row in turns:
-        file = chosen[row][1][turn]
-        size = file.stat().st_size
-        if size <= room:
-            room -= size
-            uris[file] = _uri("video/webm", file.read_bytes())
+def choose_videos(runs: Sequence[Path]) -> list[Video]:
+    """Choose the best and the newest videos of each run. Videos that exceed MAX_VIDEO_BYTES in total have no URI."""
+    chosen = {run: run_data.list_videos(run)[:VIDEOS_PER_RUN] for run in runs}
+    room = MAX_VIDEO_BYTES
+    uris: dict[Path, str] = {}
+    for rank in range(VIDEOS_PER_RUN):  # the best video of every run comes before the second of any
+        for videos in chosen.values():
+            for file in videos[rank : rank + 1]:
+                size = file.stat().st_size
+                if size <= room:
+                    room -= size
+                    uris[file] = _data_uri("video/webm", file.read_bytes())
     return [
-        Video(path.name, _episode(file), file.relative_to(path.parent), uris.get(file))
-        for path, found in chosen
-        for file in found
+        Video(run.name, _video_caption(file), file.relative_to(run.parent), uris.get(file))
+        for run, videos in chosen.items()
+        for file in videos
+    ]
+
+
+def _return_pictures(
+    groups: Sequence[comparison.Group], evaluations: Mapping[str, Sequence[curves.Series]]
+) -> list[Picture]:
+    episodes = {group.label: [run_data.read_episodes(run) for run in group.runs] for group in groups}
+    stop_rewards = [_hyperparameters(run).get("stop_reward") for group in groups for run in group.runs]
+    bounds = [float(bound) for bound in stop_rewards if isinstance(bound, int | float)]
+    caption = f"Mean return of the last {WINDOW} training episodes"
+    if any(len(group.runs) > 1 for group in groups):
+        caption += "; for several seeds, their mean and a band from the lowest to the highest"
+    if len(groups) <= curves.MAX_GROUPS_WITH_DOTS:
+        caption += "; dots are single episodes"
+    if bounds:
+        caption += "; the dashed line is the return that counts as solved"
+    diamonds = "; diamonds are evaluations without exploration" if evaluations else ""
+    by_steps = curves.draw_returns(episodes, "steps", bounds, evaluations)
+    by_minutes = curves.draw_returns(episodes, "minutes", bounds)
+    time = "Minutes count from the start of the process, over all processes of a run."
+    return [
+        _picture("steps", "Return by agent steps", f"{caption}{diamonds}.", by_steps),
+        _picture("minutes", "Return by minutes", f"{caption}. {time}", by_minutes),
     ]
 
 
@@ -181,60 +189,70 @@ def _picture(name: str, title: str, caption: str, figure: Figure) -> Picture:
     return Picture(f"report-{name}.png", title, caption, buffer.getvalue())
 
 
-def _uri(kind: str, content: bytes) -> str:
+def _missing_data(pictures: Sequence[Picture]) -> list[str]:
+    """Describe the data of the figures that could not be drawn."""
+    data = {"report-speed.png": "speed", "report-parts.png": "time by part"}
+    drawn = {picture.file for picture in pictures}
+    return [description for file, description in data.items() if file not in drawn]
+
+
+def _data_uri(kind: str, content: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def _by_tag(
-    groups: Sequence[comparison.Group], told: Mapping[Path, Mapping[str, Any]], tag: str
+def _series_by_group(
+    groups: Sequence[comparison.Group], scalars: Mapping[Path, Scalars], tag: str
 ) -> dict[str, list[curves.Series]]:
-    """A scalar of all runs by group; nothing where no run has it."""
-    found = {
-        group.label: [series for path in group.runs if len((series := curves.series(*told[path].get(tag, ((), ())))).x)]
-        for group in groups
-    }
+    """Return a scalar of all runs by group label, or an empty dictionary if no run has it."""
+    found = {}
+    for group in groups:
+        series = [curves.Series.of(*scalars[run].get(tag, ((), ()))) for run in group.runs]
+        found[group.label] = [each for each in series if len(each.x)]
     return found if any(found.values()) else {}
 
 
-def _named(groups: Sequence[comparison.Group]) -> list[tuple[str, Path]]:
-    """All runs by group, each with a short name that tells it from the others as far as settings do."""
-    return [
-        (f"{group.label}, seed {comparison.settings(path)['seed']}" if len(group.runs) > 1 else group.label, path)
-        for group in groups
-        for path in group.runs
-    ]
+def _short_names(groups: Sequence[comparison.Group]) -> list[tuple[str, Path]]:
+    """Return all runs with the label of their group, and with their seed if the group has several runs."""
+    names = []
+    for group in groups:
+        for run in group.runs:
+            seed = f", seed {comparison.read_settings(run)['seed']}" if len(group.runs) > 1 else ""
+            names.append((f"{group.label}{seed}", run))
+    return names
 
 
-def _cells(frame: pd.DataFrame) -> dict[str, Any]:
-    return {"columns": list(frame.columns), "rows": frame.map(comparison.text).to_numpy().tolist()}
+def _cells(table: pd.DataFrame) -> dict[str, Any]:
+    return {"columns": list(table.columns), "rows": table.map(comparison.format_value).to_numpy().tolist()}
 
 
-def _hyperparameters(path: Path) -> dict[str, Any]:
-    return run_folder.read_params(path)["hyperparameters"]
+def _hyperparameters(run: Path) -> dict[str, Any]:
+    hyperparameters: dict[str, Any] = run_folder.read_params(run)["hyperparameters"]
+    return hyperparameters
 
 
-def _title(paths: Sequence[Path]) -> str:
-    environments = dict.fromkeys(str(_hyperparameters(path).get("env_name")) for path in paths)
-    scripts = dict.fromkeys(str(run_folder.read_params(path)["script"]) for path in paths)
+def _title(runs: Sequence[Path]) -> str:
+    environments = dict.fromkeys(str(_hyperparameters(run).get("env_name")) for run in runs)
+    scripts = dict.fromkeys(str(run_folder.read_params(run)["script"]) for run in runs)
     return f"{', '.join(environments)} by {', '.join(scripts)}"
 
 
-def _episode(file: Path) -> str:
-    told = run_data.VIDEO.match(file.name)
-    if not told:
+def _video_caption(file: Path) -> str:
+    match = run_data.VIDEO_NAME.match(file.name)
+    if not match:
         return file.stem
-    step, number, total = told["step"], int(told["number"]), told["total"]
-    played = f"episode {number} by the checkpoint of step {int(step):,}" if step else f"training episode {number:,}"
-    return f"Return {total}, {played}"
+    number = int(match["number"])
+    if match["step"]:
+        return f"Return {match['total']}, episode {number} by the checkpoint of step {int(match['step']):,}"
+    return f"Return {match['total']}, training episode {number:,}"
 
 
-def _made(path: Path) -> dict[str, Any]:
-    """By what, when and where a run was made; its settings."""
-    sessions = run_folder.read_params(path)["sessions"]
+def _provenance(run: Path) -> dict[str, Any]:
+    """Return a run's environment, commit, machine, versions, processes and settings."""
+    sessions = run_folder.read_params(run)["sessions"]
     newest = sessions[-1] if sessions else {}
     return {
-        "run": path.name,
-        "environment": _hyperparameters(path).get("env_name"),
+        "run": run.name,
+        "environment": _hyperparameters(run).get("env_name"),
         "commit": newest.get("commit"),
         "machine": newest.get("machine", {}),
         "versions": newest.get("versions", {}),
@@ -246,5 +264,5 @@ def _made(path: Path) -> dict[str, Any]:
             }
             for session in sessions
         ],
-        "settings": comparison.settings(path),
+        "settings": comparison.read_settings(run),
     }

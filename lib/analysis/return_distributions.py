@@ -1,4 +1,4 @@
-"""Pictures of the distributions of returns that a network predicts."""
+"""Figures of the return distributions that a network predicts."""
 
 import numpy as np
 import torch
@@ -8,15 +8,15 @@ from lib import dqn_extra
 from lib.experience.ring import Ring
 from lib.nets.masking import INVALID
 
-MAX_ACTIONS = 18  # actions of a picture, as many as an Atari game has
+MAX_ACTIONS = 18  # actions in a figure; an Atari game has at most this many
 
 
 class ReturnDistributionFigure:
-    """Pictures of always the same states, so that one can be compared with the next.
+    """Figures that always show the same states, so that they can be compared over time.
 
     Args:
-        net: see `draw`.
-        buffer: its states are chosen, evenly over what it keeps when the first picture is drawn.
+        net: network with a support, see `draw`.
+        buffer: replay ring. The states are taken from it at even distances when the first figure is drawn.
     """
 
     STATES = 4
@@ -28,7 +28,7 @@ class ReturnDistributionFigure:
 
     def __call__(self) -> Figure:
         if not len(self.states):
-            self.states = self.buffer.spread(self.STATES)
+            self.states = self.buffer.evenly_spaced_states(self.STATES)
         return draw(self.net, self.states.numpy())
 
     def state_dict(self) -> dict[str, torch.Tensor]:
@@ -38,34 +38,40 @@ class ReturnDistributionFigure:
         self.states = state["states"]
 
 
-@torch.no_grad()
 def draw(net: dqn_extra.ExtendedDQN, states: np.ndarray) -> Figure:
-    """A row a state: what it shows, and the distribution under each action, its mean as a line.
+    """Draw one row per state: its image and the predicted return distribution of each action.
 
-    Of many actions those are drawn that are the best in any of the states; what is not allowed in a state is empty.
+    A vertical line shows the mean. Invalid actions are left empty. If there are more than MAX_ACTIONS actions, those
+    with the highest values in any of the states are drawn.
 
     Args:
-        net: with a support; asked as in evaluation, without noise.
-        states: (n, *input_shape), as environments give them.
+        net: network with a support. It is used in evaluation mode, without noise.
+        states: (n, *input_shape), as environments return them.
     """
-    was_training = net.training
-    net.eval()
-    assert net.support is not None
-    predicted = net.predict(torch.from_numpy(states).to(net.support.device))
-    probs, means = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
-    net.train(was_training)
-    support = net.support.cpu().numpy()
-    actions = np.sort(np.argsort(-means.max(axis=0), kind="stable")[:MAX_ACTIONS])
+    probs, values, support = _predict(net, states)
+    actions = np.sort(np.argsort(-values.max(axis=0), kind="stable")[:MAX_ACTIONS])
     figure = Figure(figsize=(2 * (1 + len(actions)), 2 * len(states)), layout="constrained")
     rows = figure.subplots(len(states), 1 + len(actions), squeeze=False)
-    seen = net.split(torch.from_numpy(states))[0].numpy()
-    for row, state, by_action, values in zip(rows, seen, probs, means, strict=True):
-        row[0].imshow(np.atleast_2d(state[-1] if state.ndim == 3 else state), cmap="gray")
+    images = net.split(torch.from_numpy(states))[0].numpy()
+    for row, image, state_probs, state_values in zip(rows, images, probs, values, strict=True):
+        row[0].imshow(np.atleast_2d(image[-1] if image.ndim == 3 else image), cmap="gray")
         row[0].axis("off")
         for action, axes in zip(actions, row[1:], strict=True):
             axes.set(title=f"action {action}", ylim=(0.0, 1.0))
-            if values[action] != INVALID:
-                axes.bar(support, by_action[action], width=support[1] - support[0])
-                axes.axvline(values[action], color="black", linewidth=0.8)
-                axes.set(title=f"action {action}: {values[action]:.2f}")
+            if state_values[action] != INVALID:
+                axes.bar(support, state_probs[action], width=support[1] - support[0])
+                axes.axvline(state_values[action], color="black", linewidth=0.8)
+                axes.set(title=f"action {action}: {state_values[action]:.2f}")
     return figure
+
+
+@torch.no_grad()
+def _predict(net: dqn_extra.ExtendedDQN, states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return probabilities (n, n_actions, atoms), values (n, n_actions) and the support (atoms,)."""
+    assert net.support is not None
+    was_training = net.training
+    net.eval()
+    predicted = net.predict(torch.from_numpy(states).to(net.support.device))
+    probs, values = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
+    net.train(was_training)
+    return probs, values, net.support.cpu().numpy()

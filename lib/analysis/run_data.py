@@ -1,4 +1,4 @@
-"""What a run has written, read again: its episodes, TensorBoard's scalars, results, videos."""
+"""Readers for the files of a run folder: episodes, TensorBoard scalars, results and videos."""
 
 import json
 import re
@@ -11,94 +11,104 @@ from lib.errors import UsageError
 from lib.run import run_folder
 from lib.run.episodes import CSV_COLUMNS
 
-NUMBERS = ("step", "length", "return", "seconds")  # columns of episodes.csv that are calculated with
+NUMERIC_COLUMNS = ("step", "length", "return", "seconds")  # of episodes.csv
+
+MAX_SCALARS = 5_000  # values read per tag; TensorBoard's reader keeps a random sample of longer series
+
+VIDEO_NAME = re.compile(
+    r"(?:play-(?P<step>\d+)-)?episode-(?P<number>\d+)-return-(?P<total>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+)
 
 
-KEPT = 5_000  # values of a scalar at most, drawn from all of them; no picture shows more
-
-
-VIDEO = re.compile(r"(?:play-(?P<step>\d+)-)?episode-(?P<number>\d+)-return-(?P<total>-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
-
-
-def episodes(run: Path) -> pd.DataFrame:
-    """A run's episodes.csv, a row a finished episode; none where the run has only begun.
+def read_episodes(run: Path) -> pd.DataFrame:
+    """Read a run's episodes.csv, one row per finished episode. A run without episodes gives an empty table.
 
     Raises:
-        UsageError: it cannot be understood.
+        UsageError: if the file is damaged or was written by another version.
     """
     path = run / "episodes.csv"
     try:
         frame = pd.read_csv(path)
     except (FileNotFoundError, pd.errors.EmptyDataError):
         frame = pd.DataFrame(columns=list(CSV_COLUMNS))
-    except (ValueError, UnicodeDecodeError) as error:  # what pandas raises at a file that is no table
+    except ValueError as error:
         raise UsageError(f"{path} cannot be read: {str(error).strip()}") from error
-    missing = set(NUMBERS) - set(frame)
+    missing = set(NUMERIC_COLUMNS) - set(frame)
     if missing:
         raise UsageError(
             f"{run} was made by another version of this project{_commit(run)}: its episodes.csv has no "
             f"{', '.join(sorted(missing))}"
         )
     try:
-        numbers = frame.astype(dict.fromkeys(NUMBERS, float))
+        numbers = frame.astype(dict.fromkeys(NUMERIC_COLUMNS, float))
     except ValueError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    return numbers.dropna(subset=list(NUMBERS))  # a row that is just being written may lack its end
+    return numbers.dropna(subset=list(NUMERIC_COLUMNS))  # the last row may be incomplete while the run works
 
 
-def content(path: Path) -> dict[str, Any]:
-    """What a JSON file of a run folder holds; nothing where there is none.
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file of a run folder. A missing file gives an empty dictionary.
 
     Raises:
-        UsageError: it cannot be understood.
+        UsageError: if the file is damaged or was written by another version.
     """
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except ValueError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{path} is not what a run of this version writes")
-    return found
+    if not isinstance(content, dict):
+        raise UsageError(f"{path} holds no JSON object; it was not written by this version of the project")
+    return content
 
 
-def result(run: Path) -> dict[str, Any]:
-    """A run's result.json; nothing of a run that is at work, where it would be that of an earlier process."""
-    return {} if run_folder.at_work(run) else content(run / "result.json")
+def read_result(run: Path) -> dict[str, Any]:
+    """Read a run's result.json. If a process works on the run, the file is outdated and the result is empty."""
+    return {} if run_folder.at_work(run) else read_json(run / "result.json")
 
 
-def scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """TensorBoard's scalars of a run by tag: steps and values; none where it has no event files."""
+def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """Read a run's TensorBoard scalars: steps and values by tag. A run without event files gives none."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     if not any(run.glob("events.out.tfevents.*")):
         return {}
-    sizes = {"scalars": KEPT, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
+    sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
     accumulator = EventAccumulator(str(run), size_guidance=sizes)
     accumulator.Reload()
-    events = {tag: accumulator.Scalars(tag) for tag in accumulator.Tags()["scalars"]}
-    return {tag: ([event.step for event in told], [event.value for event in told]) for tag, told in events.items()}
+    scalars = {}
+    for tag in accumulator.Tags()["scalars"]:
+        events = accumulator.Scalars(tag)
+        scalars[tag] = ([event.step for event in events], [event.value for event in events])
+    return scalars
 
 
-def parts(run: Path) -> dict[str, float]:
-    """Where the time of training went, by part: in seconds of the last process of a run that has ended, the rest
-    included; of one that has not, in milliseconds an iteration by TensorBoard's time/*. Nothing where neither is."""
-    process = result(run).get("this_process", {})
-    known = {part: float(seconds) for part, seconds in process.get("parts", {}).items()}
-    if known:
-        return known | {"rest": max(0.0, process.get("training_seconds", 0.0) - sum(known.values()))}
-    timed = {tag.removeprefix("time/"): told for tag, told in scalars(run).items() if tag.startswith("time/")}
-    return {part: sum(values) / len(values) for part, (_, values) in timed.items()}
+def time_by_part(run: Path) -> dict[str, float]:
+    """Return the training time of each part of an iteration.
+
+    For a finished run these are seconds of its last process, and "rest" is the remaining time. For other runs these
+    are milliseconds per iteration from TensorBoard's time/*. The dictionary is empty if neither is available.
+    """
+    process = read_result(run).get("this_process", {})
+    seconds = {part: float(value) for part, value in process.get("parts", {}).items()}
+    if seconds:
+        rest = process.get("training_seconds", 0.0) - sum(seconds.values())
+        return seconds | {"rest": max(0.0, rest)}
+    return {
+        tag.removeprefix("time/"): sum(values) / len(values)
+        for tag, (_, values) in read_scalars(run).items()
+        if tag.startswith("time/")
+    }
 
 
-def videos(run: Path) -> list[Path]:
-    """A run's finished videos: the one of the best return, then all others, the newest first."""
-    found = [path for path in (run / "videos").glob("*.webm") if not path.name.endswith(".part.webm")]
-    newest = sorted(found, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
-    told = [path for path in newest if VIDEO.match(path.name)]
-    best = max(told, key=lambda path: float(VIDEO.match(path.name)["total"]), default=None)  # type: ignore[index]
-    return sorted(newest, key=lambda path: path != best)
+def list_videos(run: Path) -> list[Path]:
+    """List a run's finished videos: first the one with the best return, then the others from new to old."""
+    finished = [path for path in (run / "videos").glob("*.webm") if not path.name.endswith(".part.webm")]
+    newest_first = sorted(finished, key=lambda path: (path.stat().st_mtime, path.name), reverse=True)
+    returns = {path: float(match["total"]) for path in newest_first if (match := VIDEO_NAME.match(path.name))}
+    best = max(returns, key=returns.__getitem__, default=None)
+    return sorted(newest_first, key=lambda path: path != best)
 
 
 def _commit(run: Path) -> str:

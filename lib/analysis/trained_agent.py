@@ -1,8 +1,9 @@
-"""What a run has trained: the network of one of its checkpoints, and the plain environment that it plays in."""
+"""Trained agent of a run: the network of a checkpoint and its environment."""
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -10,7 +11,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import dqn_extra, dqn_model
-from lib.envs.single_env import single_env
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
@@ -20,65 +21,58 @@ BEST, LAST = "best", "last"
 
 
 class TrainedAgent:
-    """A run's agent.
+    """Agent of a finished or running run.
 
     Args:
-        run: the run's folder.
-        which: BEST for the checkpoint of the best mean return, LAST for the newest, or the agent step of one.
-        device: where the network is.
+        run: run folder.
+        which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
+        device: device of the network.
 
     Attributes:
-        run: the folder.
-        file: the checkpoint's; step: the agent step that it was made at.
-        env_id: gymnasium id of what was trained on; n_actions: how many it has.
-        policy: Greedy.
+        run: run folder.
+        file: checkpoint file.
+        step: agent step of the checkpoint.
+        env_id: gymnasium id of the training environment.
+        n_actions: number of actions.
+        policy: greedy policy of the network.
 
     Raises:
-        UsageError: there is no such checkpoint, or it was made by a version of this project with other networks.
-        Fault: the checkpoint is damaged.
+        UsageError: if there is no such checkpoint, or if its network does not fit this version or the environment.
+        Fault: if the checkpoint is damaged.
     """
 
     def __init__(self, run: Path, which: str = BEST, device: torch.device | str = "cpu"):
         self.run = run
-        recorded = run_folder.read_params(run)
+        params = run_folder.read_params(run)
         self.file = find_checkpoint(run, which)
         self.step = _step(self.file)
         content = checkpoint.load(self.file)
         try:
-            self.env_id: str = recorded["hyperparameters"]["env_name"]
+            self.env_id: str = params["hyperparameters"]["env_name"]
             env = self.make_env()
-            self.n_actions = int(env.action_space.n)  # type: ignore[attr-defined]
-            net = network_of(content["net"], env.observation_space, self.n_actions)
+            assert isinstance(env.action_space, spaces.Discrete)
+            self.n_actions = int(env.action_space.n)
+            net = build_network(content["net"], env.observation_space, self.n_actions)
             env.close()
         except (LookupError, RuntimeError, ValueError) as error:
-            commit = str(recorded["sessions"][-1].get("commit")).rstrip("+")
-            reason = str(error).strip().splitlines()[-1].strip()
-            if commit == str(provenance.commit()).rstrip("+"):
-                raise UsageError(
-                    f"the network of {self.file} does not fit {recorded['hyperparameters'].get('env_name')} as it is "
-                    f"now: {reason}. Its observations or actions have changed since the run"
-                ) from error
-            raise UsageError(
-                f"{self.file} was made by another version of this project, commit {commit}, whose network is none of "
-                f"this version's ({reason}). To use it: git checkout {commit}"
-            ) from error
+            raise _network_error(self.file, params, error) from error
         self.policy = GreedyPolicy(net.to(device), device)
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
-        """The environment with the plain wrapper stack, for one player."""
-        return single_env(self.env_id, render_mode=render_mode)
+        """Build a single environment with the plain wrappers."""
+        return make_env(self.env_id, render_mode=render_mode)
 
 
-def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions: int) -> nn.Module:
-    """The network that a checkpoint's weights are of, with these weights; it calculates in float32.
+def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any], n_actions: int) -> nn.Module:
+    """Build the network to which a state_dict belongs, and load the weights. It computes in float32.
 
     Args:
-        weights: its state_dict.
-        space: of the states.
-        n_actions: how many actions there are.
+        weights: state_dict of the network.
+        space: observation space.
+        n_actions: number of actions.
 
     Raises:
-        RuntimeError: the weights are of none of the networks here.
+        RuntimeError: if the weights belong to none of the project's networks.
     """
     assert isinstance(space, spaces.Box)
     net: nn.Module
@@ -86,12 +80,14 @@ def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions:
     if any(name.startswith("policy.") for name in weights):
         net = Model(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
+        hidden_bias = next((bias for name, bias in weights.items() if name.startswith("advantage.0.bias")), None)
+        noisy = any(name.endswith("_sigma") for name in weights)
         net = dqn_extra.ExtendedDQN(
             space,
             n_actions,
             dueling=any(name.startswith("value.") for name in weights),
-            hidden=next((len(bias) for name, bias in weights.items() if name.startswith("advantage.0.bias")), None),
-            sigma=dqn_extra.SIGMAS[dqn_extra.FACTORISED] if any(name.endswith("_sigma") for name in weights) else None,
+            hidden=None if hidden_bias is None else len(hidden_bias),
+            sigma=dqn_extra.SIGMAS[dqn_extra.FACTORISED] if noisy else None,
             support=weights.get("support"),
             normalise=normalise,
         )
@@ -102,30 +98,50 @@ def network_of(weights: Mapping[str, torch.Tensor], space: gym.Space, n_actions:
 
 
 def find_checkpoint(run: Path, which: str) -> Path:
-    """A run's checkpoint: BEST, LAST, or an agent step.
+    """Find a checkpoint of a run.
+
+    Args:
+        run: run folder.
+        which: BEST, LAST, or an agent step.
 
     Raises:
-        UsageError: there is none; the message has those that there are.
+        UsageError: if there is no such checkpoint. The message lists the available ones.
     """
     files = [file for file in (run / "checkpoints").glob("*.pt") if _step(file) >= 0]
     files.sort(key=lambda file: (_step(file), file.name))
     if not files:
         raise UsageError(
-            f"{run} has no checkpoint: it was stopped before it had learnt anything, or they were removed; go on with "
-            "it first, or start a new run"
+            f"{run} has no checkpoint: it was stopped before it learnt anything, or its checkpoints were removed; "
+            "resume the run, or start a new one"
         )
     if which == BEST:
         return ([file for file in files if file.name.startswith(BEST)] or files)[-1]
     if which == LAST:
         return files[-1]
-    there = {_step(file): file for file in files}
-    if not which.isdigit() or int(which) not in there:
-        steps = ", ".join(map(str, there))
+    by_step = {_step(file): file for file in files}
+    if not which.isdigit() or int(which) not in by_step:
+        steps = ", ".join(map(str, by_step))
         raise UsageError(f"{run} has no checkpoint {which!r}; give {BEST}, {LAST}, or one of the steps {steps}")
-    return there[int(which)]
+    return by_step[int(which)]
+
+
+def _network_error(file: Path, params: dict[str, Any], error: Exception) -> UsageError:
+    """Explain why a network cannot be built: another version of the project, or a changed environment."""
+    reason = str(error).strip().splitlines()[-1].strip()
+    commit = str(params["sessions"][-1].get("commit")).rstrip("+")
+    if commit == str(provenance.commit()).rstrip("+"):
+        env_id = params["hyperparameters"].get("env_name")
+        return UsageError(
+            f"the network of {file} does not fit {env_id}: {reason}. The environment's observations or actions have "
+            "changed since the run"
+        )
+    return UsageError(
+        f"{file} was made by another version of this project, commit {commit}, and its network does not exist in this "
+        f"version ({reason}). To use it: git checkout {commit}"
+    )
 
 
 def _step(file: Path) -> int:
-    """The agent step that a checkpoint was made at; -1 of what is none of ours."""
+    """Return the agent step in a checkpoint's name, or -1 if the file is no checkpoint."""
     match = re.fullmatch(r"(?:best|step)-(\d+)\.pt", file.name)
     return int(match[1]) if match else -1

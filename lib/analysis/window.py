@@ -1,35 +1,38 @@
-"""A window on this machine's display, and action scores beside the picture."""
+"""Window on the local display, and a panel of action scores beside a frame."""
 
 import os
 import sys
 from typing import Any
 
+import cv2
 import gymnasium as gym
 import numpy as np
 
 from lib.errors import UsageError
 from lib.run import video_file
 
-LINE, MAX_SCORES = 16, 20  # pixels that a score needs to be read; how many are shown at most
+MAX_SCORES = 20
+MIN_LINE, MAX_LINE = 16, 28  # height of a score in pixels
+PANEL_WIDTH, MARGIN, HEADER = 220, 8, 28  # pixels
+BACKGROUND, TEXT, BAR, BEST_BAR = (24, 24, 24), (235, 235, 235), (90, 110, 140), (80, 160, 90)
 
 
 class Window:
-    """A window on this machine's display; closing it ends the program, as Ctrl-C does.
+    """Window on the local display. Closing it ends the program like Ctrl-C.
 
     Args:
-        title: of it.
-        per_second: pictures of a second.
+        title: window title.
+        frames_per_second: frames shown per second.
 
     Raises:
-        UsageError: there is no display, or no pygame.
+        UsageError: if there is no display or pygame is not installed.
     """
 
-    def __init__(self, title: str, per_second: float):
+    def __init__(self, title: str, frames_per_second: float):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         if sys.platform == "linux" and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
             raise UsageError(
-                "there is no display here (neither DISPLAY nor WAYLAND_DISPLAY is set); --record writes "
-                "videos without one"
+                "there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set. --record writes videos without one"
             )
         try:
             import pygame
@@ -37,73 +40,78 @@ class Window:
             raise UsageError("a window needs pygame, which is not installed; pip install pygame") from error
         self._pygame: Any = pygame
         self._title = title
-        self._per_second = per_second
+        self._frames_per_second = frames_per_second
         self._surface: Any = None
         self._clock = pygame.time.Clock()
 
-    def show(self, picture: np.ndarray) -> None:
-        """Show a picture, (height, width, 3) uint8, RGB, for as long as its time is."""
-        pygame, picture = self._pygame, video_file.enlarged(picture)
+    def show(self, frame: np.ndarray) -> None:
+        """Show an RGB frame, (height, width, 3) uint8, and wait until the next one is due."""
+        pygame, frame = self._pygame, video_file.enlarge(frame)
         if self._surface is None:
-            try:
-                pygame.display.init()
-                self._surface = pygame.display.set_mode((picture.shape[1], picture.shape[0]))
-            except pygame.error as error:
-                raise UsageError(f"no window can be opened: {error}; --record writes videos without one") from error
-            pygame.display.set_caption(self._title)
+            self._surface = self._open(frame.shape[1], frame.shape[0])
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
             raise KeyboardInterrupt
-        pygame.surfarray.blit_array(self._surface, picture.swapaxes(0, 1))
+        pygame.surfarray.blit_array(self._surface, frame.swapaxes(0, 1))
         pygame.display.flip()
-        self._clock.tick(self._per_second)
+        self._clock.tick(self._frames_per_second)
 
     def close(self) -> None:
+        """Close the window."""
         self._pygame.display.quit()
+
+    def _open(self, width: int, height: int) -> Any:
+        display = self._pygame.display
+        try:
+            display.init()
+            surface = display.set_mode((width, height))
+        except self._pygame.error as error:
+            raise UsageError(f"no window can be opened: {error}; --record writes videos without one") from error
+        display.set_caption(self._title)
+        return surface
 
 
 def action_names(env: gym.Env) -> list[str]:
-    """What the actions are called, or their numbers where they have no names."""
-    unwrapped: Any = env.unwrapped
-    if hasattr(unwrapped, "get_action_meanings"):
-        return list(unwrapped.get_action_meanings())
-    return [str(action) for action in range(unwrapped.action_space.n)]
+    """Return the names of the actions, or their numbers if the environment does not name them."""
+    if env.has_wrapper_attr("get_action_meanings"):
+        return list(env.get_wrapper_attr("get_action_meanings")())
+    assert isinstance(env.action_space, gym.spaces.Discrete)
+    return [str(action) for action in range(env.action_space.n)]
 
 
-def with_scores(
-    picture: np.ndarray, names: list[str], scores: np.ndarray, meaning: str, allowed: np.ndarray
+def add_score_panel(
+    frame: np.ndarray, names: list[str], scores: np.ndarray, score_name: str, mask: np.ndarray
 ) -> np.ndarray:
-    """The picture, beside it a bar for each action, as long as what the agent thinks of it.
+    """Add a panel with one bar per action at the right of a frame.
 
-    Actions that are not allowed are left out; of more than there is room for, the best are shown, the best one first.
+    Invalid actions are left out. If there is not enough room, the best actions are shown in descending order.
 
     Args:
-        picture: (height, width, 3) uint8.
-        names: of the actions.
-        scores: (n_actions,).
-        meaning: "Q" or "probability", written above them.
-        allowed: (n_actions,) bool, or (1,) for all.
+        frame: (height, width, 3) uint8.
+        names: action names.
+        scores: (n_actions,) float32.
+        score_name: heading of the panel, "Q" or "probability".
+        mask: action mask, (n_actions,) bool, or (1,) for all actions.
     """
-    import cv2
+    frame = video_file.enlarge(frame)
+    height = frame.shape[0]
+    actions = np.flatnonzero(np.broadcast_to(mask, scores.shape))
+    room = min(MAX_SCORES, (height - 30) // MIN_LINE)
+    if len(actions) > room:
+        actions = actions[np.argsort(-scores[actions], kind="stable")[:room]]
+    low, high = (0.0, 1.0) if score_name == "probability" else (scores[actions].min(), scores[actions].max())
+    lengths = (scores[actions] - low) / (high - low) if high > low else np.zeros(len(actions))
 
-    picture = video_file.enlarged(picture)
-    height = picture.shape[0]
-    panel = np.full((height, 220, 3), 24, np.uint8)
-    shown = np.flatnonzero(np.broadcast_to(allowed, scores.shape))
-    room = min(MAX_SCORES, (height - 30) // LINE)
-    if len(shown) > room:
-        shown = shown[np.argsort(-scores[shown], kind="stable")[:room]]
-    line = min(28, (height - 30) // max(1, len(shown)))
-    lowest, highest = float(scores[shown].min()), float(scores[shown].max())
-    if meaning == "probability":
-        lowest, highest = 0.0, 1.0
-    best = int(scores.argmax())
-    font, white, grey = cv2.FONT_HERSHEY_SIMPLEX, (235, 235, 235), (90, 110, 140)
-    cv2.putText(panel, meaning, (8, 18), font, 0.45, white, 1, cv2.LINE_AA)
-    for row, index in enumerate(shown):
-        name, score = names[index], scores[index]
-        top = 28 + row * line
-        length = int(204 * (float(score) - lowest) / (highest - lowest)) if highest > lowest else 0
-        colour = (80, 160, 90) if index == best else grey
-        cv2.rectangle(panel, (8, top), (8 + length, top + max(2, line - 4)), colour, -1)
-        cv2.putText(panel, f"{name} {score:.2f}", (12, top + line // 2 + 2), font, 0.4, white, 1, cv2.LINE_AA)
-    return np.concatenate([picture, panel], axis=1)
+    panel = np.full((height, PANEL_WIDTH, 3), BACKGROUND, np.uint8)
+    _write(panel, score_name, (MARGIN, 18), 0.45)
+    line = min(MAX_LINE, (height - 30) // max(1, len(actions)))
+    best = scores.argmax()
+    for row, (action, length) in enumerate(zip(actions, lengths, strict=True)):
+        top = HEADER + row * line
+        corner = (MARGIN + int((PANEL_WIDTH - 2 * MARGIN) * float(length)), top + max(2, line - 4))
+        cv2.rectangle(panel, (MARGIN, top), corner, BEST_BAR if action == best else BAR, -1)
+        _write(panel, f"{names[action]} {scores[action]:.2f}", (MARGIN + 4, top + line // 2 + 2), 0.4)
+    return np.concatenate([frame, panel], axis=1)
+
+
+def _write(panel: np.ndarray, text: str, position: tuple[int, int], size: float) -> None:
+    cv2.putText(panel, text, position, cv2.FONT_HERSHEY_SIMPLEX, size, TEXT, 1, cv2.LINE_AA)

@@ -1,4 +1,4 @@
-"""Atari games: DeepMind preprocessing in one step, and access to the emulator."""
+"""Atari games: DeepMind's preprocessing, a faster version of it, and resets with a given number of no-ops."""
 
 from typing import Any
 
@@ -15,37 +15,38 @@ from gymnasium.wrappers import (
     RecordEpisodeStatistics,
 )
 
-FRAME_SKIP = 4
-
-
-NOOP_MAX = 30
-
-
-SCREEN = 84
-
+FRAME_SKIP = 4  # emulator frames per agent step
+NOOP_MAX = 30  # no-op actions at the start of an episode, at most
+SCREEN = 84  # height and width of a preprocessed screen, in pixels
 
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-
-
 gym.register_envs(ale_py)
 
 
-class DirectAtari(gym.Wrapper):
-    """AtariPreprocessing, RecordEpisodeStatistics and ClipReward in one step on the emulator itself.
+def preprocess(env: gym.Env) -> gym.Env:
+    """Wrap an Atari game of frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
+    env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
+    return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)
 
-    The colour screens that AtariEnv fetches after every frame, and nobody looks at, are not fetched, and gymnasium's
-    checking wrappers are left out. States, rewards and ends are the same; of the infos there is only the episode's.
+
+class DirectAtari(gym.Wrapper):
+    """Faster version of `preprocess`: one wrapper that calls the emulator directly.
+
+    AtariEnv fetches a colour screen after every frame, which nothing here uses. This wrapper does not fetch it, and it
+    bypasses gymnasium's checking wrappers. Observations, rewards and episode ends are those of `preprocess`. The infos
+    contain only the episode statistics.
 
     Args:
-        env: an AtariEnv of frame skip 1, wrapped or not.
+        env: AtariEnv of frame skip 1, wrapped or not.
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env.unwrapped)
         self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
         height, width = self.unwrapped.observation_space.shape[:2]  # type: ignore[index]
-        self._newer, self._older = np.zeros((2, height, width), np.uint8)
-        self._total, self._length = 0.0, 0
+        self._screen, self._previous_screen = np.zeros((2, height, width), np.uint8)
+        self._episode_return = 0.0
+        self._episode_length = 0
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -56,34 +57,41 @@ class DirectAtari(gym.Wrapper):
             if terminated or truncated:
                 self.env.reset(seed=seed, options=options)
         emulator: Any = self.env
-        emulator.ale.getScreenGrayscale(self._newer)
-        self._older.fill(0)
-        self._total, self._length = 0.0, 0
-        return self._frame(), {}
+        emulator.ale.getScreenGrayscale(self._screen)
+        self._previous_screen.fill(0)
+        self._episode_return = 0.0
+        self._episode_length = 0
+        return self._observation(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         emulator: Any = self.env
-        ale, action = emulator.ale, emulator._action_set[action]
+        ale = emulator.ale
+        ale_action = emulator._action_set[action]
         reward, terminated, truncated = 0.0, False, False
         for frame in range(FRAME_SKIP):
-            reward += ale.act(action)
+            reward += ale.act(ale_action)
             terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
             if terminated or truncated:
-                break  # and AtariPreprocessing, too, then leaves the screens as they were
-            if frame >= FRAME_SKIP - 2:
-                ale.getScreenGrayscale(self._older if frame == FRAME_SKIP - 2 else self._newer)
-        self._total += reward
-        self._length += 1
-        info = {"episode": {"r": self._total, "l": self._length}} if terminated or truncated else {}
-        return self._frame(), max(-1.0, min(1.0, reward)), terminated, truncated, info
+                break  # AtariPreprocessing does not fetch this frame either
+            if frame == FRAME_SKIP - 2:
+                ale.getScreenGrayscale(self._previous_screen)
+            elif frame == FRAME_SKIP - 1:
+                ale.getScreenGrayscale(self._screen)
+        self._episode_return += reward
+        self._episode_length += 1
+        info = {}
+        if terminated or truncated:
+            info["episode"] = {"r": self._episode_return, "l": self._episode_length}
+        return self._observation(), max(-1.0, min(1.0, reward)), terminated, truncated, info
 
-    def _frame(self) -> np.ndarray:
-        np.maximum(self._newer, self._older, out=self._newer)
-        return cv2.resize(self._newer, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
+    def _observation(self) -> np.ndarray:
+        np.maximum(self._screen, self._previous_screen, out=self._screen)
+        observation: np.ndarray = cv2.resize(self._screen, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
+        return observation
 
 
 class _FixedNoOps:
-    """In place of the generator from which AtariPreprocessing draws the number of no-ops: draws this one."""
+    """Replacement for the generator from which AtariPreprocessing draws the number of no-ops."""
 
     def __init__(self, number: int):
         self._number = number
@@ -93,33 +101,30 @@ class _FixedNoOps:
 
 
 def reset_with_no_ops(env: gym.Env, no_ops: int) -> Any:
-    """Reset an Atari game without a seed, and have it begin after so many no-ops, not after a number that it draws.
+    """Reset an Atari game without a seed, and start the episode with a given number of no-op actions.
+
+    The number stays fixed for later resets, until one of them has a seed.
 
     Returns:
-        Its state.
+        The first observation of the episode.
     """
     emulator: Any = env.unwrapped
-    emulator.np_random = _FixedNoOps(no_ops)  # until it is reset with a seed
+    emulator.np_random = _FixedNoOps(no_ops)
     return env.reset()[0]
 
 
 def is_atari(env: gym.Env) -> bool:
-    """Whether an environment, wrapped or not, is an Atari game."""
+    """Return whether an environment, wrapped or not, is an Atari game."""
     return isinstance(env.unwrapped, ale_py.AtariEnv)
 
 
 def frame_skip(env: gym.Env) -> int:
-    """How many frames of the emulator an agent step lasts; 1 for what is no Atari game."""
+    """Return the emulator frames per agent step; 1 if the environment is not an Atari game."""
     return FRAME_SKIP if is_atari(env) else 1
 
 
 def has_only_checking_wrappers(env: gym.Env) -> bool:
-    """Whether an environment's wrappers can be left out: they check, and change nothing."""
+    """Return whether all wrappers of an environment only check its use, so that they can be left out."""
     while isinstance(env, PassiveEnvChecker | OrderEnforcing):
         env = env.env
     return env is env.unwrapped
-
-
-def _preprocessed(env: gym.Env) -> gym.Env:
-    env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
-    return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)

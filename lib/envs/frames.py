@@ -1,4 +1,4 @@
-"""Stacked frames: states that share their frames instead of copying them."""
+"""Frame stacks whose successive states share their frames instead of copying them."""
 
 from collections import deque
 from typing import Any, SupportsFloat
@@ -13,29 +13,32 @@ Frames = tuple[np.ndarray, ...] | np.ndarray
 
 
 class LazyFrames:
-    """The last k frames as one (k, ...) array that exists only while somebody looks at it.
+    """The last k frames, which become one (k, ...) array only when they are read.
 
-    Successive states share k - 1 of their frames, so a replay of LazyFrames keeps each frame once:
-    0.7 GB in place of 2.8 GB for 100,000 states of 4 x 84 x 84 bytes.
+    Successive states share k - 1 frames, so a replay buffer of LazyFrames stores each frame once. For 100,000 states of
+    4 x 84 x 84 bytes that takes 0.7 GB instead of 2.8 GB.
 
     Args:
-        frames: k arrays; or, with an end, one along whose first axis they lie, looked at without a copy.
-        end: one more than the row of the last frame.
-        size: k.
+        frames: tuple of k arrays, or one array of consecutive frames, which is not copied.
+        end: row after the last frame of the state; only with one array of frames.
+        size: k; only with one array of frames.
     """
 
     __slots__ = ("_frames", "_rows")
 
     def __init__(self, frames: Frames, end: int | None = None, size: int = 0):
         self._frames = frames
-        # Not the slice of the array itself: that would be one more small block of memory a state, kept for long between
-        # the large ones of the learner, which then cannot be used again (the C library's bug 14581).
+        # Two numbers, not a slice of the array. A slice is a small block of memory for each state. Long-lived small
+        # blocks between the learner's large ones keep glibc from reusing that memory (glibc bug 14581).
         self._rows = None if end is None else (end - size, end)
 
     @property
     def frames(self) -> Frames:
         """The k frames, as a tuple or as one array."""
-        return self._frames if self._rows is None else self._frames[slice(*self._rows)]
+        if self._rows is None:
+            return self._frames
+        start, end = self._rows
+        return self._frames[start:end]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         frames = self.frames
@@ -44,22 +47,31 @@ class LazyFrames:
 
 
 class FrameStack(gym.Wrapper):
-    """Observations become LazyFrames of the last `size` frames; at a reset the first frame fills them all."""
+    """Replace observations by LazyFrames of the last `size` observations.
+
+    After a reset, the first frame fills the whole stack.
+
+    Args:
+        env: environment whose observations are frames, with or without an action mask.
+        size: number of frames in a state.
+    """
 
     def __init__(self, env: gym.Env, size: int = 4):
         super().__init__(env)
-        frame = env.observation_space
-        assert isinstance(frame, spaces.Box)
+        space = env.observation_space
+        assert isinstance(space, spaces.Box)
+        frame = space.plain if isinstance(space, MaskedBox) else space
+        low, high = np.stack([frame.low] * size), np.stack([frame.high] * size)
+        stacked = spaces.Box(low, high, dtype=frame.dtype.type)
+        self.observation_space = MaskedBox(stacked, space.actions) if isinstance(space, MaskedBox) else stacked
+        self.size = size
         self.frames: deque[np.ndarray] = deque(maxlen=size)
-        plain = frame.plain if isinstance(frame, MaskedBox) else frame
-        space = spaces.Box(np.stack([plain.low] * size), np.stack([plain.high] * size), dtype=plain.dtype.type)
-        self.observation_space = MaskedBox(space, frame.actions) if isinstance(frame, MaskedBox) else space
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[LazyFrames, dict[str, Any]]:
         frame, info = self.env.reset(seed=seed, options=options)
-        self.frames.extend([frame] * (self.frames.maxlen or 0))
+        self.frames.extend([frame] * self.size)
         return LazyFrames(tuple(self.frames)), info
 
     def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
@@ -69,29 +81,36 @@ class FrameStack(gym.Wrapper):
 
 
 class ContiguousFrames:
-    """Lays the frames of one environment's successive states side by side, so that a state is a view and no stack."""
+    """Store the frames of one environment's successive states contiguously, so that each state is a view.
 
-    STRIP = 256  # frames in a piece of memory; it is freed with the last state that looks at it
+    Call it with the states in the order in which they were observed.
+    """
+
+    STRIP = 256  # frames in one block of memory, which is freed together with the last state that refers to it
 
     def __init__(self) -> None:
         self._strip = np.empty(0)
-        self._end = 0
+        self._end = 0  # row after the last frame in the strip
         self._frames: Frames = ()
         self._state: LazyFrames | None = None
 
     def __call__(self, state: LazyFrames) -> LazyFrames:
-        """The same state; what it shares with the state before is not written again."""
-        old, new = self._frames, state.frames
-        if self._state is None or not _same(old, new):
-            follows = _same(old[1:], new[:-1])
-            for frame in new[-1:] if follows else new:
-                self._write(frame, len(new))
-            self._frames = new
-            self._state = LazyFrames(self._strip, self._end, len(new))
+        """Return an equal state that is a view of the stored frames.
+
+        Only frames that the previous state does not have are copied.
+        """
+        previous, frames = self._frames, state.frames
+        if self._state is None or not _are_identical(previous, frames):
+            is_next_state = _are_identical(previous[1:], frames[:-1])
+            for frame in frames[-1:] if is_next_state else frames:
+                self._append(frame, len(frames))
+            self._frames = frames
+            self._state = LazyFrames(self._strip, self._end, len(frames))
         return self._state
 
-    def _write(self, frame: np.ndarray, size: int) -> None:
+    def _append(self, frame: np.ndarray, size: int) -> None:
         if self._end == len(self._strip):
+            # The next state needs the last size - 1 frames as well.
             last = self._strip[max(0, self._end - size + 1) :]
             self._strip = np.empty((self.STRIP, *frame.shape), frame.dtype)
             self._strip[: len(last)] = last if len(last) else 0
@@ -100,23 +119,23 @@ class ContiguousFrames:
         self._end += 1
 
 
-def _same(a: Frames, b: Frames) -> bool:
+def _are_identical(a: Frames, b: Frames) -> bool:
     return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
 class ContiguousFrameStack(FrameStack):
-    """FrameStack whose states are views of frames that lie side by side."""
+    """FrameStack whose states are views of contiguous frames."""
 
     def __init__(self, env: gym.Env, size: int = 4):
         super().__init__(env, size)
-        self._adjacent = ContiguousFrames()
+        self._contiguous = ContiguousFrames()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[LazyFrames, dict[str, Any]]:
         state, info = super().reset(seed=seed, options=options)
-        return self._adjacent(state), info
+        return self._contiguous(state), info
 
     def step(self, action: Any) -> tuple[LazyFrames, SupportsFloat, bool, bool, dict[str, Any]]:
         state, reward, terminated, truncated, info = super().step(action)
-        return self._adjacent(state), reward, terminated, truncated, info
+        return self._contiguous(state), reward, terminated, truncated, info

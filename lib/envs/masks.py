@@ -1,8 +1,8 @@
-"""Actions that are not allowed in every state: the mask of those that are travels as a part of the state.
+"""Action masks: which actions are allowed in a state.
 
-So it goes wherever states go, through replays, to other processes, into checkpoints, and nobody on the way has to know
-of it. A network takes it off again and gives INVALID for what is not allowed; whoever chooses by its values, in acting
-or in targets, or draws from its logits, never chooses that.
+The mask is a part of the state. It goes wherever states go, such as replay buffers, other processes and checkpoints,
+and the code in between does not need to know about it. A network splits it off and gives invalid actions the value
+`lib.nets.masking.INVALID`, so that they are never the best action and are never drawn.
 """
 
 from typing import Any, SupportsFloat
@@ -13,15 +13,19 @@ from gymnasium import spaces
 
 from lib.errors import Fault, UsageError
 
-KEY, METHOD = "action_mask", "action_masks"
+INFO_KEY = "action_mask"  # name of the mask in the infos
+METHOD_NAME = "action_masks"  # name of the method that returns the mask
 
 
 class MaskedBox(spaces.Box):
-    """States that end with the mask: (numbers + actions,), or (..., height + rows, width), the same in every channel.
+    """Space of states that end with their action mask.
 
-    Attributes:
-        plain: the states without it.
-        actions: how many there are.
+    A vector becomes (numbers + actions,). An image or board becomes (..., height + rows, width), and every channel has
+    the same mask.
+
+    Args:
+        plain: space of the states without the mask.
+        actions: number of actions.
     """
 
     def __init__(self, plain: spaces.Box, actions: int):
@@ -35,7 +39,7 @@ class MaskedBox(spaces.Box):
 
 
 def append_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """A state that ends with a mask (actions,); see MaskedBox."""
+    """Return the state with its mask, (actions,), appended in the layout of MaskedBox."""
     if state.ndim == 1:
         return np.concatenate([state, mask.astype(state.dtype)])
     width = state.shape[-1]
@@ -45,48 +49,57 @@ def append_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def reports_mask(env: gym.Env) -> bool:
-    """Whether an environment tells which actions are allowed: by info["action_mask"], or by a method action_masks().
+    """Return whether an environment reports action masks, in info["action_mask"] or by a method action_masks().
 
     Args:
-        env: one to try; it may be reset.
+        env: environment, which may be reset.
     """
-    return env.has_wrapper_attr(METHOD) or KEY in env.reset(seed=0)[1]
+    return env.has_wrapper_attr(METHOD_NAME) or INFO_KEY in env.reset(seed=0)[1]
 
 
-class KeepMaskInfo(gym.Wrapper):
-    """Leaves of the infos only the mask: others may have any name and shape, and some cannot be put side by side."""
+class KeepOnlyMaskInfo(gym.Wrapper):
+    """Remove everything from the infos except the action mask.
 
-    _at_reset = False
+    Other infos may have any name and shape, and gymnasium cannot always combine them into one array.
+
+    Raises:
+        Fault: if a step reports a mask, but the last reset did not.
+    """
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self._has_mask = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        self._at_reset = KEY in info
-        return observation, self._left(info)
+        self._has_mask = INFO_KEY in info
+        return observation, _mask_info(info)
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        if KEY in info and not self._at_reset:
+        if INFO_KEY in info and not self._has_mask:
             raise Fault(
-                f"{self.env} gives info[{KEY!r}] at a step, but gave none at the reset; it has to be there always"
+                f"{self.env} reports info[{INFO_KEY!r}] at a step, but did not report it at the reset; "
+                "it has to report it at every reset and step"
             )
-        return observation, reward, terminated, truncated, self._left(info)
+        return observation, reward, terminated, truncated, _mask_info(info)
 
-    @staticmethod
-    def _left(info: dict[str, Any]) -> dict[str, Any]:
-        return {KEY: info[KEY]} if KEY in info else {}
+
+def _mask_info(info: dict[str, Any]) -> dict[str, Any]:
+    return {INFO_KEY: info[INFO_KEY]} if INFO_KEY in info else {}
 
 
 class AppendMask(gym.Wrapper):
-    """Puts the mask that an environment reports behind its observations.
+    """Append the action mask that an environment reports to its observations.
 
-    The last state of an episode may allow nothing; then its mask allows everything, as no action follows.
+    If the last state of an episode allows no action, its mask allows all of them, because no action follows.
 
     Args:
-        env: of Discrete actions and observations that are a Box of one to three dimensions.
+        env: environment with a Discrete action space and Box observations of one to three dimensions.
 
     Raises:
-        UsageError: what is reported is no mask.
-        Fault: it is not there any more, or allows nothing in a state that goes on.
+        UsageError: if the mask has the wrong shape.
+        Fault: if the mask is missing, or if it allows no action before the episode ends.
     """
 
     def __init__(self, env: gym.Env):
@@ -94,32 +107,33 @@ class AppendMask(gym.Wrapper):
         assert isinstance(env.observation_space, spaces.Box)
         assert isinstance(env.action_space, spaces.Discrete)
         self._actions = int(env.action_space.n)
-        self._asked = env.has_wrapper_attr(METHOD)
+        self._has_method = env.has_wrapper_attr(METHOD_NAME)
         self.observation_space = MaskedBox(env.observation_space, self._actions)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return append_mask(observation, self._mask(info, False)), info
+        return append_mask(observation, self._mask(info, ended=False)), info
 
     def step(self, action: Any) -> tuple[np.ndarray, SupportsFloat, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
-        mask = self._mask(info, bool(terminated or truncated))
+        mask = self._mask(info, ended=bool(terminated or truncated))
         return append_mask(observation, mask), reward, terminated, truncated, info
 
     def _mask(self, info: dict[str, Any], ended: bool) -> np.ndarray:
-        if not self._asked and KEY not in info:
-            raise Fault(f"{self.env} gave info[{KEY!r}] at a reset, but not now; it has to be there always")
-        mask = np.asarray(self.env.get_wrapper_attr(METHOD)() if self._asked else info[KEY])
+        if not self._has_method and INFO_KEY not in info:
+            raise Fault(
+                f"{self.env} reported info[{INFO_KEY!r}] before, but does not report it now; "
+                "it has to report it at every reset and step"
+            )
+        mask = np.asarray(self.env.get_wrapper_attr(METHOD_NAME)() if self._has_method else info[INFO_KEY])
         if mask.shape != (self._actions,):
             raise UsageError(
                 f"{self.env} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
-                "one number an action, 0 where it is not allowed"
+                "one number per action, 0 if the action is not allowed"
             )
-        allowed = mask != 0
-        if allowed.any():
-            return allowed
-        if not ended:
+        allowed: np.ndarray = mask != 0
+        if not allowed.any() and not ended:
             raise Fault(f"{self.env} reports that no action is allowed, but its episode goes on; it has to end there")
-        return ~allowed
+        return allowed if allowed.any() else ~allowed

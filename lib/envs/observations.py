@@ -1,94 +1,129 @@
-"""What any environment shows, brought into one of three forms, which a network is chosen by:
+"""Observations of any environment, converted into images, boards or vectors.
 
-images    uint8 (height, width), at least SMALLEST of both, grey; later resized and stacked
-boards    float32 (channels, height, width)
-vectors   float32 (numbers,)
+image     uint8 (height, width), grey, both sides at least 36 pixels; later resized and stacked to (4, 84, 84)
+board     float32 (channels, height, width), smaller than an image
+vector    float32 (numbers,)
 """
 
+import enum
 import functools
 import logging
+from collections.abc import Callable
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FilterObservation, FlattenObservation, GrayscaleObservation, TransformObservation
 
+from lib.envs.masks import MaskedBox
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
+MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
 
-SMALLEST = 36  # pixels of an image's side; what is smaller is a board, each of whose points means something
+
+class ObservationKind(enum.Enum):
+    """Kind of an observation, which decides how it is stored and which network encodes it."""
+
+    IMAGE = "image"
+    BOARD = "board"
+    VECTOR = "vector"
 
 
-def prepare(env: gym.Env, env_id: str) -> gym.Env:
-    """The environment, its observations in one of the three forms.
+def observation_kind(observation: spaces.Space[Any] | tuple[int, ...]) -> ObservationKind:
+    """Return whether observations of a space or shape are images, boards or vectors.
 
-    What is no array (Discrete, Tuple, Dict of such) becomes a vector, a whole number as one 1 among zeros, by
-    gymnasium's FlattenObservation. Whole numbers become float32 here, once, divided by the largest that the space
-    allows; of that there is a warning. Of three dimensions the channels are the first or the last, whichever are fewer.
+    Args:
+        observation: Box, or shape: (numbers,) or (channels, height, width). The mask of a MaskedBox is ignored.
 
     Raises:
-        UsageError: the observations cannot be brought into such a form.
+        ValueError: if the shape has another number of dimensions.
+    """
+    space = observation.plain if isinstance(observation, MaskedBox) else observation
+    shape = space.shape if isinstance(space, spaces.Space) else space
+    if shape is not None and len(shape) == 1:
+        return ObservationKind.VECTOR
+    if shape is not None and len(shape) == 3:
+        _, height, width = shape
+        return ObservationKind.IMAGE if min(height, width) >= MIN_IMAGE_SIDE else ObservationKind.BOARD
+    raise ValueError(f"the shape of an observation is {shape}; it has to be (channels, height, width) or (numbers,)")
+
+
+def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
+    """Wrap an environment so that its observations are images, boards or vectors.
+
+    Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
+    FlattenObservation, which encodes a Discrete number as a one-hot vector. Integers become float32. They are divided
+    by the largest value that their space allows, and a warning says so. In observations of three dimensions, the
+    channels are the shorter one of the first and the last axis.
+
+    Args:
+        env: environment with observations of any space.
+        env_id: gymnasium id, for messages.
+
+    Returns:
+        The wrapped environment and the kind of its observations.
+
+    Raises:
+        UsageError: if the observations cannot be converted.
     """
     if not isinstance(env.observation_space, spaces.Box):
-        env = _flattened(env, env_id)
+        env = _flatten(env, env_id)
     space = env.observation_space
     assert isinstance(space, spaces.Box)
-    if len(space.shape) > 3 or 0 in space.shape:
+    dimensions = len(space.shape)
+    if dimensions > 3 or 0 in space.shape:
         raise UsageError(
-            f"{env_id} has the observation space {space}, of {len(space.shape)} dimensions; the networks here take "
+            f"{env_id} has the observation space {space}, of {dimensions} dimensions; the networks here take "
             "vectors (n,), boards and images (height, width), with or without channels. Wrap it in gymnasium's "
-            "ReshapeObservation, or FlattenObservation"
+            "ReshapeObservation or FlattenObservation"
         )
-    channels_last = len(space.shape) == 3 and space.shape[2] <= space.shape[0]
-    sides = space.shape[:2] if len(space.shape) < 3 or channels_last else space.shape[1:]
-    if len(space.shape) > 1 and is_large(sides):
-        return _image(env, space, env_id, channels_last)
-    numbers = _as_floats(env, space, env_id)
-    if len(space.shape) == 2:
-        return _transformed(numbers, lambda board: board[None])
+    channels_last = dimensions == 3 and space.shape[2] <= space.shape[0]
+    kind = observation_kind(_channels_first(space.low, channels_last).shape)
+    if kind is ObservationKind.IMAGE:
+        return _grey_image(env, space, env_id, channels_last), kind
+    env = _to_float32(env, space, env_id)
+    if dimensions in (1, 3) and not channels_last:
+        return env, kind
+    return _transform(env, lambda numbers: np.ascontiguousarray(_channels_first(numbers, channels_last))), kind
+
+
+def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
+    """Return an observation as (numbers,) or (channels, height, width)."""
     if channels_last:
-        return _transformed(numbers, lambda board: np.ascontiguousarray(np.moveaxis(board, 2, 0)))
-    return numbers if len(space.shape) else _transformed(numbers, lambda number: number[None])
+        return np.moveaxis(observation, 2, 0)
+    return observation[None] if observation.ndim in (0, 2) else observation
 
 
-def is_large(sides: tuple[int, ...]) -> bool:
-    """Whether what has this height and width is an image, and no board."""
-    return min(sides) >= SMALLEST
-
-
-def is_stack(space: spaces.Box) -> bool:
-    """Whether a state is a stack of frames, of which a step brings one; boards and vectors are all new."""
-    return len(space.shape) == 3 and space.dtype == np.uint8
-
-
-def _flattened(env: gym.Env, env_id: str) -> gym.Env:
+def _flatten(env: gym.Env, env_id: str) -> gym.Env:
+    """Flatten observations into a vector; a Dict of which only one entry can be used is replaced by that entry."""
     if isinstance(env.observation_space, spaces.Dict):
-        parts = env.observation_space.spaces
-        kept = [name for name, space in parts.items() if _is_flat(space)]
-        if len(kept) < len(parts):
-            left = ", ".join(repr(name) for name in parts if name not in kept)
-            _warn_once(f"{env_id}: of the observations {left} is left out, as no network here can read it.")
-        if len(kept) == 1:
-            return _part(env, kept[0])
-        env = FilterObservation(env, kept) if kept and len(kept) < len(parts) else env
-    if not _is_flat(env.observation_space):
+        entries = env.observation_space.spaces
+        usable = [name for name, space in entries.items() if _can_flatten(space)]
+        if len(usable) < len(entries):
+            unusable = ", ".join(repr(name) for name in entries if name not in usable)
+            _warn_once(f"{env_id}: of the observations {unusable} is left out, because no network here can use it.")
+        if len(usable) == 1:
+            return _entry(env, usable[0])
+        env = FilterObservation(env, usable) if usable and len(usable) < len(entries) else env
+    if not _can_flatten(env.observation_space):
         raise UsageError(
             f"{env_id} has the observation space {env.observation_space}, which is no fixed number of numbers; it has "
-            "to be a Box, or Discrete, MultiDiscrete, MultiBinary, Tuple or Dict of such"
+            "to be a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
         )
     return FlattenObservation(env)
 
 
-def _part(env: gym.Env, name: str) -> gym.Env:
+def _entry(env: gym.Env, name: str) -> gym.Env:
     assert isinstance(env.observation_space, spaces.Dict)
-    part = TransformObservation(env, lambda observation: observation[name], env.observation_space[name])
-    return part if isinstance(part.observation_space, spaces.Box) else FlattenObservation(part)
+    entry = TransformObservation(env, lambda observation: observation[name], env.observation_space[name])
+    return entry if isinstance(entry.observation_space, spaces.Box) else FlattenObservation(entry)
 
 
-def _is_flat(space: gym.Space) -> bool:
-    """Whether a space has a fixed number of numbers. A text's are its letters, and no network here reads."""
+def _can_flatten(space: spaces.Space[Any]) -> bool:
+    """Return whether a space has a fixed number of numbers. Text has one, but no network here reads text."""
     if isinstance(space, spaces.Text):
         return False
     try:
@@ -97,64 +132,69 @@ def _is_flat(space: gym.Space) -> bool:
         return False
 
 
-def _image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: bool) -> gym.Env:
+def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: bool) -> gym.Env:
+    """Convert images to (height, width) uint8 from 0 to 255."""
     if space.dtype != np.uint8 or space.high.max() < 255:
         low, high = float(space.low.min()), float(space.high.max())
         if not np.isfinite([low, high]).all() or low == high:
             raise UsageError(
                 f"{env_id} has images of {space.dtype} without bounds; make them uint8, or give their space bounds"
             )
-        env = _transformed(env, lambda image: ((image - low) * (255.0 / (high - low))).round().astype(np.uint8), 0, 255)
+        scale = 255.0 / (high - low)
+        env = _transform(env, lambda image: ((image - low) * scale).round().astype(np.uint8), (0, 255))
     if len(space.shape) == 2:
         return env
     if not channels_last:
-        env = _transformed(env, lambda image: np.moveaxis(image, 0, 2))
+        env = _transform(env, lambda image: np.moveaxis(image, 0, 2))
     shape = env.observation_space.shape
     assert shape is not None
-    if shape[2] == 3:
+    channels = shape[2]
+    if channels == 3:
         return GrayscaleObservation(env)
-    if shape[2] == 1:
-        return _transformed(env, lambda image: image[:, :, 0])
-    raise UsageError(f"{env_id} has images of {shape[2]} channels; they have to be 1 (grey) or 3 (RGB)")
+    if channels == 1:
+        return _transform(env, lambda image: image[:, :, 0])
+    raise UsageError(f"{env_id} has images of {channels} channels; they have to be 1 (grey) or 3 (RGB)")
 
 
-def _as_floats(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
-    whole = _whole(env, space)
+def _to_float32(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
+    """Convert numbers to float32, and divide integers by the largest absolute value that their space allows."""
+    integers = _are_integers(env, space)
     largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
-    told = largest < np.iinfo(np.int32).max  # else the bounds are the type's, and say nothing
-    divisors = np.where(whole & told & (largest > 1), largest, 1.0).astype(np.float32)
-    if whole.any() and (largest[whole] > 1).any():  # else they are truth values
-        _warn_once(
-            f"{env_id}: there are whole numbers in the observations; they are made float32 once"
-            + (f", divided by the largest that their space allows, {divisors.max():g}." if divisors.max() > 1 else ".")
-        )
+    bounded = largest < np.iinfo(np.int32).max  # larger bounds are those of the data type
+    divisors = np.where(integers & bounded & (largest > 1), largest, 1.0).astype(np.float32)
+    if integers.any() and (largest[integers] > 1).any():  # integers from 0 to 1 are truth values
+        divided = f", divided by the largest that their space allows, {divisors.max():g}" if divisors.max() > 1 else ""
+        _warn_once(f"{env_id}: there are whole numbers in the observations; they are converted to float32{divided}.")
     if space.dtype == np.float32 and divisors.max() == 1:
         return env
-    return _transformed(env, lambda numbers: np.asarray(numbers, np.float32) / divisors)
+    return _transform(env, lambda numbers: np.asarray(numbers, np.float32) / divisors)
 
 
-def _whole(env: gym.Env, space: spaces.Box) -> np.ndarray:
-    """Which of the numbers are whole ones that mean something as such, and not one 1 among zeros; of space's shape."""
+def _are_integers(env: gym.Env, space: spaces.Box) -> np.ndarray:
+    """Return which numbers of an observation are integers, except one-hot encodings; bool in the space's shape."""
     if isinstance(env, FlattenObservation):
-        return np.concatenate(_of_leaves(env.env.observation_space))
+        return np.concatenate(_leaves_are_integers(env.env.observation_space))
     return np.full(space.shape, space.dtype.kind in "iu")
 
 
-def _of_leaves(space: gym.Space) -> list[np.ndarray]:
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else getattr(space, "spaces", None)
-    if parts is not None:
-        return [flags for part in parts for flags in _of_leaves(part)]
+def _leaves_are_integers(space: spaces.Space[Any]) -> list[np.ndarray]:
+    if isinstance(space, spaces.Dict):
+        return [flags for part in space.spaces.values() for flags in _leaves_are_integers(part)]
+    if isinstance(space, spaces.Tuple):
+        return [flags for part in space.spaces for flags in _leaves_are_integers(part)]
     return [np.full(spaces.flatdim(space), isinstance(space, spaces.Box) and space.dtype.kind in "iu")]
 
 
-def _transformed(env: gym.Env, function, low: float | None = None, high: float | None = None) -> gym.Env:
-    """With a function of one observation applied to all, and to the bounds of their space unless these are given."""
+def _transform(
+    env: gym.Env, function: Callable[[np.ndarray], np.ndarray], bounds: tuple[float, float] | None = None
+) -> gym.Env:
+    """Apply a function to every observation, and to the bounds of the space unless bounds are given."""
     space = env.observation_space
     assert isinstance(space, spaces.Box)
-    lows, highs = function(space.low), function(space.high)
-    if low is not None and high is not None:
-        lows, highs = np.full_like(lows, low), np.full_like(highs, high)
-    return TransformObservation(env, function, spaces.Box(lows, highs, dtype=lows.dtype.type))
+    low, high = function(space.low), function(space.high)
+    if bounds is not None:
+        low, high = np.full_like(low, bounds[0]), np.full_like(high, bounds[1])
+    return TransformObservation(env, function, spaces.Box(low, high, dtype=low.dtype.type))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Single environments: from a gymnasium id to states that a network takes."""
+"""Single environments: from a gymnasium id to states that the networks take."""
 
 import functools
 import importlib
@@ -8,92 +8,101 @@ import traceback
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, TransformAction
 
 from lib.envs import observations
-from lib.envs.atari import SCREEN, DirectAtari, _preprocessed, has_only_checking_wrappers, is_atari
+from lib.envs.atari import SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
 from lib.envs.frames import ContiguousFrameStack, FrameStack
-from lib.envs.masks import AppendMask, KeepMaskInfo, reports_mask
+from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask
+from lib.envs.observations import ObservationKind
 from lib.errors import UsageError
 from lib.system.files import PROJECT
 
 
-def make_env(env_id: str, tweaked: bool = False) -> gym.Env:
-    """Build the environment of chapter 9's 00 to 04, and of evaluation; the others have vector_env.make_vector_env.
+def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None) -> gym.Env:
+    """Make one environment. Scripts whose environments step together use vector_env.make_vector_env.
 
     Args:
-        env_id: any id registered with gymnasium; "package.module:Id" imports the module first.
-        tweaked: whether by the faster stack, which gives the same states, rewards and ends.
+        env_id: id registered with gymnasium; "package.module:Id" imports the module first.
+        tweaked: use the faster wrappers, which give the same states, rewards and episode ends.
+        render_mode: render mode of gymnasium; None for no rendering.
 
     Returns:
-        An environment whose actions are 0 .. n-1. Images become states of (4, 84, 84) uint8 LazyFrames; boards
-        (channels, height, width) and vectors (n,) are float32, see observations.prepared. Where the environment reports
-        which actions are allowed, states end with that, see masks.MaskedBox. At an episode's end
-        info["episode"]["r"] is its return as the game counts it, before the clipping.
+        An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, as LazyFrames. Boards
+        (channels, height, width) and vectors (n,) are float32, see observations.prepare. If the environment reports
+        action masks, its states end with them, see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is
+        the return before rewards are clipped.
 
     Raises:
-        UsageError: the id is unknown, its actions are not discrete, or no network here can see its observations.
+        UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
+            converted.
     """
-    return wrap(make_plain_env(env_id), env_id, tweaked)
-
-
-def wrap(env: gym.Env, env_id: str, tweaked: bool = False) -> gym.Env:
-    """The same around an environment that plain_env has made."""
+    env = make_plain_env(env_id, render_mode)
     if not isinstance(env.action_space, spaces.Discrete):
         raise UsageError(
-            f"{env_id} has the action space {env.action_space}, and no script here fits it: DQN and PPO choose among "
-            "finitely many actions, so it has to be Discrete(n). gymnasium's TransformAction makes one of it: "
+            f"{env_id} has the action space {env.action_space}; DQN and PPO choose among finitely many actions, so it "
+            "has to be Discrete(n). gymnasium's TransformAction converts it: "
             "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
         )
     if is_atari(env):
-        stack = DirectAtari(env) if tweaked and has_only_checking_wrappers(env) else _preprocessed(env)
-        return ContiguousFrameStack(stack) if tweaked else FrameStack(stack)
-    env = RecordEpisodeStatistics(KeepMaskInfo(_from_zero(env)))
-    masked = _reports_masks(env_id)
-    env = observations.prepare(env, env_id)
-    image = env.observation_space.dtype == np.uint8
-    if image:
+        frames = DirectAtari(env) if tweaked and has_only_checking_wrappers(env) else preprocess(env)
+        return ContiguousFrameStack(frames) if tweaked else FrameStack(frames)
+    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(_count_actions_from_zero(env)))
+    env, kind = observations.prepare(env, env_id)
+    if kind is ObservationKind.IMAGE:
         env = ResizeObservation(env, (SCREEN, SCREEN))
-    if masked:
+    if _reports_mask(env_id):
         env = AppendMask(env)
-    if not image:
+    if kind is not ObservationKind.IMAGE:
         return env
     return ContiguousFrameStack(env) if tweaked else FrameStack(env)
 
 
 @functools.cache
-def _reports_masks(env_id: str) -> bool:
-    """Asked of an environment of its own, as those that are played are to be reset when they begin."""
-    probe = make_plain_env(env_id)
+def _reports_mask(env_id: str) -> bool:
+    """Return whether the environments of an id report action masks.
+
+    A separate environment answers this, because it may have to be reset.
+    """
+    env = make_plain_env(env_id)
     try:
-        return reports_mask(probe)
+        return reports_mask(env)
     finally:
-        probe.close()
+        env.close()
+
+
+def _count_actions_from_zero(env: gym.Env) -> gym.Env:
+    """Shift the action space so that the first action is 0."""
+    space = env.action_space
+    assert isinstance(space, spaces.Discrete)
+    start = int(space.start)
+    if start == 0:
+        return env
+    return TransformAction(env, lambda action: action + start, spaces.Discrete(space.n))
 
 
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
-    """An environment as it is registered, save that an Atari game does not skip frames by itself.
+    """Make an environment without wrappers of this project. An Atari game gets frame skip 1.
+
+    Args:
+        env_id: see make_env.
+        render_mode: render mode of gymnasium; None for no rendering.
 
     Raises:
-        UsageError: the id is unknown, its module cannot be imported, it cannot be made, or not be rendered in that
-            mode.
+        UsageError: if the id is unknown, its module cannot be imported, its constructor raises an error, or it does not
+            have the render mode.
     """
     _import_module_of(env_id)
-    options: dict[str, Any] = {}
     try:
         env = gym.make(env_id)
+        options: dict[str, Any] = {}
         if is_atari(env) and env.unwrapped._frameskip != 1:  # type: ignore[attr-defined]
-            # AtariPreprocessing skips the frames itself, so that it can take the maximum of the last two.
+            # AtariPreprocessing skips frames itself, because it takes the maximum of the last two.
             options["frameskip"] = 1
         if render_mode is not None:
-            modes = env.metadata.get("render_modes", [])
-            if render_mode not in modes:
-                raise UsageError(
-                    f"{env_id} cannot be shown: its render_modes are {modes}, and {render_mode!r} is none of them"
-                )
             options["render_mode"] = render_mode
+            _require_render_mode(env, env_id, render_mode)
         if not options:
             return env
         env.close()
@@ -105,48 +114,45 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         ) from error
     except UsageError:
         raise
-    except Exception as error:  # its constructor is another's code, too
-        raise UsageError(f"cannot make the environment {env_id!r}: making it failed with {error!r}") from error
+    except Exception as error:  # the constructor belongs to the user and may raise anything
+        raise UsageError(f"cannot make the environment {env_id!r}: its constructor raised {error!r}") from error
+
+
+def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:
+    modes = env.metadata.get("render_modes", [])
+    if render_mode not in modes:
+        raise UsageError(
+            f"{env_id} cannot be shown: its render_modes are {modes}, and {render_mode!r} is not one of them"
+        )
 
 
 def _import_module_of(env_id: str) -> None:
-    """Import the module that an id names before its colon, as gym.make does, but tell what went wrong in it.
+    """Import the module that an id names before its colon.
 
-    It may lie in the current folder, too, or in the project, as the examples do.
+    gym.make does the same, but its message would not give the reason of a failure. The module may be installed, or it
+    may be in the current folder or in the project.
     """
     module = env_id.rpartition(":")[0]
     if not module:
         return
-    # Before what is installed, as python -m has it, but behind the script's own folder. Players and actors get it here.
+    # These folders come after the script's own one and before installed packages, as with python -m. Worker processes
+    # import modules through this function as well.
     sys.path[1:1] = [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     try:
         importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # it is another's code, and may fail in any way
-        last = traceback.format_exception_only(error)[-1].strip()
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        file, line = frame.filename, frame.lineno
-        if isinstance(error, SyntaxError):
-            file, line = error.filename or "", error.lineno
-        place = "" if file.startswith("<") else f" (line {line} of {file})"
+    except (Exception, SystemExit) as error:  # the module belongs to the user and may raise anything
+        reason = traceback.format_exception_only(error)[-1].strip()
         raise UsageError(
-            f"the module {module!r} of {env_id!r} fails to import: {last}{place}. "
-            "It has to be installed, or lie in the current folder"
+            f"the module {module!r} of {env_id!r} fails to import: {reason}{_place_of(error)}. "
+            "It has to be installed or be in the current folder"
         ) from error
 
 
-def _from_zero(env: gym.Env) -> gym.Env:
-    """The same with actions that are counted from 0, if they are not."""
-    space = env.action_space
-    assert isinstance(space, spaces.Discrete)
-    start = int(space.start)
-    return TransformAction(env, lambda action: action + start, spaces.Discrete(space.n)) if start else env
-
-
-def single_env(env_id: str, render_mode: str | None = None) -> gym.Env:
-    """One plain environment, whose states are those of make_vector_env's.
-
-    Args:
-        env_id: see make_vector_env.
-        render_mode: gymnasium's.
-    """
-    return wrap(make_plain_env(env_id, render_mode), env_id)
+def _place_of(error: BaseException) -> str:
+    """Return the line and file of an import error as " (line 3 of file)"; empty if they are unknown."""
+    if isinstance(error, SyntaxError):
+        file, line = error.filename or "", error.lineno
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        file, line = frame.filename, frame.lineno
+    return "" if file.startswith("<") else f" (line {line} of {file})"

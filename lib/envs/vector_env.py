@@ -1,8 +1,8 @@
-"""Environments that step together: ALE's own, in native threads, for Atari games, and gymnasium's for all others.
+"""Environments that step together: native ones of ale_py for Atari games, gymnasium's for all others.
 
-An environment is reset in the step that ends its episode. What it showed last is then in infos["final_obs"], and the
-episode in infos["episode"]; infos["_episode"] says of which environments they are. Where none ended, they may be
-missing:
+If an episode ends, its environment is reset in the same step. infos["final_obs"] then has the last state of the
+episode, infos["episode"] its return and length, and infos["_episode"] which environments they belong to. These entries
+may be missing if no episode ended:
 
     envs = make_vector_env("PongNoFrameskip-v4", 16)
     states, infos = envs.reset(seed=1)
@@ -22,33 +22,24 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
-from lib.envs.single_env import make_plain_env, single_env
+from lib.envs.single_env import make_env, make_plain_env
 from lib.errors import UsageError
 from lib.system import memory
 from lib.system.seeds import derived_seeds
 
+STACK = 4  # frames in a state of an Atari game
+NATIVE_BYTES = 2 * 2**20  # memory of a native environment, measured for Pong and Breakout and rounded up
+OTHER_BYTES = 6 * 2**10  # least memory of any other environment, measured for CartPole, without its observations
 
-def vector_frame_skip(envs: VectorEnv) -> int:
-    """Frames of the emulator in an agent step; 1 for what is no Atari game."""
-    return FRAME_SKIP if is_native(envs) else 1
-
-
-def is_native(envs: VectorEnv) -> bool:
-    """Whether they are Atari games that ale_py steps."""
-    return isinstance(envs.unwrapped, AtariVectorEnv)
-
-
-STACK = 4
-
-
-EMULATOR = 2 * 2**20  # bytes, measured for Pong and Breakout, and rounded up
-
-
-OTHER = 6 * 2**10  # bytes of any other environment at least, measured for CartPole, besides what it shows
-
-
-# What ale_py registers a game with: native environments have these, and frameskip as plain_env sets it.
-NATIVE = ("game", "repeat_action_probability", "full_action_space", "frameskip", "max_num_frames_per_episode")
+# The arguments with which ale_py registers games. A native environment takes all of them except frameskip, which
+# make_plain_env sets.
+NATIVE_ARGUMENTS = (
+    "game",
+    "repeat_action_probability",
+    "full_action_space",
+    "frameskip",
+    "max_num_frames_per_episode",
+)
 
 
 def make_vector_env(
@@ -58,85 +49,102 @@ def make_vector_env(
     noop_max: int = NOOP_MAX,
     clip_rewards: bool = True,
 ) -> VectorEnv:
-    """So many environments of one kind.
+    """Make several environments that step together.
 
-    For an Atari game, states are (num_envs, 4, 84, 84) uint8, as atari_wrappers.make_env makes them; see NativeAtari.
-    For any other environment they are made by single_env, one environment after the other.
+    States of an Atari game are (num_envs, 4, 84, 84) uint8, equal to those of single_env.make_env; see NativeAtari. Any
+    other environment is made by single_env.make_env, and the environments step one after the other.
 
     Args:
-        env_id: any id registered with gymnasium; "package.module:Id" imports the module first.
-        num_envs: how many.
-        threads: that step Atari games; 0 for as many as there are cores.
-        noop_max: no-ops at the start of an Atari game at most.
-        clip_rewards: whether an Atari game's rewards are clipped to [-1, 1]. infos["episode"]["r"] is the return as the
-            game counts it, in any case.
+        env_id: id registered with gymnasium; "package.module:Id" imports the module first.
+        num_envs: number of environments.
+        threads: number of threads that step Atari games; 0 for one per core.
+        noop_max: no-op actions at the start of an Atari game, at most.
+        clip_rewards: clip an Atari game's rewards to [-1, 1]. infos["episode"]["r"] is always the unclipped return.
 
     Raises:
-        UsageError: as make_env does, or there are to be none, or so many environments need more memory than is free, or
-            it is an Atari game with options or wrappers that native environments do not have.
+        UsageError: if make_env raises it, num_envs is below 1, there is not enough free memory, or an Atari game has
+            options or wrappers that native environments do not support.
     """
     if num_envs < 1:
         raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
-    env = make_plain_env(env_id)  # to see what it is
+    env = make_plain_env(env_id)
     env.close()
     native = is_atari(env)
     require_memory(num_envs, native)
     if not native:
-        others = SyncVectorEnv([lambda: single_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        others = SyncVectorEnv([lambda: make_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return RecordEpisodeStatistics(FinalStates(others))
-    envs = RecordEpisodeStatistics(NativeAtari(_game(env, env_id), num_envs, threads, noop_max))
+    game = _registered_arguments(env, env_id)
+    envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, noop_max))
     return ClipReward(envs, -1.0, 1.0) if clip_rewards else envs
 
 
+def vector_frame_skip(envs: VectorEnv) -> int:
+    """Return the emulator frames per agent step; 1 if the environments are not Atari games."""
+    return FRAME_SKIP if is_native(envs) else 1
+
+
+def is_native(envs: VectorEnv) -> bool:
+    """Return whether the environments are Atari games that ale_py steps in native threads."""
+    return isinstance(envs.unwrapped, AtariVectorEnv)
+
+
 def require_memory(num_envs: int, native: bool) -> None:
-    """See that so many environments fit, be they native games or others.
+    """Check that there is enough free memory for a number of environments.
+
+    Args:
+        num_envs: number of environments.
+        native: the environments are native Atari games.
 
     Raises:
-        UsageError: they would not fit into the memory that is free.
+        UsageError: if there is not enough free memory.
     """
     memory.require(
         f"{num_envs} environments need",
         num_envs,
-        num_envs * (EMULATOR if native else OTHER),
-        lambda most: f"take --envs {most}, or in distributed/ --set envs={most}, at most",
+        num_envs * (NATIVE_BYTES if native else OTHER_BYTES),
+        lambda fitting: f"take --envs {fitting}, or in distributed/ --set envs={fitting}, at most",
     )
 
 
-def _game(env: gym.Env, env_id: str) -> Mapping[str, Any]:
-    """What an Atari game was registered with, if that is all that there is to it.
+def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
+    """Return the arguments with which an Atari game was registered.
 
     Raises:
-        UsageError: ale_py's native environments would play another game than it.
+        UsageError: if a native environment would not be the same game, because it lacks some options or wrappers.
     """
-    kwargs = {} if env.spec is None else env.spec.kwargs
-    usual = inspect.signature(ale_py.AtariEnv.__init__).parameters
-    beyond = [
+    arguments = {} if env.spec is None else env.spec.kwargs
+    defaults = inspect.signature(ale_py.AtariEnv.__init__).parameters
+    unsupported = [] if has_only_checking_wrappers(env) else ["wrappers of its own"]
+    unsupported += [
         f"{name}={value!r}"
-        for name, value in kwargs.items()
-        if name not in NATIVE and (name not in usual or value != usual[name].default)
+        for name, value in arguments.items()
+        if name not in NATIVE_ARGUMENTS and (name not in defaults or value != defaults[name].default)
     ]
-    lacking = [f"no {name}" for name in NATIVE if name not in kwargs]
-    wrapped_in = [] if has_only_checking_wrappers(env) else ["wrappers of its own"]
-    if different := [*wrapped_in, *beyond, *lacking]:
+    unsupported += [f"no {name}" for name in NATIVE_ARGUMENTS if name not in arguments]
+    if unsupported:
         raise UsageError(
-            f"{env_id} is an Atari game with {', '.join(different)}, which ale_py's native environments do not have; "
-            "play it with one of the scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
+            f"{env_id} is an Atari game with {', '.join(unsupported)}, which ale_py's native environments do not "
+            "support; play it with one of the scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
         )
-    return kwargs
+    return arguments
 
 
 class NativeAtari(VectorWrapper):
-    """ale_py's AtariVectorEnv, made equal to AtariPreprocessing and FrameStack: states, rewards, ends, bit for bit.
+    """ale_py's AtariVectorEnv with the states, rewards and episode ends of AtariPreprocessing and FrameStack.
 
-    What is not equal: how many no-ops an episode starts with, 0 to noop_max here and 1 to noop_max in gymnasium; these
-    count among the frames of max_num_frames_per_episode there, and not here; where actions are repeated by chance (ids
-    such as ALE/Pong-v5), the same seed repeats others.
-    Made equal here: the first states of an episode, whose missing frames ale_py leaves black, and FrameStack fills
-    with the first one. Checked here: actions out of range, over which the native threads hang.
+    ale_py leaves the missing frames of an episode's first states black; here the first frame fills them, as in
+    FrameStack. Actions are checked, because an action that is out of range makes the native threads hang.
+
+    Three differences remain. An episode starts with 0 to noop_max no-ops instead of 1 to noop_max. These no-ops do not
+    count towards max_num_frames_per_episode. Games with sticky actions, such as ALE/Pong-v5, repeat other actions for
+    the same seed.
 
     Args:
-        game: what ale_py registered an Atari game with: game, repeat_action_probability and so on.
-        num_envs, threads, noop_max: see make_vector_env.
+        game: arguments with which ale_py registered the game, such as game and repeat_action_probability.
+        num_envs: see make_vector_env.
+        threads: see make_vector_env.
+        noop_max: see make_vector_env.
     """
 
     def __init__(self, game: Mapping[str, Any], num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX):
@@ -158,62 +166,76 @@ class NativeAtari(VectorWrapper):
                 use_fire_reset=False,
             )
         )
-        self._age = np.zeros(num_envs, np.int64)  # steps since the reset
+        self._episode_steps = np.zeros(num_envs, np.int64)  # steps since the last reset
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """All environments anew, or those of options["reset_mask"], (num_envs,) bool.
+        """Reset all environments, or those that options["reset_mask"], (num_envs,) bool, selects.
 
         Args:
-            seed: what all environments' own seeds are derived from; or those of the ones that are reset, 31 bits each.
+            seed: seed from which every environment's own seed is derived, or a list of 31-bit seeds, one for each
+                environment that is reset.
+            options: options of AtariVectorEnv.
         """
-        reset = (options or {}).get("reset_mask", slice(None))
-        seeds = derived_seeds(int(seed), self.num_envs)[reset] if isinstance(seed, int | np.integer) else seed
+        selected = (options or {}).get("reset_mask", slice(None))
+        seeds = derived_seeds(int(seed), self.num_envs)[selected] if isinstance(seed, int | np.integer) else seed
         seeds = None if seeds is None else np.asarray(seeds, np.int64)
         states, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
-        self._age[reset] = 0
-        self._fill(states, self._age)
+        self._episode_steps[selected] = 0
+        _fill_first_states(states, self._episode_steps)
         return states, infos
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of each.
+        """Step every environment.
 
         Args:
-            actions: (num_envs,) whole numbers below single_action_space.n.
+            actions: (num_envs,) integers from 0 to single_action_space.n - 1.
 
         Raises:
-            ValueError: the actions are not that.
+            ValueError: if the actions have another shape or type, or are out of range.
         """
         actions = np.asarray(actions)
+        self._check_actions(actions)
+        states, rewards, terminations, truncations, infos = self.env.step(actions.astype(np.int64))
+        self._episode_steps += 1
+        ended = terminations | truncations
+        if ended.any():
+            _fill_first_states(infos["final_obs"], self._episode_steps, ended)
+            self._episode_steps[ended] = 0
+        _fill_first_states(states, self._episode_steps)
+        return states, rewards.astype(np.float32), terminations, truncations, infos
+
+    def _check_actions(self, actions: np.ndarray) -> None:
         space = self.single_action_space
         assert isinstance(space, spaces.Discrete)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
-                f"the actions are {actions.dtype} of shape {actions.shape}; they have to be whole numbers, "
+                f"the actions are {actions.dtype} of shape {actions.shape}; they have to be integers, "
                 f"one for each of {self.num_envs} environments"
             )
         if actions.min() < 0 or actions.max() >= space.n:
             raise ValueError(f"the actions are {actions.tolist()}; each has to be one of 0 to {space.n - 1}")
-        states, rewards, terminations, truncations, infos = self.env.step(actions.astype(np.int64))
-        self._age += 1
-        ended = terminations | truncations
-        if ended.any():
-            self._fill(infos["final_obs"], self._age, ended)
-            self._age[ended] = 0
-        self._fill(states, self._age)
-        return states, rewards.astype(np.float32), terminations, truncations, infos
 
-    @staticmethod
-    def _fill(states: np.ndarray, age: np.ndarray, which: np.ndarray | bool = True) -> None:
-        """Put an episode's first frame in the place of those that are missing before it."""
-        for index in np.flatnonzero((age < STACK - 1) & which):
-            missing = STACK - 1 - age[index]
-            states[index, :missing] = states[index, missing]
+
+def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.ndarray | bool = True) -> None:
+    """Replace the missing frames at the start of an episode by its first frame.
+
+    Args:
+        states: (num_envs, 4, 84, 84) uint8, changed in place.
+        episode_steps: (num_envs,) steps since the last reset.
+        which: (num_envs,) bool, environments whose states are changed.
+    """
+    for index in np.flatnonzero((episode_steps < STACK - 1) & which):
+        missing = STACK - 1 - episode_steps[index]
+        states[index, :missing] = states[index, missing]
 
 
 class FinalStates(VectorWrapper):
-    """Gives infos["final_obs"] as one array, as ale_py does; rows of environments that go on are zeros."""
+    """Convert infos["final_obs"] to one array, as in AtariVectorEnv.
+
+    Its rows are zeros for environments whose episode did not end. Rewards become float32.
+    """
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         states, rewards, terminations, truncations, infos = self.env.step(actions)

@@ -7,6 +7,10 @@ from lib.experience.episodes import Episode
 from lib.system.clock import Stopwatch
 
 
+class Stopped(Exception):
+    """The run is to stop, and the source has no more experience to give before that."""
+
+
 @runtime_checkable
 class ExperienceSource(Protocol):
     """What a run needs of an experience source. Our sources inherit from it, and with it the defaults.

@@ -1,4 +1,4 @@
-"""Transitions as tensors, every frame once, and back: for checkpoints, and for the way to another process."""
+"""Transitions as arrays that hold each frame once, for checkpoints and for other processes."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -12,19 +12,20 @@ from lib.envs.frames import LazyFrames
 
 
 def pack(transitions: Iterable[ExperienceFirstLast], known: Sequence[np.ndarray] = ()) -> dict[str, Any]:
-    """Transitions as tensors that torch.load(weights_only=True) gives back.
+    """Return transitions as tensors that torch.load(weights_only=True) accepts.
 
-    Neighbouring states share their frames, so most are known by their place in memory; the rest are told apart by
-    content, as a resumed run has copies where the uninterrupted one has the same frame.
+    Consecutive states share most of their frames. A frame is recognised by its address in memory, or else by its
+    content: a resumed run holds copies where the uninterrupted run holds the same frame twice.
 
     Args:
-        transitions: what to pack.
-        known: frames that whoever unpacks has already.
+        transitions: the transitions to pack.
+        known: frames that the receiver already has.
 
     Returns:
-        frames (n, ...): each different frame that is not known, or the whole state where states are not LazyFrames;
-        lazy: whether they are; states, last_states (transitions, frames of a state) int32: rows of `known` and, after
-        these, `frames`, the first state standing in for a missing last one; dones bool; actions int64; rewards float64.
+        "frames": (n, ...) each distinct frame that is not known, or each state if states are not LazyFrames; None if
+        there is none. "lazy": whether states are LazyFrames. "states" and "last_states": (transitions, frames per
+        state) int32, indices into `known` followed by "frames"; a missing last state repeats the first state.
+        "dones": bool. "actions": int64. "rewards": float64.
     """
     transitions = list(transitions)
     row_of_address: dict[int, int] = {}
@@ -33,13 +34,13 @@ def pack(transitions: Iterable[ExperienceFirstLast], known: Sequence[np.ndarray]
 
     def row(frame: np.ndarray) -> int:
         address = frame.__array_interface__["data"][0]
-        there = row_of_address.get(address)
-        if there is None:
+        index = row_of_address.get(address)
+        if index is None:
             new = len(known) + len(frames)
-            there = row_of_address[address] = row_of_content.setdefault(_digest(frame), new)
-            if there == new:
+            index = row_of_address[address] = row_of_content.setdefault(_digest(frame), new)
+            if index == new:
                 frames.append(frame)
-        return there
+        return index
 
     def rows(state: Any) -> list[int]:
         return [row(frame) for frame in (state.frames if isinstance(state, LazyFrames) else (state,))]
@@ -60,16 +61,16 @@ def pack(transitions: Iterable[ExperienceFirstLast], known: Sequence[np.ndarray]
 
 
 def unpack(packed: dict[str, Any], frames: Sequence[np.ndarray] | None = None) -> list[ExperienceFirstLast]:
-    """What `pack` was given: the same content, and again each frame once.
+    """Return the transitions that `pack` was given, again with each frame once.
 
     Args:
-        packed: what `pack` returned; not changed, and not needed any more afterwards.
-        frames: all that the rows speak of, in place of packed["frames"].
+        packed: return value of `pack`; not changed, and not referenced afterwards.
+        frames: all frames that the indices refer to, instead of packed["frames"].
     """
     if frames is None and packed["frames"] is None:
         return []
     if frames is None:
-        # Copies, not views: a view would keep the whole block alive until its last frame has left the ring.
+        # Copies: a view would keep the whole block in memory until its last frame has left the replay buffer.
         frames = [frame.copy() for frame in packed["frames"].numpy()]
 
     def state(rows: list[int]) -> Any:

@@ -1,43 +1,68 @@
-"""Prioritized experience replay, Schaul et al. (2016), https://arxiv.org/abs/1511.05952."""
+"""Prioritised experience replay, Schaul et al. (2016), https://arxiv.org/abs/1511.05952."""
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 
 from lib.errors import UsageError
-from lib.experience.ring import Batch, Ring
+from lib.experience.batch import Batch
+from lib.experience.ring import Ring, frame_layout
+from lib.experience.stream import ExperienceStream
 from lib.experience.sum_tree import SumTree
 
 
-def priorities(errors: torch.Tensor) -> torch.Tensor:
-    """How much there is to learn from transitions: |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
+def priorities_from_errors(errors: torch.Tensor) -> torch.Tensor:
+    """Compute priorities |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
 
-    NaN counts as no error here: the loss is NaN as well then, and that ends the run.
+    NaN counts as an error of 0. The loss is then NaN as well, which stops the run.
     """
     return errors.detach().abs().nan_to_num() + 1e-5
 
 
 class PrioritisedRing(Ring):
-    """The last steps, sampled in proportion to priority ** alpha, Schaul et al. (2016), https://arxiv.org/abs/1511.05952.
+    """Replay ring of the last steps, sampled in proportion to priority ** alpha.
 
-    A new step has the highest priority so far. A batch is stratified: the sum of the weights is cut into as many equal
-    parts as there are transitions in it, and one is drawn from each. Importance weights are (n * p) ** -beta, divided
-    by the largest of the batch.
+    New steps get the highest priority so far. Batches are stratified: the sum of all sampling weights is divided into
+    batch_size equal parts, and one transition is sampled from each. Importance-sampling weights are (n * p) ** -beta,
+    divided by the largest weight in the batch.
 
     Args:
-        alpha: 0 for uniform sampling, 1 for in proportion to the priorities.
-        beta: how far the importance weights undo the priorities at first, 0 to 1; 1 is for wholly.
-        beta_steps: agent steps after the first batch at which it has come to 1, in a straight line.
-        options: those of Ring.
+        capacity: see Ring.
+        num_envs: see Ring.
+        frame_shape: see Ring.
+        stack: see Ring.
+        n_step: see Ring.
+        gamma: see Ring.
+        dtype: see Ring.
+        seed: see Ring.
+        source: see Ring.
+        alpha: exponent of the priorities; 0 for uniform sampling, 1 for sampling in proportion to the priorities.
+        beta: initial exponent of the importance-sampling weights, 0 to 1; 1 corrects the sampling bias fully.
+        beta_steps: agent steps from the first batch until beta has risen linearly to 1.
 
     Raises:
-        UsageError: one of them is out of its range, or as Ring says.
+        UsageError: if alpha, beta or beta_steps is out of range, or if Ring raises it.
     """
 
-    BESIDES = Ring.BESIDES + 17  # a priority, a leaf of the tree, and the nodes above
+    STEP_BYTES = Ring.STEP_BYTES + 17  # and a priority, a leaf of the tree, and its share of the inner nodes
 
-    def __init__(self, *options: Any, alpha: float = 0.6, beta: float = 0.4, beta_steps: int = 100_000, **more: Any):
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int,
+        frame_shape: tuple[int, ...],
+        stack: int = 4,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        dtype: DTypeLike = np.uint8,
+        seed: int = 0,
+        source: ExperienceStream | None = None,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        beta_steps: int = 100_000,
+    ):
         for name, value in (("alpha", alpha), ("beta", beta)):
             if not 0.0 <= value <= 1.0:
                 raise UsageError(f"{name} is {value}; it has to be between 0 and 1")
@@ -45,86 +70,133 @@ class PrioritisedRing(Ring):
             raise UsageError(
                 f"beta_steps is {beta_steps}; it has to be between 1 and 2**63: beta rises to 1 within them"
             )
-        super().__init__(*options, **more)
+        super().__init__(capacity, num_envs, frame_shape, stack, n_step, gamma, dtype, seed, source)
         self.alpha = alpha
-        self._first_beta = beta
+        self._initial_beta = beta
         self._beta_steps = beta_steps
-        self._first_batch: int | None = None  # agent steps when it was drawn
+        self._first_batch: int | None = None  # agent steps when the first batch was sampled
         self._highest = 1.0
-        self._tree = SumTree(self.length * self.num_envs)
+        self._tree = SumTree(self.length * self.num_envs)  # priority ** alpha; 0 if a step cannot be sampled
         self._priorities = np.ones((self.length, self.num_envs))
+
+    @classmethod
+    def for_source(
+        cls,
+        source: ExperienceStream,
+        capacity: int,
+        n_step: int = 1,
+        gamma: float = 0.99,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        beta_steps: int = 100_000,
+    ) -> Self:
+        """Make a ring that fits the states of an experience stream; see Ring.for_source and PrioritisedRing."""
+        stack, frame_shape, dtype = frame_layout(source)
+        return cls(
+            capacity,
+            source.envs.num_envs,
+            frame_shape,
+            stack,
+            n_step,
+            gamma,
+            dtype,
+            source.seed,
+            source,
+            alpha,
+            beta,
+            beta_steps,
+        )
 
     @property
     def beta(self) -> float:
-        """How far the importance weights undo the priorities in the next batch."""
-        steps = self._added * self.num_envs
-        since = 0 if self._first_batch is None else steps - self._first_batch
-        return min(1.0, self._first_beta + (1.0 - self._first_beta) * since / self._beta_steps)
+        """Exponent of the importance-sampling weights in the next batch."""
+        if self._first_batch is None:
+            return self._initial_beta
+        steps = self._steps_added * self.num_envs - self._first_batch
+        return min(1.0, self._initial_beta + (1.0 - self._initial_beta) * steps / self._beta_steps)
 
-    def add(self, *step: Any, **more: Any) -> None:
-        """See Ring.add; these steps have the highest priority so far."""
-        row = self._added % self.length
-        super().add(*step, **more)
+    def add(
+        self,
+        frames: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        final_frames: np.ndarray | None = None,
+    ) -> None:
+        """Add one step of every environment with the highest priority so far; see Ring.add."""
+        row = self._steps_added % self.length
+        super().add(frames, actions, rewards, terminated, truncated, final_frames)
         self._priorities[row] = self._highest
-        self._weigh(row, 0.0)  # its next state is not there yet
-        if self._last > 0:
-            ready = (self._last - 1) % self.length
-            self._weigh(ready, self._priorities[ready] ** self.alpha)
-        if self._added > self.length:  # the next stack - 1 steps have lost a frame of their state
-            self._weigh((self._first - 1) % self.length, 0.0)
-            if self._added == self.length + 1:
-                for lost in range(self._added - self.length, self._first):
-                    self._weigh(lost % self.length, 0.0)
+        self._set_weights(row, 0.0)  # the next state is not in the ring yet
+        if self._end > 0:
+            ready = (self._end - 1) % self.length
+            self._set_weights(ready, self._priorities[ready] ** self.alpha)
+        if self._steps_added == self.length + 1:
+            # The ring has just become full: its stack - 1 oldest steps have lost frames of their states.
+            for step in range(1, self._start):
+                self._set_weights(step % self.length, 0.0)
+        elif self._steps_added > self.length:
+            self._set_weights((self._start - 1) % self.length, 0.0)
 
-    def _weigh(self, row: int, weights: Any) -> None:
+    def _set_weights(self, row: int, weights: np.ndarray | float) -> None:
         self._tree[row * self.num_envs + np.arange(self.num_envs)] = weights
 
     def sample(self, batch_size: int) -> Batch:
-        """Transitions drawn by their priorities, with repetition.
+        """Sample transitions by their priorities, with replacement.
 
         Raises:
-            UsageError: there is none yet, or the batch is larger than what the ring keeps.
+            UsageError: if there is no transition yet, or the batch is larger than the ring.
         """
         self.require(batch_size)
-        strata = np.arange(batch_size) + self._generator.random(batch_size)
-        indices = self._tree.find(strata * (self._tree.total / batch_size))
+        targets = np.arange(batch_size) + self._generator.random(batch_size)
+        indices = self._tree.find(targets * (self._tree.total / batch_size))
         rows, envs = np.divmod(indices, self.num_envs)
-        newest = (self._added - 1) % self.length
-        steps = self._added - 1 - (newest - rows) % self.length
+        newest = self._steps_added - 1
+        steps = newest - (newest % self.length - rows) % self.length
         if self._first_batch is None:
-            self._first_batch = self._added * self.num_envs
-        weights = (self.drawable * self._tree[indices] / self._tree.total) ** -self.beta
-        return self._batch(steps, envs, weights / weights.max())
+            self._first_batch = self._steps_added * self.num_envs
+        weights = (self.num_transitions * self._tree[indices] / self._tree.total) ** -self.beta
+        return self._make_batch(steps, envs, weights / weights.max())
 
-    def update(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
-        """New priorities of sampled transitions.
+    def update_priorities(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
+        """Set the priorities of sampled transitions.
+
+        Call it before the next `add`, which may overwrite one of the steps. Steps that cannot be sampled are ignored.
 
         Args:
-            indices: of a Batch, before the next `add`, by which a later step may take its place; those of what cannot
-                be drawn are passed over.
-            priorities: (batch,) above 0, see `priorities`.
+            indices: (batch,) indices of a Batch.
+            priorities: (batch,) positive numbers, see priorities_from_errors.
 
         Raises:
-            ValueError: there is not one for each, or it is not above 0, or no number.
+            ValueError: if the shapes differ, or a priority is not positive and finite.
         """
         if priorities.shape != indices.shape:
-            raise ValueError(f"priorities {tuple(priorities.shape)} of indices {tuple(indices.shape)}; one for each")
-        given = priorities.detach().cpu().double().numpy()
-        if not (np.isfinite(given) & (given > 0.0)).all():
-            raise ValueError(f"priorities from {given.min()} to {given.max()}; all have to be finite and above 0")
-        where = indices.cpu().numpy()
-        there = self._tree[where] > 0.0
-        where, given = where[there], given[there]
-        if not len(where):
+            raise ValueError(
+                f"the shapes are {tuple(priorities.shape)} for priorities and {tuple(indices.shape)} for indices; "
+                "they have to be equal"
+            )
+        new = priorities.detach().cpu().double().numpy()
+        if not (np.isfinite(new) & (new > 0.0)).all():
+            raise ValueError(f"priorities from {new.min()} to {new.max()}; all have to be finite and above 0")
+        steps = indices.cpu().numpy()
+        sampleable = self._tree[steps] > 0.0
+        steps, new = steps[sampleable], new[sampleable]
+        if not len(steps):
             return
-        self._priorities.reshape(-1)[where] = given
-        self._tree[where] = self._priorities.reshape(-1)[where] ** self.alpha
-        self._highest = max(self._highest, float(given.max()))
+        all_priorities = self._priorities.reshape(-1)
+        all_priorities[steps] = new
+        # The last priority counts if an index occurs several times.
+        self._tree[steps] = all_priorities[steps] ** self.alpha
+        self._highest = max(self._highest, float(new.max()))
 
     def state_dict(self) -> dict[str, Any]:
-        weights = self._tree[np.arange(self._tree.size)]
-        mine = {"priorities": torch.from_numpy(self._priorities), "weights": torch.from_numpy(weights)}
-        return super().state_dict() | mine | {"highest": self._highest, "first_batch": self._first_batch}
+        state = super().state_dict()
+        state["priorities"] = torch.from_numpy(self._priorities)
+        state["weights"] = torch.from_numpy(self._tree[np.arange(self._tree.size)])
+        state["highest"] = self._highest
+        state["first_batch"] = self._first_batch
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)

@@ -18,40 +18,45 @@ log = logging.getLogger(__name__)
 
 
 class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
-    """ptan's uniform ring of the last `buffer_size` transitions, with a memory forecast and a state_dict.
+    """ptan's uniform replay buffer with a memory forecast and a state_dict.
 
     Args:
-        experience_source: where `populate` takes transitions from.
-        buffer_size: how many are kept.
-        saved: whether checkpoints will hold the ring, which takes a copy of its frames for a moment.
+        experience_source: source from which `populate` takes transitions.
+        buffer_size: number of transitions that are kept.
+        saved: checkpoints include the buffer, which needs memory for a copy of its frames.
 
     Raises:
-        UsageError: the full ring would not fit into the memory that is free.
+        UsageError: if the full buffer does not fit into free memory.
     """
 
-    # Measured: a transition's numbers and the headers of its objects, beside its frame.
-    OVERHEAD = 700
+    TRANSITION_BYTES = 700  # memory of a transition without its frame: numbers and object headers, measured
 
     def __init__(self, experience_source: ExperienceSourceFirstLast, buffer_size: int, saved: bool = True):
         super().__init__(experience_source, buffer_size)
-        self._added = 0  # by a call of populate that has not come to its end
+        self._added = 0  # transitions that an interrupted call of populate has added
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
-        wanted = f"a replay of {buffer_size:,} transitions needs"
-        memory.require(wanted, buffer_size, needed, lambda most: f"try --set replay_size={most}")
-        log.info("Memory: %s up to %.1f GB; %.1f GB are free.", wanted, needed / 1e9, memory.free() / 1e9)
+        purpose = f"a replay of {buffer_size:,} transitions needs"
+        memory.require(purpose, buffer_size, needed, lambda fitting: f"try --set replay_size={fitting}")
+        log.info("Memory: %s up to %.1f GB; %.1f GB are free.", purpose, needed / 1e9, memory.free() / 1e9)
 
     @classmethod
     def forecast(cls, env: gym.Env, buffer_size: int, saved: bool) -> int:
-        """Bytes that the full ring takes, a new frame a transition, with the copy of the frames made while saving."""
+        """Return the memory of a full buffer in bytes, with one new frame per transition.
+
+        Args:
+            env: environment whose states are stored.
+            buffer_size: number of transitions.
+            saved: add the copy of the frames that a checkpoint needs.
+        """
         space = env.observation_space
         assert space.shape is not None
         assert space.dtype is not None
         shape = space.shape[1:] if isinstance(env, FrameStack) else space.shape
-        frame = int(np.prod(shape)) * space.dtype.itemsize
-        return buffer_size * (frame * (2 if saved else 1) + cls.OVERHEAD)
+        frame_bytes = int(np.prod(shape)) * space.dtype.itemsize
+        return buffer_size * (frame_bytes * (2 if saved else 1) + cls.TRANSITION_BYTES)
 
     def populate(self, samples: int) -> None:
-        """Add so many transitions; of a call that failed half-way, the next adds only what it has left."""
+        """Add transitions. If the last call was interrupted by an error, this call adds only what it left over."""
         for _ in range(samples - self._added):
             self._add(next(self.experience_source_iter))
             self._added += 1
@@ -59,24 +64,29 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             self._added = 0
 
     def sample(self, batch_size: int) -> list[ExperienceFirstLast]:
-        """Transitions drawn at random, with repetition.
+        """Sample transitions uniformly, with replacement.
 
         Raises:
-            UsageError: the ring has fewer transitions than the batch.
+            UsageError: if the buffer has fewer transitions than the batch.
         """
         self.require(batch_size)
-        return super().sample(batch_size)
+        batch: list[ExperienceFirstLast] = super().sample(batch_size)
+        return batch
 
-    def require(self, batch_size: int, more: int = 0) -> None:
-        """Refuse a batch that cannot be drawn, or could not after so many more transitions.
+    def require(self, batch_size: int, new_steps: int = 0) -> None:
+        """Check that a batch can be sampled.
+
+        Args:
+            batch_size: number of transitions in the batch.
+            new_steps: transitions that will be added before.
 
         Raises:
-            UsageError: there would be fewer transitions than the batch has.
+            UsageError: if the buffer would have fewer transitions than the batch.
         """
-        kept = min(len(self.buffer) + more, self.capacity)
-        if kept < batch_size:
+        available = min(len(self.buffer) + new_steps, self.capacity)
+        if available < batch_size:
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {kept} transitions; "
+                f"a batch of {batch_size} cannot be drawn from {available} transitions; "
                 f"give --set replay_initial={batch_size} at least, and no smaller replay_size"
             )
 

@@ -7,11 +7,11 @@ from lib.nets.masking import INVALID
 
 
 class EpsilonGreedyActionSelector(ptan.actions.EpsilonGreedyActionSelector):
-    """ptan's, which now and then takes any action; here, any that is allowed."""
+    """ptan's epsilon-greedy selector, but random actions are drawn from the allowed ones only."""
 
     def __call__(self, scores: np.ndarray) -> np.ndarray:
-        """Actions (batch,) by their values (batch, actions)."""
-        actions = super().__call__(scores)
+        """Select actions (batch,) from values (batch, actions), which are INVALID for actions that are not allowed."""
+        actions: np.ndarray = super().__call__(scores)
         for row in np.flatnonzero(scores[np.arange(len(scores)), actions] == INVALID):
             actions[row] = np.random.choice(np.flatnonzero(scores[row] != INVALID))
         return actions

@@ -1,9 +1,18 @@
-"""TODO"""
+"""ptan's experience source, repaired and able to resume.
+
+Differences from ptan 0.8.1:
+
+1. A truncated episode keeps its last state, so the learner bootstraps from it. ptan treats every end as terminal.
+2. Each `next()` is one agent step and yields the transition of that step. ptan is one step late, and yields two
+   transitions at once at the end of an episode.
+3. Every episode has its own seed, derived from (seed, environment, episode). ptan passes the same seed to every
+   environment at every reset.
+4. The source has a state_dict: a resumed run equals the uninterrupted one bit for bit.
+"""
 
 import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -15,40 +24,38 @@ from ptan.experience import ExperienceFirstLast
 from lib.envs.atari import frame_skip
 from lib.errors import UsageError
 from lib.experience import packing
-from lib.experience.episodes import Again, Episode, pack_episodes, pack_place, unpack_episodes
+from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
+from lib.experience.snapshot import Snapshot
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.seeds import episode_seed
 
 log = logging.getLogger(__name__)
 
 
-@dataclass
 class _Slot:
-    """An environment and where it stands in its episode; `actions` are those taken since the reset."""
+    """One environment, its latest state, and the snapshot of its unfinished episode."""
 
-    env: gym.Env
-    state: Any = None
-    episode: int = 0
-    actions: list[int] = field(default_factory=list)
-    total: float = 0.0
+    def __init__(self, env: gym.Env, snapshot: Snapshot):
+        self.env = env
+        self.snapshot = snapshot
+        self.state: Any = None
+        self.total = 0.0
 
 
 class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, ExperienceSource):
     """One-step transitions (state, action, reward, last_state) of one agent in one or several environments.
 
     Args:
-        env: an environment, or a list of them, stepped in turn.
-        agent: a ptan agent; called once a round with the states of all environments.
-        gamma: discount factor, kept for those who read it from the source.
-        seed: what every episode's own seed is derived from.
-        first_env: number of the first environment; seeds are derived from an environment's number, too.
+        env: one environment, or a list of them that are stepped in turn.
+        agent: ptan agent, called once per round with the states of all environments.
+        gamma: discount factor, kept for readers of the attribute.
+        seed: seed from which the seed of every episode is derived.
+        first_env: index of the first environment in the run; episode seeds depend on it.
 
     Attributes:
-        steps_done: agent steps so far, over all environments.
         clock: seconds spent in "act" and in "environment".
-        frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
-        on_step: called after every agent step, those included that bring an environment back; None for nothing.
+        on_step: called with 1 after every agent step, including those that restore an environment.
     """
 
     def __init__(self, env: gym.Env | Sequence[gym.Env], agent: Any, gamma: float, seed: int = 0, first_env: int = 0):
@@ -59,7 +66,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         self.steps_done = 0
         self.clock = Stopwatch()
         self.frame_skip = frame_skip(self.pool[0])
-        self._slots = [_Slot(env) for env in self.pool]
+        self._slots = [_Slot(env, snapshot_of(seed, first_env + index)) for index, env in enumerate(self.pool)]
         self._ready: deque[ExperienceFirstLast] = deque()
         self._episodes: list[Episode] = []
 
@@ -77,9 +84,11 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 self._step(index, slot, int(action))
 
     def _reset(self, index: int, slot: _Slot) -> None:
+        episode = slot.snapshot.reset or 0
         with self.clock("environment"):
-            slot.state, _ = slot.env.reset(seed=episode_seed(self.seed, self.first_env + index, slot.episode))
-        slot.actions, slot.total = [], 0.0
+            slot.state, _ = slot.env.reset(seed=episode_seed(self.seed, self.first_env + index, episode))
+        slot.snapshot.restart(episode)
+        slot.total = 0.0
         self.agent_states[index] = self.agent.initial_state()
 
     def _step(self, index: int, slot: _Slot, action: int) -> None:
@@ -91,80 +100,103 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         if self.on_step is not None:
             self.on_step(1)
         slot.state = next_state
-        slot.actions.append(action)
+        slot.snapshot.append([action])
         slot.total += float(reward)
         if terminated or truncated:
-            # Below the reward clipping, RecordEpisodeStatistics has kept the return as the game counts it.
+            # RecordEpisodeStatistics sits below the reward clipping and has the unclipped return.
             total = float(info["episode"]["r"]) if "episode" in info else slot.total
-            own_seed = episode_seed(self.seed, self.first_env + index, slot.episode)
-            again = partial(Again, own_seed, slot.actions, state)
-            self._episodes.append(Episode(total, len(slot.actions), self.steps_done, since_process_start(), again))
-            slot.episode += 1
-            slot.state, slot.actions = None, []  # should the reset fail, this is where it stands
+            length = len(slot.snapshot)
+            trace = slot.snapshot.trace(0, length, length, state)
+            self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), trace))
+            self._next_episode(slot)
             self._reset(index, slot)
 
+    @staticmethod
+    def _next_episode(slot: _Slot) -> None:
+        """Move on to the next episode before its reset, which may raise."""
+        slot.snapshot.restart((slot.snapshot.reset or 0) + 1)
+        slot.state = None
+
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call, oldest first."""
+        """Return the episodes that ended since the last call, oldest first."""
         episodes, self._episodes = self._episodes, []
         return episodes
 
     def pop_rewards_steps(self) -> list[tuple[float, int]]:
-        """The same as (return, length), for handlers written for ptan."""
+        """Return (return, length) of the episodes that ended since the last call, for ptan's handlers."""
         return [(episode.total, episode.length) for episode in self.pop_episodes()]
 
     def pop_total_rewards(self) -> list[float]:
-        """The same as returns alone, for handlers written for ptan."""
+        """Return the returns of the episodes that ended since the last call, for ptan's handlers."""
         return [episode.total for episode in self.pop_episodes()]
 
-    def state_dict(self) -> dict[str, Any]:
-        """Counters, and for each environment the actions of its unfinished episode.
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Return the snapshot of each environment as plain values and tensors."""
+        for slot in self._slots:
+            slot.snapshot.states = None if slot.state is None else np.asarray(slot.state)
+        return [slot.snapshot.state_dict() for slot in self._slots]
 
-        An environment cannot be copied; but its episode's seed and actions bring a fresh one to the same place.
+    def restore(self, snapshots: Sequence[dict[str, Any]]) -> None:
+        """Bring each environment to its snapshot. One that does not repeat itself starts its next episode instead.
+
+        Raises:
+            UsageError: if the number of environments differs.
         """
+        if len(snapshots) != len(self._slots):
+            raise UsageError(f"the run has {len(snapshots)} environments, asked for {len(self._slots)}")
+        for index, (slot, saved) in enumerate(zip(self._slots, snapshots, strict=True)):
+            slot.snapshot.restart(saved["reset"] or 0)
+            if saved["states"] is not None and not self._restored(index, slot, saved):
+                log.warning(
+                    "Environment %d does not repeat itself from its seed and actions: the resumed run is a good "
+                    "continuation, but not bit for bit the uninterrupted one.",
+                    self.first_env + index,
+                )
+                self._next_episode(slot)
+                self._reset(index, slot)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the counters, the snapshot of each environment, and what has not been asked for yet."""
         return {
             "steps_done": self.steps_done,
-            "slots": [pack_place(slot.episode, slot.actions, slot.state) for slot in self._slots],
+            "snapshots": self.snapshots(),
             "ready": packing.pack(self._ready),
             "episodes": pack_episodes(self._episodes),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state["slots"]) != len(self._slots):
-            raise UsageError(f"the run has {len(state['slots'])} environments, asked for {len(self._slots)}")
+        """Continue from what `state_dict` returned; see `restore`."""
+        self.restore(state["snapshots"])
         self.steps_done = state["steps_done"]
-        for index, (slot, saved) in enumerate(zip(self._slots, state["slots"], strict=True)):
-            slot.episode = saved["episode"]
-            if saved["state"] is not None:
-                self._replay(index, slot, saved)
         self._ready = deque(packing.unpack(state["ready"]))
         self._episodes = unpack_episodes(state["episodes"])
 
-    def _replay(self, index: int, slot: _Slot, saved: dict[str, Any]) -> None:
-        if self._brought_back(index, slot, saved):
-            return
-        log.warning(
-            "Environment %d does not repeat itself from its seed and actions: the resumed run is a good "
-            "continuation, but not bit for bit the uninterrupted one.",
-            self.first_env + index,
-        )
-        slot.episode += 1
-        self._reset(index, slot)
-
-    def _brought_back(self, index: int, slot: _Slot, saved: dict[str, Any]) -> bool:
-        """Whether an environment is where it was, after its seed and actions."""
+    def _restored(self, index: int, slot: _Slot, saved: dict[str, Any]) -> bool:
+        """Repeat the actions from the seed. Return whether that leads to the saved state."""
         try:
-            self._play_again(index, slot, saved["actions"].tolist())
-        except Exception:  # noqa: BLE001 - it is another's code, and may refuse what it allowed before
+            self._reset(index, slot)
+            steps = self._repeat(slot, saved["actions"].flatten().tolist())
+        except Exception:  # noqa: BLE001 - the environment is not our code, and may reject what it accepted before
             return False
-        return len(slot.actions) == len(saved["actions"]) and np.array_equal(slot.state, saved["state"].numpy())
+        return steps == len(saved["actions"]) and np.array_equal(slot.state, saved["states"].numpy())
 
-    def _play_again(self, index: int, slot: _Slot, actions: list[int]) -> None:
-        self._reset(index, slot)
-        for action in actions:
+    def _repeat(self, slot: _Slot, actions: Sequence[int]) -> int:
+        """Take these actions until the episode ends. Return the number of steps."""
+        for step, action in enumerate(actions, 1):
             slot.state, reward, terminated, truncated, _ = slot.env.step(action)
-            slot.actions.append(action)
+            slot.snapshot.append([action])
             slot.total += float(reward)
             if self.on_step is not None:
                 self.on_step(1)
             if terminated or truncated:
-                break
+                return step
+        return len(actions)
+
+
+def snapshot_of(seed: int, env: int) -> Snapshot:
+    """Return an empty snapshot of the environment with this index, whose reset number is its episode."""
+    return Snapshot(partial(_reset_seeds, seed, env))
+
+
+def _reset_seeds(seed: int, env: int, episode: int) -> list[int]:
+    return [episode_seed(seed, env, episode)]

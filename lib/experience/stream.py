@@ -1,17 +1,18 @@
-"""Steps of environments that step together, with what a run needs besides: episodes, and a way to stop and go on."""
+"""Streams: steps of environments that are stepped together, with their episodes, able to resume."""
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from gymnasium.vector import VectorEnv
 
-from lib.envs import observations, vector_env
-from lib.experience.episodes import Again, Episode, pack_episodes, unpack_episodes
+from lib.envs import vector_env
+from lib.envs.observations import ObservationKind, observation_kind
+from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
+from lib.experience.snapshot import Snapshot
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.seeds import derived_seeds, hashed_seed
 
@@ -19,11 +20,13 @@ log = logging.getLogger(__name__)
 
 
 class Step(NamedTuple):
-    """What a step of all environments gave: arrays (num_envs, ...).
+    """Result of one step of all environments.
 
     Attributes:
-        rewards: float32; terminated, truncated: bool, not both.
-        final_states: where an episode ended, what it showed last; all else means nothing.
+        rewards: (num_envs,) float32.
+        terminated: (num_envs,) bool.
+        truncated: (num_envs,) bool; never true together with `terminated`.
+        final_states: (num_envs, ...) last states of the episodes that ended. Other rows are undefined.
     """
 
     rewards: np.ndarray
@@ -33,12 +36,12 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Which of a run's environments are stepped here, where others are stepped elsewhere.
+    """The environments of a run that are stepped here, if others are stepped elsewhere.
 
     Attributes:
-        first: the number of the first one.
-        num_envs: how many.
-        of: how many there are in all.
+        first: index of the first environment.
+        num_envs: number of environments.
+        of: number of environments in the whole run.
     """
 
     first: int
@@ -47,68 +50,32 @@ class Part(NamedTuple):
 
     @property
     def numbers(self) -> range:
+        """Indices of the environments in the run."""
         return range(self.first, self.first + self.num_envs)
 
     def of_all(self, steps: int) -> int:
-        """Agent steps of all the run's environments when those of the part have made so many."""
+        """Return the agent steps of the whole run when this part has made `steps`."""
         return steps // self.num_envs * self.of
 
 
-@dataclass
-class Trace:
-    """What a finished episode is played again from; a call puts it together as an Again.
-
-    Attributes:
-        seed: of the run.
-        began: agent steps of all the run's environments when these began anew.
-        number: of the environment in the run.
-        taken: actions since then, each array of one step (num_envs,) or of several (steps, num_envs).
-        column: of the environment in them.
-        end: how many steps had been made when the episode ended.
-        length: of the episode.
-        last_state, no_ops: see Again.
-    """
-
-    seed: int
-    began: int
-    number: int
-    taken: Sequence[np.ndarray]
-    column: int
-    end: int
-    length: int
-    last_state: np.ndarray
-    no_ops: int | None
-
-    def __call__(self) -> Again:
-        seed = int(_seeds(self.seed, self.began, self.number + 1)[-1])
-        actions: list[int] = np.vstack(self.taken)[: self.end, self.column].tolist()
-        begins = self.end - self.length
-        if self.no_ops is not None:  # nearly every game is the same after a reset, whatever was played before
-            actions, begins = actions[begins:], 0
-        return Again(seed, actions, self.last_state, begins, self.no_ops)
-
-
 class Stream(ExperienceSource):
-    """Steps of environments, which can be stopped and gone on with bit for bit.
+    """Steps of environments that are stepped together. A resumed stream continues bit for bit.
 
-    An environment cannot be copied; but its seed and all actions since bring others to the same place. So that this
-    never takes long, all environments begin anew after RESTART agent steps, and what they were at is truncated.
+    A stream is restored by repeating its actions from the reset seeds. To keep that short, all environments are reset
+    together after RESTART agent steps. Their unfinished episodes are truncated.
 
     Args:
-        envs: of make_vector_env.
-        seed: what the environments' seeds are derived from.
-        part: which of the run's environments they are; None for all.
+        envs: vector environment of lib.envs.vector_env.
+        seed: seed from which the environments' reset seeds are derived.
+        part: the environments of the run that these are; None for all of them.
 
     Attributes:
-        states: (num_envs, ...) as they are now.
-        steps_done: agent steps so far, over all environments that are stepped here.
-        began: how many they were when all environments began anew; None before the first.
+        states: (num_envs, ...) latest states.
+        steps_done: agent steps so far, over the environments that are stepped here.
         clock: seconds spent in "environment".
-        frame_skip: frames of the emulator in an agent step; 1 for what is no Atari game.
-        native: whether they are Atari games that ale_py steps.
-        broken_off: what they showed when they were saved, where they could not be brought back to it and have begun
-            anew in its place; None else.
-        on_step: called with the agent steps of a step of all environments; None for nothing.
+        native: whether ale_py's native vector environment steps the games.
+        interrupted_states: (num_envs, ...) states at the checkpoint, if the environments could not be restored and
+            were reset instead; None otherwise.
     """
 
     RESTART = 500_000
@@ -122,155 +89,151 @@ class Stream(ExperienceSource):
         self.clock = Stopwatch()
         self.frame_skip = vector_env.vector_frame_skip(envs)
         self.native = vector_env.is_native(envs)
-        self.began: int | None = None
-        self.broken_off: np.ndarray | None = None
-        self._taken: list[np.ndarray] = []  # the actions since then
-        self._no_ops: np.ndarray | None = None  # that each native game's episode began with
+        self.interrupted_states: np.ndarray | None = None
+        self._snapshot = snapshot_of(seed, self.part)
+        self._no_ops: np.ndarray | None = None  # frames before the first action of each native game's episode
         self._episodes: list[Episode] = []
 
+    @property
+    def last_reset(self) -> int | None:
+        """Agent steps, as in steps_done, at which all environments were last reset; None before the first reset."""
+        return self._snapshot.reset
+
     def begin(self) -> None:
-        """Reset the environments, if that was never done."""
-        if self.began is None:
-            self._begin(self.steps_done)
+        """Reset the environments, unless they have been reset before."""
+        if self.last_reset is None:
+            self._reset(self.steps_done)
 
     def step(self, actions: np.ndarray) -> Step:
-        """One step of each environment.
+        """Step each environment once.
 
         Args:
-            actions: (num_envs,) whole numbers.
+            actions: (num_envs,) integers.
 
         Raises:
-            RuntimeError: they have not begun.
+            RuntimeError: if the environments have not been reset.
         """
-        if self.began is None:
-            raise RuntimeError("the environments have not begun; call begin() first")
+        last_reset = self.last_reset
+        if last_reset is None:
+            raise RuntimeError("the environments have not been reset; call begin() first")
         acted_in = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
-        self._taken.append(actions.astype(np.int32))
+        self._snapshot.append(actions)
         self.steps_done += self.envs.num_envs
         if self.on_step is not None:
             self.on_step(self.envs.num_envs)
         final_states = infos.get("final_obs", self.states)
-        for index in np.flatnonzero(terminated | truncated):
-            total, length = float(infos["episode"]["r"][index]), int(infos["episode"]["l"][index])
-            again = self._trace(int(index), length, acted_in[index].copy())
-            self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), again))
-        self._count_no_ops(infos, terminated | truncated)
+        ended = terminated | truncated
+        for env in np.flatnonzero(ended).tolist():
+            self._episodes.append(self._episode(env, infos, acted_in[env].copy()))
+        self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
-        if self.part.of_all(self.steps_done - self.began) >= self.RESTART:
-            goes_on = ~(terminated | truncated)
+        if self.part.of_all(self.steps_done - last_reset) >= self.RESTART:
+            unfinished = ~ended
             final_states = final_states.copy()
-            final_states[goes_on] = self.states[goes_on]
-            truncated = truncated | goes_on
-            self._begin(self.steps_done)
+            final_states[unfinished] = self.states[unfinished]
+            truncated = truncated | unfinished
+            self._reset(self.steps_done)
         return Step(rewards, terminated, truncated, final_states)
 
-    def _begin(self, step: int) -> None:
+    def _reset(self, step: int) -> None:
         with self.clock("environment"):
-            seeds = _seeds(self.seed, self.part.of_all(step), self.part.of)
-            own = [int(seeds[number]) for number in self.part.numbers]
-            self.states, infos = self.envs.reset(seed=own)  # type: ignore[arg-type] # gymnasium's own take a list too
-        self.began, self._taken, self._no_ops = step, [], None
-        self._count_no_ops(infos, np.ones(self.envs.num_envs, bool))
+            seeds = list(self._snapshot.seeds(step))
+            self.states, infos = self.envs.reset(seed=seeds)  # type: ignore[arg-type]
+        self._snapshot.restart(step)
+        self._no_ops = None
+        self._record_no_ops(infos, np.ones(self.envs.num_envs, bool))
 
-    def _count_no_ops(self, infos: Mapping[str, Any], begun: np.ndarray) -> None:
-        """Note the emulators' frames in the episodes that have begun: all that were played before they were shown."""
+    def _record_no_ops(self, infos: Mapping[str, Any], started: np.ndarray) -> None:
+        """Record the emulator frames that native games have played before the first state of a new episode."""
         if self.native:
             frames = infos["episode_frame_number"]
-            self._no_ops = frames.copy() if self._no_ops is None else np.where(begun, frames, self._no_ops)
+            self._no_ops = frames.copy() if self._no_ops is None else np.where(started, frames, self._no_ops)
 
-    def _trace(self, index: int, length: int, last_state: np.ndarray) -> Trace:
-        assert self.began is not None
-        return Trace(
-            seed=self.seed,
-            began=self.part.of_all(self.began),
-            number=self.part.first + index,
-            taken=self._taken,
-            column=index,
-            end=len(self._taken),
-            length=length,
-            last_state=last_state,
-            no_ops=None if self._no_ops is None else int(self._no_ops[index]),
-        )
+    def _episode(self, env: int, infos: Mapping[str, Any], last_state: np.ndarray) -> Episode:
+        total, length = float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
+        trace = self._snapshot.trace(env, len(self._snapshot), length, last_state, self.no_ops(env))
+        return Episode(total, length, self.steps_done, since_process_start(), trace)
+
+    def no_ops(self, env: int) -> int | None:
+        """Return the frames before the first action of an environment's episode; None if it is not a native game."""
+        return None if self._no_ops is None else int(self._no_ops[env])
 
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended since the last call, oldest first."""
+        """Return the episodes that ended since the last call, oldest first."""
         episodes, self._episodes = self._episodes, []
         return episodes
 
     def state_dict(self) -> dict[str, Any]:
-        """When all environments began anew, and the actions since then."""
+        """Return the counters, the snapshot of the environments, and episodes that were not asked for yet."""
+        self._snapshot.states = self.states
         return {
             "steps_done": self.steps_done,
-            "began": self.began,
-            "actions": torch.from_numpy(np.array(self._taken, np.int32)),
-            "states": torch.from_numpy(self.states.copy()),
+            "snapshot": self._snapshot.state_dict(),
             "episodes": pack_episodes(self._episodes),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Begin as the saved one did and take the same actions; half a million take a minute or two. Where that leads
-        elsewhere, all environments begin anew."""
+        """Reset with the saved seeds and repeat the saved actions; half a million take a minute or two.
+
+        If that leads to other states, reset all environments instead and log it.
+        """
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
-        if state["began"] is None:
+        saved = state["snapshot"]
+        if saved["reset"] is None:
             return
-        raised = ""
+        error_text = ""
         try:
-            self._play_again(state["began"], state["actions"].numpy())
-        except Exception as error:  # noqa: BLE001 - it is another's code, and may refuse what it allowed before
-            raised = f" ({type(error).__name__}: {error})"
-        if raised or not np.array_equal(self.states, state["states"].numpy()):
+            self._repeat(saved["reset"], saved["actions"].numpy())
+        except Exception as error:  # noqa: BLE001 - the environment is not our code, and may reject earlier actions
+            error_text = f" ({type(error).__name__}: {error})"
+        if error_text or not np.array_equal(self.states, saved["states"].numpy()):
             log.warning(
-                "The environments do not repeat themselves from their seeds and actions, and begin anew: the resumed "
+                "The environments do not repeat themselves from their seeds and actions, and are reset: the resumed "
                 "run is a good continuation, but not bit for bit the uninterrupted one.%s",
-                raised,
+                error_text,
             )
-            self.broken_off = state["states"].numpy()
-            self._begin(self.steps_done)
+            self.interrupted_states = saved["states"].numpy()
+            self._reset(self.steps_done)
 
-    def _play_again(self, began: int, taken: np.ndarray) -> None:
-        self._begin(began)
-        for actions in taken:
-            self.states, _, terminated, truncated, infos = self.envs.step(actions.astype(np.int64))
-            self._count_no_ops(infos, terminated | truncated)
-            self._taken.append(actions.astype(np.int32))
-
-
-def _seeds(seed: int, step: int, num_envs: int) -> np.ndarray:
-    """The seeds of a run's first environments when all begin anew, after so many agent steps of all."""
-    return derived_seeds(hashed_seed(seed, 0, step), num_envs)
+    def _repeat(self, reset: int, actions: np.ndarray) -> None:
+        self._reset(reset)
+        for step_actions in actions:
+            self.states, _, terminated, truncated, infos = self.envs.step(step_actions.astype(np.int64))
+            self._record_no_ops(infos, terminated | truncated)
+            self._snapshot.append(step_actions)
 
 
 class ExperienceStream(Stream):
-    """What an agent does in environments that step together, for a replay.
+    """Steps that an agent makes in environments that are stepped together, for a replay ring.
 
     Args:
-        envs: of make_vector_env.
-        agent: a ptan agent; called with the states of all environments.
-        seed: what the environments' seeds are derived from.
+        envs: vector environment of lib.envs.vector_env.
+        agent: ptan agent, called with the states of all environments.
+        seed: seed from which the environments' reset seeds are derived.
 
     Attributes:
         clock: seconds spent in "act" and "environment".
-        stacked: whether a state is a stack of frames, of which a step brings one; else it is all new.
+        stacked: whether a state is a stack of frames of which each step brings one. Otherwise a state is one frame.
     """
 
     def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
         super().__init__(envs, seed)
         self.agent = agent
-        self.stacked = observations.is_stack(envs.single_observation_space)  # type: ignore[arg-type]
+        self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
 
     @property
     def last_frames(self) -> np.ndarray | None:
-        """Of the episodes that were broken off, (num_envs, *frame_shape); see Stream.broken_off."""
-        return None if self.broken_off is None else self._newest(self.broken_off)
+        """(num_envs, *frame_shape) newest frames of the interrupted episodes; None unless restoring has failed."""
+        return None if self.interrupted_states is None else self._newest(self.interrupted_states)
 
     def _newest(self, states: np.ndarray) -> np.ndarray:
         return states[:, -1] if self.stacked else states
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Steps without end, as replay.Ring wants them."""
+        """Yield steps without end, as the arguments of Ring.add."""
         self.begin()
         agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
@@ -278,8 +241,8 @@ class ExperienceStream(Stream):
             with self.clock("act"):
                 actions, agent_states = self.agent(self.states, agent_states)
             step = self.step(np.asarray(actions))
-            for index in np.flatnonzero(step.terminated | step.truncated):
-                agent_states[index] = self.agent.initial_state()
+            for env in np.flatnonzero(step.terminated | step.truncated):
+                agent_states[env] = self.agent.initial_state()
             yield (
                 frames,
                 np.asarray(actions),
@@ -288,3 +251,13 @@ class ExperienceStream(Stream):
                 step.truncated,
                 self._newest(step.final_states),
             )
+
+
+def snapshot_of(seed: int, part: Part) -> Snapshot:
+    """Return an empty snapshot of a part of a run's environments, whose reset number is their own agent steps."""
+    return Snapshot(partial(_reset_seeds, seed, part))
+
+
+def _reset_seeds(seed: int, part: Part, reset: int) -> list[int]:
+    seeds = derived_seeds(hashed_seed(seed, 0, part.of_all(reset)), part.of)
+    return [int(seeds[number]) for number in part.numbers]

@@ -1,4 +1,4 @@
-"""What sees in PPO's networks and in the fast ones of DQNs: small encoders that normalise what is shown."""
+"""Encoders: small convolutional and dense networks from states to features, which normalise their input."""
 
 import math
 
@@ -6,34 +6,20 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from lib.envs import observations
-
-
-def make_encoder(
-    shape: tuple[int, ...], dtype: torch.dtype = torch.float32
-) -> "ImageEncoder | BoardEncoder | VectorEncoder":
-    """The body for states of a shape, (channels, height, width) or (n,); dtype is what Images calculates in.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if len(shape) not in (1, 3):
-        raise ValueError(f"states of the shape {shape} are seen by nothing; give (channels, height, width) or (n,)")
-    if len(shape) == 1:
-        return VectorEncoder(shape)
-    return ImageEncoder(shape, dtype) if observations.is_large(shape[1:]) else BoardEncoder(shape)
+from lib.envs.observations import ObservationKind, observation_kind
 
 
 class ImageEncoder(nn.Module):
-    """The convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units, these normalised.
+    """Convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units with layer normalisation.
 
     Args:
-        shape: of a state, (channels, height, width); states come as (batch, height, width, channels) uint8.
-        dtype: what the layers calculate in.
+        shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) uint8.
+        dtype: data type of the calculations; weights are float32.
 
     Attributes:
-        mean, scale: what is subtracted from a state, and what that is then multiplied by; see `normalise_by`.
-        features: how many numbers come out.
+        mean: mean state, (height, width, channels), which is subtracted from the input; see `normalise_by`.
+        scale: factor by which the difference is multiplied, ().
+        features: number of output features.
     """
 
     features = 256
@@ -54,40 +40,42 @@ class ImageEncoder(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Normalise from now on by the mean of each pixel of these states, and one scale for all.
+        """Set the mean of each pixel and the common scale from a batch of states.
 
-        The means are whole numbers, which bfloat16 holds up to 256 as they are: a pixel less its mean is exact then.
+        Means are rounded to integers. bfloat16 holds integers up to 256 exactly, so a pixel minus its mean is exact.
         """
-        _fit(self, states, whole=True)
+        _fit_normalisation(self, states, round_mean=True)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """(batch, height, width, channels) uint8 to (batch, features) float32."""
-        # To cast, shift, scale or lay out a batch anew takes as long as a layer where it is done in float32. So there
-        # is one cast; the shift is done in bfloat16, the scale within the first layer's few weights, and the flattening
-        # leaves the channels last.
-        normal = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
+        """Encode (batch, height, width, channels) uint8 states as (batch, features) float32."""
+        # To cast, shift, scale or transpose a batch in float32 takes as long as a layer. So there is a single cast, the
+        # shift is in dtype, the scale is applied to the few weights of the first layer, and channels stay last.
+        shifted = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
-            first = F.conv2d(normal, self.first.weight * self.scale, self.first.bias, self.first.stride)
+            first = F.conv2d(shifted, self.first.weight * self.scale, self.first.bias, self.first.stride)
             second = self.second(F.relu(first, inplace=True))
             third = self.third(F.relu(second, inplace=True).permute(0, 2, 3, 1).flatten(1))
         return F.relu(self.norm(third.float()))
 
 
 class BoardEncoder(nn.Module):
-    """Two convolutions of 3 x 3, which keep the size, of 16 and 32 filters, and 256 units, these normalised.
+    """Two 3 x 3 convolutions with 16 and 32 filters, which keep the size, and 256 units with layer normalisation.
 
-    The second one has the means of each cell's row and column as well, as a convolution sees no whole line; for the
-    same reason Wu (2019), https://arxiv.org/abs/1902.10565, section 3.3, has means of the whole board there.
+    A 3 x 3 convolution cannot see a whole line. So the second layer also gets the means of each cell's row and column,
+    similar to the means of the whole board in Wu (2019), https://arxiv.org/abs/1902.10565, section 3.3.
 
     Args:
-        shape: of a state, (channels, height, width); states come as (batch, height, width, channels) float32.
+        shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) float32.
 
     Attributes:
-        mean, scale: see Numbers.
-        features, filters: how many numbers come out, for the board and for each cell.
+        mean: mean state, (height, width, channels), which is subtracted from the input; see `normalise_by`.
+        scale: factor by which the difference is multiplied, ().
+        features: number of output features of a board.
+        filters: number of output features of a cell.
     """
 
-    features, filters = 256, 32
+    features = 256
+    filters = 32
     mean: torch.Tensor
     scale: torch.Tensor
 
@@ -104,31 +92,32 @@ class BoardEncoder(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Normalise from now on by the mean of each number of these states, and one scale for all."""
-        _fit(self, states)
+        """Set the mean of each number and the common scale from a batch of states."""
+        _fit_normalisation(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """(batch, height, width, channels) to (batch, features) float32."""
-        return self.see(states)[0]
+        """Encode (batch, height, width, channels) states as (batch, features) float32."""
+        return self.encode(states)[0]
 
-    def see(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What there is on the boards, (batch, features), and on each cell, (batch, filters, height, width)."""
+    def encode(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return features of the boards, (batch, features), and of the cells, (batch, filters, height, width)."""
         normal = ((states.float() - self.mean) * self.scale).permute(0, 3, 1, 2)
         first = F.relu(self.first(normal))
         lines = self.of_rows(first.mean(3, keepdim=True)) + self.of_columns(first.mean(2, keepdim=True))
-        second = F.relu(self.second(first) + lines)
-        return F.relu(self.norm(self.third(second.permute(0, 2, 3, 1).flatten(1)))), second
+        cells = F.relu(self.second(first) + lines)
+        return F.relu(self.norm(self.third(cells.permute(0, 2, 3, 1).flatten(1)))), cells
 
 
 class VectorEncoder(nn.Module):
-    """A multilayer perceptron: two layers of 64 units, for vectors.
+    """Multilayer perceptron with two layers of 64 units.
 
     Args:
-        shape: of a state.
+        shape: shape of a state, (n,). The input is (batch, n) float32.
 
     Attributes:
-        mean, scale: what is subtracted from each number, and what all are then multiplied by; see `normalise_by`.
-        features: how many numbers come out.
+        mean: mean state, (n,), which is subtracted from the input; see `normalise_by`.
+        scale: factor by which the difference is multiplied, ().
+        features: number of output features.
     """
 
     features = 64
@@ -143,25 +132,46 @@ class VectorEncoder(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Normalise from now on by the mean of each number of these states, and one scale for all."""
-        _fit(self, states)
+        """Set the mean of each number and the common scale from a batch of states."""
+        _fit_normalisation(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """(batch, n) to (batch, features) float32."""
+        """Encode (batch, n) states as (batch, features) float32."""
         first = torch.tanh(self.first(((states.float() - self.mean) * self.scale).flatten(1)))
         return torch.tanh(self.second(first))
 
 
-def _fit(body: ImageEncoder | BoardEncoder | VectorEncoder, states: torch.Tensor, whole: bool = False) -> None:
-    shown = states.to(torch.float32, copy=True)  # where the states are, which may be elsewhere
-    mean = shown.mean(0).round() if whole else shown.mean(0)
-    body.mean.copy_(mean)
-    body.scale.copy_(1.0 / shown.sub_(mean).std().clamp(min=1e-3))
+Encoder = ImageEncoder | BoardEncoder | VectorEncoder
 
 
-def initialise(body: nn.Module) -> None:
-    """Give a body its first weights, orthogonal, and lay them out as its states are."""
-    for layer in body.children():
+def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Encoder:
+    """Make the encoder for states of a shape.
+
+    Args:
+        shape: shape of a state, (channels, height, width) or (n,), without the action mask.
+        dtype: data type in which an ImageEncoder calculates.
+
+    Raises:
+        ValueError: if the shape is not (channels, height, width) or (n,).
+    """
+    kind = observation_kind(shape)
+    if kind is ObservationKind.IMAGE:
+        return ImageEncoder(shape, dtype)
+    if kind is ObservationKind.BOARD:
+        return BoardEncoder(shape)
+    return VectorEncoder(shape)
+
+
+def _fit_normalisation(encoder: Encoder, states: torch.Tensor, round_mean: bool = False) -> None:
+    values = states.to(torch.float32, copy=True)  # on the states' own device, which may differ from the encoder's
+    mean = values.mean(0).round() if round_mean else values.mean(0)
+    encoder.mean.copy_(mean)
+    encoder.scale.copy_(1.0 / values.sub_(mean).std().clamp(min=1e-3))
+
+
+def initialise(encoder: nn.Module) -> None:
+    """Initialise an encoder with orthogonal weights, in the channels-last layout of its states."""
+    for layer in encoder.children():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             orthogonal(layer, math.sqrt(2))
         if isinstance(layer, nn.Conv2d):
@@ -169,7 +179,7 @@ def initialise(body: nn.Module) -> None:
 
 
 def orthogonal(layer: nn.Conv2d | nn.Linear, gain: float) -> None:
-    """First weights that are orthogonal, and no bias."""
+    """Initialise a layer with orthogonal weights of a gain and zero biases."""
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

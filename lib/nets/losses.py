@@ -1,6 +1,6 @@
-"""Targets and losses as functions of tensors.
+"""Targets and losses of Q-learning as pure functions of tensors.
 
-Shapes: a batch is (batch, ...), action values are (batch, n_actions), distributions of returns (batch, atoms).
+Shapes: a batch is (batch, ...), action values are (batch, n_actions), return distributions are (batch, atoms).
 """
 
 import torch
@@ -8,17 +8,18 @@ from torch.nn import functional as F
 
 from lib.errors import UsageError
 
-MAX_ATOMS = 500  # a projection takes the square of them, times the batch
-
-
-MAX_RETURN = 1e30  # return that a support may have: float32 calculates with it
+MAX_ATOMS = 500  # the memory of a projection grows with the batch times the square of the atoms
+MAX_RETURN = 1e30  # largest absolute return of a support, so that float32 does not overflow
 
 
 def require_batch(**tensors: torch.Tensor) -> None:
-    """Refuse tensors, given by their names, that are not all (batch,): such are broadcast without a word.
+    """Check that all tensors have the shape (batch,), because torch would broadcast others without an error.
+
+    Args:
+        tensors: tensors by their names for the message.
 
     Raises:
-        ValueError: the shapes differ, or are not (batch,).
+        ValueError: if the shapes differ or are not (batch,).
     """
     shapes = [tuple(tensor.shape) for tensor in tensors.values()]
     if len(set(shapes)) > 1 or len(shapes[0]) != 1:
@@ -26,27 +27,40 @@ def require_batch(**tensors: torch.Tensor) -> None:
 
 
 def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_values: torch.Tensor) -> torch.Tensor:
-    """Targets of DQN, Mnih et al. (2015), algorithm 1; see double_q_targets."""
+    """Compute the targets of DQN, Mnih et al. (2015), algorithm 1.
+
+    Args:
+        returns: see double_q_targets.
+        discounts: see double_q_targets.
+        next_target_q_values: (batch, n_actions) values of the next states, from the target network.
+
+    Returns:
+        (batch,) targets of the type of the returns.
+
+    Raises:
+        ValueError: if the shapes do not match.
+    """
     return double_q_targets(returns, discounts, next_target_q_values, next_target_q_values)
 
 
 def double_q_targets(
     returns: torch.Tensor, discounts: torch.Tensor, next_q_values: torch.Tensor, next_target_q_values: torch.Tensor
 ) -> torch.Tensor:
-    """Targets of double DQN: the network that learns selects the next action, and the target network evaluates it, van
-    Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, section Double DQN.
+    """Compute the targets of double DQN, van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, Double DQN.
+
+    The online network selects the next action, and the target network evaluates it.
 
     Args:
-        returns: (batch,) discounted rewards from a state to the next one, which may be several steps later.
-        discounts: (batch,) what the next state's value is multiplied by; 0 where the episode terminated.
-        next_q_values: (batch, n_actions) of the next states, from the network that learns.
-        next_target_q_values: (batch, n_actions) of the same, from the target network.
+        returns: (batch,) discounted rewards from a state to the next state, which may be several steps later.
+        discounts: (batch,) discount factors of the next state's value; 0 if the episode terminated.
+        next_q_values: (batch, n_actions) values of the next states, from the online network.
+        next_target_q_values: (batch, n_actions) values of the next states, from the target network.
 
     Returns:
-        (batch,) of the type of `returns`.
+        (batch,) targets of the type of the returns.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: if the shapes do not match.
     """
     shapes = [tuple(tensor.shape) for tensor in (returns, discounts, next_q_values, next_target_q_values)]
     batch = len(returns)
@@ -59,20 +73,32 @@ def double_q_targets(
 
 
 def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torch.Tensor) -> torch.Tensor:
-    """returns + discounts * next_values, all (batch,); where a discount is 0 a value means nothing, be it infinite.
+    """Compute returns + discounts * next_values, without the next value if its discount is 0.
+
+    Args:
+        returns: (batch,) discounted rewards up to the next state.
+        discounts: (batch,) discount factors of the next state's value; 0 if the episode terminated.
+        next_values: (batch,) values of the next states. After a termination they may be infinite or NaN.
 
     Raises:
-        ValueError: the shapes differ, or are not (batch,).
+        ValueError: if the shapes differ or are not (batch,).
     """
     require_batch(returns=returns, discounts=discounts, next_values=next_values)
     return returns + torch.where(discounts == 0.0, 0.0, discounts * next_values)
 
 
 def select_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
-    """What belongs to the action of each row: (batch, n_actions, ...) and (batch,) int64 to (batch, ...).
+    """Select the output of each row's action.
+
+    Args:
+        outputs: (batch, n_actions, ...) values or distributions.
+        actions: (batch,) int64.
+
+    Returns:
+        (batch, ...) outputs of the actions.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: if the shapes do not match.
     """
     if outputs.ndim < 2 or actions.shape != outputs.shape[:1]:
         raise ValueError(
@@ -83,61 +109,81 @@ def select_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor
 
 
 def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
-    """What errors of any shape cost, each by itself: their squares, or Huber's loss, half the square up to 1 and beyond
-    that linear, Huber (1964); its gradient is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training
-    algorithm, where that of a square is twice the error.
+    """Compute the elementwise penalty for TD errors: squared error or Huber loss.
+
+    The gradient of the Huber loss is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training
+    algorithm. The gradient of the squared error is twice the error.
+
+    Args:
+        errors: TD errors of any shape.
+        huber: use the Huber loss, Huber (1964), instead of the squared error.
     """
     return F.huber_loss(errors, torch.zeros_like(errors), reduction="none") if huber else errors.square()
 
 
-def weighted_mean(each: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """The loss of a prioritised batch: the mean of losses (batch,) times importance weights (batch,), Schaul et al.
-    (2016), https://arxiv.org/abs/1511.05952, section 3.4.
+def weighted_mean(losses: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Compute the loss of a prioritised batch, Schaul et al. (2016), https://arxiv.org/abs/1511.05952, section 3.4.
+
+    Args:
+        losses: (batch,) losses of the transitions.
+        weights: (batch,) importance-sampling weights.
+
+    Returns:
+        The mean of losses * weights, a scalar.
 
     Raises:
-        ValueError: the shapes differ, or are not (batch,).
+        ValueError: if the shapes differ or are not (batch,).
     """
-    require_batch(losses=each, weights=weights)
-    return (weights * each).mean()
+    require_batch(losses=losses, weights=weights)
+    return (weights * losses).mean()
 
 
 def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
-    """The returns that a distribution is over, Bellemare et al. (2017), https://arxiv.org/abs/1707.06887, section 4.
+    """Return the support of a return distribution, Bellemare et al. (2017), section 4.
+
+    The paper is https://arxiv.org/abs/1707.06887.
+
+    Args:
+        v_min: smallest return.
+        v_max: largest return.
+        atoms: number of returns.
 
     Returns:
-        (atoms,) float32, evenly from v_min to v_max.
+        (atoms,) float32, evenly spaced from v_min to v_max.
 
     Raises:
-        UsageError: there are too few or too many, or v_min is not below v_max, or they are too large or too near.
+        UsageError: if atoms is out of range, v_min is not below v_max, or they are too large or too close for float32.
     """
     if not 2 <= atoms <= MAX_ATOMS:
         raise UsageError(f"atoms is {atoms}; it has to be between 2 and {MAX_ATOMS}")
-    given = f"v_min is {v_min:g} and v_max {v_max:g}"
+    bounds = f"v_min is {v_min:g} and v_max {v_max:g}"
     if not -MAX_RETURN < v_min < v_max < MAX_RETURN:
-        raise UsageError(f"{given}; v_min has to be below v_max, both between -{MAX_RETURN:g} and {MAX_RETURN:g}")
-    made = torch.linspace(v_min, v_max, atoms)
-    if (made.diff() <= 0.0).any():
-        raise UsageError(f"{given}; {atoms} returns between them are not apart in float32, give ends further apart")
-    return made
+        raise UsageError(f"{bounds}; v_min has to be below v_max, both between -{MAX_RETURN:g} and {MAX_RETURN:g}")
+    returns = torch.linspace(v_min, v_max, atoms)
+    if (returns.diff() <= 0.0).any():
+        raise UsageError(f"{bounds}; float32 cannot tell {atoms} returns between them apart; give a wider range")
+    return returns
 
 
 def project_distribution(
     next_probs: torch.Tensor, returns: torch.Tensor, discounts: torch.Tensor, support: torch.Tensor
 ) -> torch.Tensor:
-    """The distribution of returns + discounts * Z brought back onto Z's support, Bellemare et al. (2017), equation 7.
+    """Project the distribution of returns + discounts * Z onto the support of Z, Bellemare et al. (2017), equation 7.
 
-    Each atom's probability goes to its two neighbours, the nearer the more, and beyond the ends to the end.
+    The probability of each shifted atom is shared between its two neighbours in the support, in proportion to how close
+    they are. An atom beyond an end of the support goes to that end.
 
     Args:
-        next_probs: (batch, atoms), the distribution of Z.
-        returns, discounts: (batch,); a discount of 0 puts everything at the return.
-        support: (atoms,) in even steps.
+        next_probs: (batch, atoms) probabilities of Z.
+        returns: (batch,) discounted rewards up to the next state.
+        discounts: (batch,) discount factors; 0 moves all probability to the return.
+        support: (atoms,) evenly spaced returns.
 
     Returns:
-        (batch, atoms), the sum of each row as before.
+        (batch, atoms) probabilities; the sum of each row is unchanged.
 
     Raises:
-        ValueError: the shapes do not fit.
+        ValueError: if the shapes do not match.
     """
     shapes = [tuple(tensor.shape) for tensor in (next_probs, returns, discounts, support)]
     batch, atoms = len(returns), len(support)
@@ -147,29 +193,33 @@ def project_distribution(
             "they have to be (batch, atoms), (batch,), (batch,) and (atoms,)"
         )
     step = (support[-1] - support[0]) / (atoms - 1)
-    places = ((returns[:, None] + discounts[:, None] * support - support[0]) / step).clamp(0.0, atoms - 1.0)
-    # The share that place i gives to atom j falls from 1 to 0 within one step of the support.
-    shares = (1.0 - (places[:, :, None] - torch.arange(atoms, device=support.device)).abs()).clamp(min=0.0)
+    # Positions of the shifted atoms, in steps of the support.
+    positions = ((returns[:, None] + discounts[:, None] * support - support[0]) / step).clamp(0.0, atoms - 1.0)
+    # The share of position i that atom j gets falls from 1 to 0 within one step.
+    shares = (1.0 - (positions[:, :, None] - torch.arange(atoms, device=support.device)).abs()).clamp(min=0.0)
     return (next_probs[:, :, None] * shares).sum(dim=1)
 
 
 def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-    """How far a predicted distribution is from its target: the loss of Bellemare et al. (2017), algorithm 1, less the
-    target's entropy, which has no gradient; Rainbow's priority, Hessel et al. (2018), section The Integrated Agent.
+    """Compute the Kullback-Leibler divergence of predicted distributions from their targets.
+
+    Its gradient is that of the cross-entropy loss of Bellemare et al. (2017), algorithm 1. It is also the priority of
+    Rainbow, Hessel et al. (2018), section The Integrated Agent.
 
     Args:
-        target_probs: (batch, atoms); not a function of what is learnt.
-        log_probs: (batch, atoms) natural logarithms of the prediction.
+        target_probs: (batch, atoms) target probabilities, without a gradient.
+        log_probs: (batch, atoms) natural logarithms of the predicted probabilities.
 
     Returns:
-        (batch,), 0 or above up to rounding.
+        (batch,) divergences, at least 0 up to rounding.
 
     Raises:
-        ValueError: the shapes differ, or are not (batch, atoms).
+        ValueError: if the shapes differ or are not (batch, atoms).
     """
     if target_probs.ndim != 2 or target_probs.shape != log_probs.shape:
         raise ValueError(
             f"target_probs and log_probs have the shapes {tuple(target_probs.shape)} and {tuple(log_probs.shape)}; "
             "both have to be (batch, atoms)"
         )
-    return (torch.special.xlogy(target_probs, target_probs) - target_probs * log_probs).sum(dim=1)
+    divergences: torch.Tensor = torch.special.xlogy(target_probs, target_probs) - target_probs * log_probs
+    return divergences.sum(dim=1)

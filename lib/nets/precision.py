@@ -1,4 +1,4 @@
-"""What a network calculates in, and whether its kernels are made for it."""
+"""Numeric precision of a network, and torch.compile."""
 
 import functools
 import logging
@@ -13,21 +13,20 @@ from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
-
-BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # of processors: Intel and AMD, Intel, Arm
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # processor flags: Intel and AMD, Intel, Arm
 
 
 def has_bfloat16(device: torch.device) -> bool:
-    """Whether the device calculates with it in hardware."""
+    """Return whether the device supports bfloat16 in hardware."""
     if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     cpuinfo = Path("/proc/cpuinfo")
     return device.type == "cpu" and cpuinfo.exists() and bool(BF16_FLAGS & set(cpuinfo.read_text().split()))
 
 
 @functools.cache
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """bfloat16 where the device calculates with it in hardware; else float32, and a line that says so, once."""
+    """Return bfloat16 if the device supports it in hardware; otherwise log a warning once and return float32."""
     if has_bfloat16(device):
         return torch.bfloat16
     log.warning(
@@ -37,10 +36,10 @@ def fast_dtype(device: torch.device) -> torch.dtype:
 
 
 def compile_networks(*nets: nn.Module) -> None:
-    """Have torch.compile make kernels for each network when it is first called, which takes some seconds.
+    """Compile networks with torch.compile. The first call of each network then takes some seconds longer.
 
     Raises:
-        UsageError: there is no C++ compiler, which it needs.
+        UsageError: if there is no C++ compiler, which torch.compile needs.
     """
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++")):
         raise UsageError("--compile needs a C++ compiler, and there is none; install g++, or leave --compile out")

@@ -1,4 +1,4 @@
-"""An actor: it plays trajectory segments, wherever it is, with the weights that it is sent."""
+"""PPO's actor: plays trajectory segments with the weights that it is given."""
 
 import dataclasses
 import time
@@ -9,33 +9,45 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import VectorEnv
 
 from lib.actors.contract import Weights
 from lib.envs import vector_env
+from lib.envs.vector_env import is_native, vector_frame_skip
 from lib.errors import UsageError, divisors
 from lib.experience.episodes import Episode
-from lib.experience.stream import Part, Trace
+from lib.experience.stream import Part
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Rollout, Sampler
 from lib.system.machine import cores
 
 
+class EnvFacts(NamedTuple):
+    """Facts about an environment, found by making one."""
+
+    space: spaces.Box
+    n_actions: int
+    frame_skip: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Acting:
-    """How a number of actors plays.
+    """Settings of a run's actors.
 
     Args:
         env_name: gymnasium id.
-        envs: environments of all actors.
-        actors: how many.
+        envs: number of environments of all actors.
+        actors: number of actors.
         rollout: steps of each environment in a segment.
-        seed: what all seeds are derived from.
-        engine: one of actors.ENGINES.
-        patience, address, cpus: see actors.start.
-        dtype: what the actors' models calculate in.
+        seed: seed from which all seeds are derived.
+        engine: one of actors.engines.ENGINES.
+        patience: seconds to wait for a segment; see actors.contract.Actors.
+        address: address of a Ray cluster, or None.
+        cpus: CPUs per actor on Ray, or None.
+        dtype: dtype in which the actors' models calculate.
 
     Raises:
-        UsageError: the actors cannot share the environments.
+        UsageError: if the actors cannot share the environments evenly.
     """
 
     env_name: str
@@ -56,53 +68,54 @@ class Acting:
             )
 
     @cached_property
-    def _looked_at(self) -> tuple[spaces.Box, int, int]:
+    def env_facts(self) -> EnvFacts:
+        """Facts about the environment.
+
+        Raises:
+            UsageError: if the environments of all actors on this machine do not fit into memory.
+        """
         envs = self.make_envs(1)
-        if not self.address:  # where others have them all; each actor sees to its own there
-            vector_env.require_memory(self.envs, vector_env.is_native(envs))
-        found = envs.single_observation_space, int(envs.single_action_space.n), vector_env.vector_frame_skip(envs)
+        if not self.address:  # on a cluster, each actor checks its own environments on its node
+            vector_env.require_memory(self.envs, is_native(envs))
+        facts = EnvFacts(*spaces_of(envs), vector_frame_skip(envs))
         envs.close()
-        return found
+        return facts
 
     @property
     def space(self) -> spaces.Box:
-        """Of an environment's states."""
-        return self._looked_at[0]
+        """Observation space of one environment."""
+        return self.env_facts.space
 
     @property
     def n_actions(self) -> int:
-        """How many actions there are."""
-        return self._looked_at[1]
-
-    @property
-    def frame_skip(self) -> int:
-        """Frames of the emulator in an agent step; 1 for what is no Atari game."""
-        return self._looked_at[2]
+        """Number of actions."""
+        return self.env_facts.n_actions
 
     @property
     def segment_size(self) -> int:
-        """Bytes of an actor's segment at most: a rollout, the states at its end, and what aligns the arrays."""
+        """Most bytes of an actor's segment: a rollout, the states at its end, and the alignment of the arrays."""
         return self.part(0).num_envs * Rollout.forecast(self.space, self.rollout + 1) + 2**16
 
     def part(self, number: int) -> Part:
-        """The environments of an actor."""
+        """Return the environments of an actor."""
         each = self.envs // self.actors
         return Part(number * each, each, self.envs)
 
-    def make_envs(self, num_envs: int) -> Any:
-        """So many of the environments, which all cores step inline, else this machine's by the number of actors."""
+    def make_envs(self, num_envs: int) -> VectorEnv:
+        """Make some of the environments. Inline actors step them with all cores, others share the cores."""
         threads = 0 if self.engine == "inline" else max(1, cores() // self.actors)
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 
-class Ended(NamedTuple):
-    """An episode that ended in a segment.
+class EndedEpisode(NamedTuple):
+    """Episode that ended in a segment.
 
     Attributes:
-        step: of the segment, that ended it.
-        total, length: return, and agent steps.
-        env: which of the actor's environments it was played in.
-        no_ops: see experience.Again.
+        step: step of the segment at which the episode ended.
+        total: undiscounted return.
+        length: agent steps of the episode.
+        env: index of the environment among the actor's.
+        no_ops: see EpisodeTrace.
     """
 
     step: int
@@ -114,22 +127,23 @@ class Ended(NamedTuple):
 
 @dataclasses.dataclass
 class Segment:
-    """What an actor has played, T steps of N environments.
+    """T steps of N environments that an actor has played.
 
     Attributes:
-        version: of the weights that it was played with.
-        arrays: Rollout's fields, (T, N, ...).
-        episodes: those that ended in it.
-        steps_done: the actor's agent steps at its end; began: when its environments began anew, see Stream.
-        states: (N, ...) what the environments showed at its end.
-        seconds: that it took.
+        version: version of the weights that it was played with.
+        arrays: fields of Rollout as arrays (T, N, ...).
+        episodes: episodes that ended in the segment.
+        steps_done: agent steps of the actor at the end of the segment.
+        last_reset: agent steps of the actor when its environments were last reset together; see Stream.
+        states: (N, ...) states of the environments at the end of the segment.
+        seconds: time that the segment took.
     """
 
     version: int
     arrays: dict[str, np.ndarray]
-    episodes: list[Ended]
+    episodes: list[EndedEpisode]
     steps_done: int
-    began: int
+    last_reset: int
     states: np.ndarray
     seconds: float
 
@@ -138,24 +152,25 @@ class Segment:
 
 
 class PPOActor:
-    """Plays segments with the weights that it is given.
+    """Actor that plays segments; see actors.contract.Actor.
 
     Args:
-        acting: how.
-        number: which actor.
-        state: of a Stream, where it begins; None for the beginning.
+        acting: settings of the actors.
+        number: number of the actor.
+        state: state of a Sampler to start from, or None for a new one.
     """
 
     def __init__(self, acting: Acting, number: int, state: Mapping[str, Any] | None = None):
         self.number = number
         envs = acting.make_envs(acting.part(number).num_envs)
-        with torch.random.fork_rng(devices=()):  # its first weights are not to change what the learner draws
-            self._model = Model(envs.single_observation_space, int(envs.single_action_space.n), acting.dtype)
+        space, n_actions = spaces_of(envs)
+        with torch.random.fork_rng(devices=()):  # the first weights must not change the learner's random numbers
+            self._model = Model(space, n_actions, acting.dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.part(number))
         if state is not None:
             self._sampler.load_state_dict(dict(state))
-        self._rollouts = (self._sampler.empty(), self._sampler.empty())  # one is read while the other is filled
+        self._rollouts = (self._sampler.empty(), self._sampler.empty())  # the learner reads one, the other is filled
         self._turn = 0
 
     def set_model(self, model: Weights) -> None:
@@ -165,20 +180,22 @@ class PPOActor:
             self._version = model.version
 
     def get_trajectory_segment(self) -> Segment:
-        """The next rollout; valid until the next but one is asked for."""
+        """Return the next segment, valid until the next but one is asked for."""
         start, before = time.perf_counter(), self._sampler.steps_done
         rollout = self._rollouts[self._turn]
         self._turn = 1 - self._turn
         self._sampler.sample(rollout)
         num_envs = self._sampler.envs.num_envs
-        ended = self._sampler.pop_episodes()
-        assert self._sampler.began is not None
+        last_reset = self._sampler.last_reset
+        assert last_reset is not None
         return Segment(
             version=self._version,
             arrays={field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)},
-            episodes=[_ended(episode, (episode.step - before) // num_envs - 1) for episode in ended],
+            episodes=[
+                _ended(episode, (episode.step - before) // num_envs - 1) for episode in self._sampler.pop_episodes()
+            ],
             steps_done=self._sampler.steps_done,
-            began=self._sampler.began,
+            last_reset=last_reset,
             states=self._sampler.states.copy(),
             seconds=time.perf_counter() - start,
         )
@@ -191,7 +208,15 @@ class PPOActor:
         )
 
 
-def _ended(episode: Episode, step: int) -> Ended:
-    trace = episode.again
-    assert isinstance(trace, Trace)
-    return Ended(step, episode.total, episode.length, trace.column, trace.no_ops)
+def spaces_of(envs: VectorEnv) -> tuple[spaces.Box, int]:
+    """Return the observation space of one environment and the number of its actions."""
+    space, actions = envs.single_observation_space, envs.single_action_space
+    assert isinstance(space, spaces.Box)
+    assert isinstance(actions, spaces.Discrete)
+    return space, int(actions.n)
+
+
+def _ended(episode: Episode, step: int) -> EndedEpisode:
+    trace = episode.trace
+    assert trace is not None
+    return EndedEpisode(step, episode.total, episode.length, trace.env, trace.no_ops)

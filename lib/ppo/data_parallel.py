@@ -1,5 +1,7 @@
-"""Several learners that make one update together: each takes its part of every minibatch, and their gradients are
-averaged, synchronous data-parallel stochastic gradient descent, Chen et al. (2016), https://arxiv.org/abs/1604.00981.
+"""Data-parallel learning: several learner processes make one update together.
+
+Each learner takes its part of every minibatch, and their gradients are averaged: synchronous stochastic gradient
+descent, Chen et al. (2016), https://arxiv.org/abs/1604.00981.
 """
 
 import atexit
@@ -10,180 +12,196 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import distributed
 
 from lib.errors import Fault, UsageError, divisors
+from lib.ppo.rollout import Rollout
+from lib.ppo.update import LearnerGroup, Trainer, Transitions
 from lib.system.machine import cores
 from lib.system.parent import ParentGone, end_with_learner, receive
 from lib.system.processes import Child, start_server, to_shared_memory
 
-if TYPE_CHECKING:
-    from lib.ppo.update import Trainer
+EXCHANGE_TIMEOUT = timedelta(seconds=60)
+START_TIMEOUT = timedelta(seconds=180)
 
 
-PATIENCE = timedelta(seconds=60)  # for the others, in every exchange
-
-
-STARTING = timedelta(seconds=180)
-
-
-class Group:
-    """One learner's place among all, as a Trainer sees it.
+class ProcessGroup(LearnerGroup):
+    """One learner's membership in a group of processes that exchange tensors by gloo or nccl.
 
     Args:
-        rank: which learner; 0 is the one that was there first.
-        size: how many there are.
-        meeting: a file by which they find each other.
-        device: of this learner.
+        rank: number of this learner; the first learner is 0.
+        size: number of learners.
+        meeting: path of a file by which the learners find each other. It is not needed after the constructor.
+        device: device of this learner.
+
+    Raises:
+        Fault: if the others cannot be reached.
     """
 
     def __init__(self, rank: int, size: int, meeting: str, device: torch.device | str):
         self.rank = rank
         self.size = size
-        store = distributed.FileStore(meeting, size)
-        store.set_timeout(STARTING)
-        with _together():
-            self._group = _process_group(store, rank, size, torch.device(device))
-        self.average([torch.zeros(1, device=device)])  # when this is done all have met, and the file is not needed
+        store = distributed.FileStore(meeting, size)  # type: ignore[attr-defined, unused-ignore]
+        store.set_timeout(START_TIMEOUT)
+        with _exchange():
+            self._backend = _backend(store, rank, size, torch.device(device))
+        # A first exchange: after it, all have read the file.
+        self.average([torch.zeros(1, device=device)])
 
-    def shared(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The first learner's tensor, in all."""
-        with _together():
-            self._group.broadcast([tensor], distributed.BroadcastOptions()).wait()  # the first's, unless told otherwise
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Overwrite the tensor with the first learner's, and return it."""
+        with _exchange():
+            # The default options broadcast from rank 0.
+            self._backend.broadcast([tensor], distributed.BroadcastOptions()).wait()
         return tensor
 
     def part(self, batch: torch.Tensor) -> torch.Tensor:
-        """This learner's part of a minibatch."""
+        """Return this learner's part of a minibatch: every `size`-th entry, from `rank` on."""
         return batch[self.rank :: self.size]
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Have the mean over all learners in each tensor's place, in one exchange."""
-        together = torch.cat([tensor.flatten() for tensor in tensors])
-        with _together():
-            self._group.allreduce([together]).wait()  # the sum
-        together /= self.size
-        for tensor, mean in zip(tensors, together.split([tensor.numel() for tensor in tensors]), strict=True):
-            tensor.copy_(mean.view_as(tensor))
+        """Overwrite each tensor with its mean over all learners, in one exchange."""
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        with _exchange():
+            self._backend.allreduce([flat]).wait()  # sums
+        flat /= self.size
+        start = 0
+        for tensor in tensors:
+            tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
+            start += tensor.numel()
 
 
-class Learners:
-    """Further learners, in processes of their own, for a trainer; they are started with its first update.
+class DataParallelTrainer:
+    """A trainer whose updates are shared with learners in other processes, which the first update starts.
 
     Args:
-        trainer: the first learner's; its minibatches are shared from now on.
-        number: of learners in all, the first one included.
+        trainer: trainer of this process. It becomes the first learner.
+        learners: number of learners, this process included.
 
     Raises:
-        UsageError: a minibatch cannot be shared by so many, or there are too few GPUs, or the device is neither the CPU
-            nor the first of them.
+        UsageError: if the minibatch cannot be shared equally, if GPUs are missing, or if the device is neither the CPU
+            nor the first GPU.
     """
 
-    def __init__(self, trainer: "Trainer", number: int):
-        if trainer.minibatch % number:
-            raise UsageError(
-                f"{number} learners cannot share minibatches of {trainer.minibatch}; "
-                f"take one of {divisors(trainer.minibatch)}"
-            )
-        device, gpus = torch.device(trainer.device), torch.cuda.device_count()
-        if device.type not in ("cpu", "cuda") or device.index:
-            raise UsageError(f"several learners take --device cpu, or cuda from its first GPU on; it is {device}")
-        if device.type == "cuda" and number > gpus:
-            raise UsageError(f"{number} learners need a GPU each, and there are {gpus}; take --learners {gpus}")
+    def __init__(self, trainer: Trainer, learners: int):
+        _require_shareable(trainer.settings.minibatch, learners)
+        _require_devices(torch.device(trainer.device), learners)
         self.trainer = trainer
-        self.number = number
+        self.learners = learners
         self._children: list[Child] = []
-        trainer.learners = self
 
-    def begin(self, columns: Sequence[torch.Tensor], progress: float) -> None:
-        """Have all learners make an update from these columns, of which the others get copies.
+    def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
+        """Learn from a rollout together with the other learners; see Trainer.update.
 
         Raises:
-            Fault: one of them is gone.
+            Fault: if another learner is lost.
         """
+        transitions = self.trainer.transitions(rollout)
         if not self._children:
             self._start()
-        layout = [(column.shape, column.dtype) for column in columns]
-        for child in self._children:
-            try:
-                child.link.send((layout, progress))
-            except OSError as error:
-                raise Fault(f"{child.fate()}. Go on from the last checkpoint with --resume") from error
-        assert self.trainer.group is not None
-        for column in columns:
-            self.trainer.group.shared(column)
-
-    def _start(self) -> None:
-        start_server()
-        threads = max(1, cores() // self.number)
-        self.trainer.learners = None  # the others have none
-        try:
-            trainer = to_shared_memory(self.trainer, "the trainer", "Use --learners 1")
-        finally:
-            self.trainer.learners = self
-        atexit.register(self.close)
-        with tempfile.TemporaryDirectory(prefix="learners-") as folder:
-            for rank in range(1, self.number):
-                child = Child(f"learner {rank}")
-                child.launch(follow, trainer, rank, self.number, f"{folder}/meeting", threads)
-                self._children.append(child)
-            torch.set_num_threads(threads)
-            self.trainer.group = Group(0, self.number, f"{folder}/meeting", self.trainer.device)
+        self._send(transitions, progress)
+        return self.trainer.learn(transitions, progress)
 
     def close(self) -> None:
-        """End the other learners."""
+        """End the other learners' processes."""
         atexit.unregister(self.close)
         for child in self._children:
             child.kill()
         self.trainer.group = None
         self._children.clear()
 
+    def _start(self) -> None:
+        start_server()
+        threads = max(1, cores() // self.learners)
+        payload = to_shared_memory(self.trainer, "the trainer", "Use --learners 1")
+        atexit.register(self.close)
+        with tempfile.TemporaryDirectory(prefix="learners-") as folder:
+            meeting = f"{folder}/meeting"
+            for rank in range(1, self.learners):
+                child = Child(f"learner {rank}")
+                child.launch(run_learner, payload, rank, self.learners, meeting, threads)
+                self._children.append(child)
+            torch.set_num_threads(threads)
+            self.trainer.group = ProcessGroup(0, self.learners, meeting, self.trainer.device)
 
-def follow(link: Any, sent: Any, rank: int, size: int, meeting: str, threads: int) -> None:
-    """Be one of the further learners, until the first is gone.
+    def _send(self, transitions: Transitions, progress: float) -> None:
+        """Send the transitions to all learners: shapes and dtypes by pipe, contents by broadcast."""
+        assert self.trainer.group is not None
+        layout = [(column.shape, column.dtype) for column in transitions]
+        for child in self._children:
+            try:
+                child.connection.send((layout, progress))
+            except OSError as error:
+                raise Fault(f"{child.fate()}. Continue from the last checkpoint with --resume") from error
+        for column in transitions:
+            self.trainer.group.broadcast(column)
+
+
+def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, threads: int) -> None:
+    """Main function of a further learner's process: learn until the first learner is gone.
 
     Args:
-        link: to the first; in come layouts of columns, and the progress.
-        sent: the trainer, see child.moved.
-        rank, size, meeting: see Group.
-        threads: of torch.
+        link: pipe from the first learner. Each message holds the layout of the transitions and the progress.
+        payload: pickled trainer in shared memory; see to_shared_memory.
+        rank: number of this learner.
+        size: number of learners.
+        meeting: path of the file by which the learners find each other.
+        threads: number of torch threads.
     """
     end_with_learner()
     torch.set_num_threads(threads)
-    trainer: Trainer = pickle.loads(sent.raw)
+    trainer: Trainer = pickle.loads(payload.raw)
     if torch.device(trainer.device).type == "cuda":
         trainer.move_to(torch.device("cuda", rank))
-    trainer.group = Group(rank, size, meeting, trainer.device)
+    group = ProcessGroup(rank, size, meeting, trainer.device)
+    trainer.group = group
     try:
         while True:
             layout, progress = receive(link)
             columns = [torch.empty(shape, dtype=dtype, device=trainer.device) for shape, dtype in layout]
-            trainer.learn([trainer.group.shared(column) for column in columns], progress)
+            trainer.learn(Transitions(*(group.broadcast(column) for column in columns)), progress)
     except (ParentGone, Fault):
         return
 
 
-def _process_group(store: Any, rank: int, size: int, device: torch.device) -> Any:
-    # Made by hand, not as the process's default group: ignite would take that for its own, and have all learners do
-    # what only the first does.
+def _require_shareable(minibatch: int, learners: int) -> None:
+    if minibatch % learners:
+        raise UsageError(
+            f"{learners} learners cannot share minibatches of {minibatch}; use --learners with one of "
+            f"{divisors(minibatch)}"
+        )
+
+
+def _require_devices(device: torch.device, learners: int) -> None:
+    if device.type not in ("cpu", "cuda") or device.index:
+        raise UsageError(f"several learners need --device cpu or --device cuda, which starts at GPU 0; it is {device}")
+    gpus = torch.cuda.device_count()
+    if device.type == "cuda" and learners > gpus:
+        raise UsageError(f"{learners} learners need one GPU each, and {gpus} are available; use --learners {gpus}")
+
+
+def _backend(store: Any, rank: int, size: int, device: torch.device) -> Any:
+    # Not torch's default process group: ignite would use that one too, and then run its handlers as if every learner
+    # were part of one distributed run.
     if device.type == "cuda":
         options = distributed.ProcessGroupNCCL.Options()
-        options._timeout = PATIENCE
+        options._timeout = EXCHANGE_TIMEOUT
         return distributed.ProcessGroupNCCL(store, rank, size, options)
     if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # they are all on this machine
-    return distributed.ProcessGroupGloo(store, rank, size, PATIENCE)
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all learners are on this machine
+    return distributed.ProcessGroupGloo(store, rank, size, EXCHANGE_TIMEOUT)
 
 
 @contextmanager
-def _together() -> Iterator[None]:
-    """An exchange; that it failed, nearly always as another learner is gone, comes out of it as a Fault."""
+def _exchange() -> Iterator[None]:
+    """Turn the error of a failed exchange into a Fault. The usual cause is that another learner has died."""
     try:
         yield
     except RuntimeError as error:
-        first = str(error).strip().splitlines()[0]
+        reason = str(error).strip().splitlines()[0]
         raise Fault(
-            f"the learners have lost each other ({first}). Go on from the last checkpoint with --resume"
+            f"the learners lost contact with each other ({reason}). Continue from the last checkpoint with --resume"
         ) from error

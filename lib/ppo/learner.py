@@ -1,4 +1,4 @@
-"""The learner: it trains on the segments of all actors."""
+"""The learner: update the model from the segments of all actors, and hand out its weights."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,63 +7,73 @@ import torch
 
 from lib.actors.contract import Weights
 from lib.ppo.actor import Segment
-from lib.ppo.data_parallel import Learners
+from lib.ppo.data_parallel import DataParallelTrainer
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer
 
 
 class PPOLearner:
-    """Learns from what actors have played.
+    """Learn from trajectory segments that actors have played.
 
     Args:
-        trainer: with the model.
-        learners: how many make each update together; see learners.Learners.
+        trainer: trainer of the model.
+        learners: number of processes that share each minibatch; see DataParallelTrainer.
 
     Attributes:
-        version: of the weights, one more with every update.
+        trainer: trainer of the model.
+        version: version of the weights; it grows by one with every change.
+
+    Raises:
+        UsageError: if so many learners cannot share the minibatches.
     """
 
     def __init__(self, trainer: Trainer, learners: int = 1):
         self.trainer = trainer
-        self.learners = Learners(trainer, learners) if learners > 1 else None
         self.version = 0
-
-    def close(self) -> None:
-        """End the further learners; at the end of the process this happens by itself."""
-        if self.learners is not None:
-            self.learners.close()
+        self._data_parallel = DataParallelTrainer(trainer, learners) if learners > 1 else None
 
     def train(self, segments: Sequence[Segment], progress: float = 0.0) -> dict[str, float]:
-        """An update from all segments together.
+        """Make one update from all segments together.
 
         Args:
-            segments: whose environments lie beside each other in the order given.
-            progress: see Trainer.update.
+            segments: segments of equal length; their environments are joined in the order given.
+            progress: progress toward the goal, 0 to 1.
 
         Returns:
-            What Trainer.update does.
+            The metrics of Trainer.update.
         """
-        told = self.trainer.update(join_segments(segments), progress)
+        trainer = self._data_parallel or self.trainer
+        metrics = trainer.update(join_segments(segments), progress)
         self.version += 1
-        return told
+        return metrics
 
     def normalise_by(self, segments: Sequence[Segment]) -> None:
-        """Have the model normalise states by those of these segments."""
+        """Fit the model's input normalisation to the states of these segments."""
         self.trainer.model.normalise_by(join_segments(segments).states.flatten(0, 1))
         self.version += 1
 
     def get_model(self) -> Weights:
-        """The weights as they are, not to be changed while they are used."""
-        return Weights(self.version, {name: each.cpu() for name, each in self.trainer.model.state_dict().items()})
+        """Return the current weights. On the CPU they share memory with the model, so the next update changes them."""
+        state = self.trainer.model.state_dict()
+        return Weights(self.version, {name: tensor.cpu() for name, tensor in state.items()})
+
+    def close(self) -> None:
+        """End the other learners' processes. They also end with this process."""
+        if self._data_parallel is not None:
+            self._data_parallel.close()
 
     def state_dict(self) -> dict[str, int]:
+        """Return the version; the model and the optimizer are saved separately."""
         return {"version": self.version}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Restore the version."""
         self.version = state["version"]
 
 
 def join_segments(segments: Sequence[Segment]) -> Rollout:
-    """A rollout (T, N, ...) of all their environments, of each segment those after the ones before."""
-    arrays = {name: np.concatenate([each.arrays[name] for each in segments], axis=1) for name in segments[0].arrays}
-    return Rollout(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+    """Concatenate segments of T steps along their environments, to one rollout (T, N, ...)."""
+    columns: dict[str, torch.Tensor] = {}
+    for name in segments[0].arrays:
+        columns[name] = torch.from_numpy(np.concatenate([segment.arrays[name] for segment in segments], axis=1))
+    return Rollout(**columns)

@@ -1,4 +1,4 @@
-"""The network: from states to action logits and values."""
+"""PPO's network: action logits and state values."""
 
 import logging
 import math
@@ -16,11 +16,14 @@ log = logging.getLogger(__name__)
 
 
 class CellPolicy(nn.Module):
-    """Logits of actions that are cells of a board, one or several for each: what is good on one is so on others.
+    """Policy head for boards on which every action belongs to one cell.
+
+    All cells share the same weights, so what is learnt on one cell holds for the others.
 
     Args:
-        features, filters: see Boards.
-        planes: actions of a cell; action plane * height * width + row * width + column is one of them.
+        features: number of features of the whole board.
+        filters: number of features of each cell.
+        planes: number of actions per cell. Actions are numbered `plane * height * width + row * width + column`.
     """
 
     def __init__(self, features: int, filters: int, planes: int):
@@ -33,24 +36,35 @@ class CellPolicy(nn.Module):
         orthogonal(self.last, 0.01)
 
     def forward(self, board: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
-        """(batch, planes * height * width) of what Boards.see gives."""
-        return self.last(F.relu(self.cell(cells) + self.board(board)[:, :, None, None])).flatten(1)
+        """Compute the logits.
+
+        Args:
+            board: features of the whole board, (batch, features) float32.
+            cells: features of each cell, (batch, filters, height, width) float32.
+
+        Returns:
+            (batch, planes * height * width) float32.
+        """
+        hidden = F.relu(self.cell(cells) + self.board(board)[:, :, None, None])
+        logits: torch.Tensor = self.last(hidden)
+        return logits.flatten(1)
 
 
 class Model(nn.Module):
-    """Action logits and values; an image is seen by Images, a board by Boards, a vector by Numbers.
+    """Policy and value heads on one shared encoder; `make_encoder` chooses the encoder from the observation space.
 
-    Where there are as many actions as a board has cells, or a multiple of that, they are taken for cells; see Places.
+    If the number of actions is a multiple of a board's cells, the policy head is a CellPolicy.
 
     Args:
-        space: of a state, see observations.prepared and masks.MaskedBox; images and boards come with the channels last.
-        n_actions: how many actions there are.
-        dtype: what Images calculates in.
+        space: observation space of one environment; it may carry an action mask (`MaskedBox`).
+        n_actions: number of actions.
+        dtype: dtype in which an image encoder computes.
 
     Attributes:
-        temperature: what logits are divided by, (); 1 at first.
-        return_mean, return_std, returns_seen: of all returns so far, and how many there were; the last layer gives
-            values in these terms, see `normalise_values`.
+        temperature: divisor of the logits, a scalar tensor; 1 at first.
+        return_mean: mean of all returns so far, a scalar tensor.
+        return_std: standard deviation of all returns so far, a scalar tensor.
+        returns_seen: number of returns so far, a scalar tensor.
     """
 
     temperature: torch.Tensor
@@ -62,70 +76,84 @@ class Model(nn.Module):
         super().__init__()
         self.split = MaskSplitter(space, channels_last=True)
         self.body = make_encoder(self.split.shape, dtype)
-        planes, rest = (
-            divmod(n_actions, math.prod(self.split.shape[1:])) if isinstance(self.body, BoardEncoder) else (0, 1)
-        )
-        self.policy: nn.Linear | CellPolicy
-        if planes and not rest:
-            log.info("Policy: the %d actions are taken for %d on each cell of the board.", n_actions, planes)
-            self.policy = CellPolicy(self.body.features, BoardEncoder.filters, planes)
-        else:
-            self.policy = nn.Linear(self.body.features, n_actions)
-            orthogonal(self.policy, 0.01)
+        self.policy = self._policy_head(n_actions)
         self.value = nn.Linear(self.body.features, 1)
         self.register_buffer("temperature", torch.ones(()))
         self.register_buffer("return_mean", torch.zeros(()))
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
         initialise(self.body)
-        # The first returns are small; values far from them would be all that is learnt.
+        # The first returns are small, and the errors of large first values would dominate the loss.
         orthogonal(self.value, 0.01)
 
-    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *rest: Any) -> None:
-        state.setdefault(f"{prefix}temperature", torch.ones(()))  # of a checkpoint that is older than it
-        super()._load_from_state_dict(state, prefix, *rest)
+    def _policy_head(self, n_actions: int) -> nn.Linear | CellPolicy:
+        if isinstance(self.body, BoardEncoder):
+            cells = math.prod(self.split.shape[1:])
+            planes, remainder = divmod(n_actions, cells)
+            if planes and not remainder:
+                log.info("Policy: %d actions, %d for each cell of the board.", n_actions, planes)
+                return CellPolicy(self.body.features, BoardEncoder.filters, planes)
+        head = nn.Linear(self.body.features, n_actions)
+        orthogonal(head, 0.01)
+        return head
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        # Checkpoints of earlier versions have no temperature.
+        state_dict.setdefault(f"{prefix}temperature", torch.ones(()))
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Normalise states from now on by these, (batch, ...) as `forward` takes them."""
-        self.body.normalise_by(self.split(states)[0])
+        """Fit the encoder's input normalisation to these states.
+
+        Args:
+            states: (batch, ...), in the layout that `forward` takes.
+        """
+        observations, _ = self.split(states)
+        self.body.normalise_by(observations)
 
     @torch.no_grad()
     def normalise_values(self, returns: torch.Tensor) -> None:
-        """Pop-Art: have the last layer's unit be the standard deviation of all returns so far, and its zero their mean.
+        """Pop-Art: update the mean and standard deviation of the returns, and rescale the value head to them.
 
-        All values stay as they are, van Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9; save for
-        the first time, when they have meant nothing yet: they begin near the mean of the first returns.
+        The head predicts normalised values. Its weights change so that the predicted values stay the same, van Hasselt
+        et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call leaves the weights alone, so that
+        the values start near the mean of the first returns.
 
         Args:
-            returns: new ones, of any shape.
+            returns: new returns, of any shape.
         """
-        old_mean, old_std, old = self.return_mean.clone(), self.return_std.clone(), self.returns_seen.clone()
-        new = returns.numel()
-        total = old + new
+        old_mean, old_std, old_count = self.return_mean.clone(), self.return_std.clone(), self.returns_seen.clone()
+        new_count = returns.numel()
+        total = old_count + new_count
         gap = returns.mean() - old_mean
-        variance = old / total * old_std**2 + new / total * returns.var(correction=0) + old * new / total**2 * gap**2
+        variance = (
+            old_count / total * old_std**2
+            + new_count / total * returns.var(correction=0)
+            + old_count * new_count / total**2 * gap**2
+        )
         self.returns_seen.copy_(total)
-        self.return_mean.add_(gap * new / total)
+        self.return_mean.add_(gap * new_count / total)
         self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
-        if old:
+        if old_count:
             self.value.weight.mul_(old_std / self.return_std)
             self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Logits and values.
+        """Compute logits and values.
 
         Args:
-            states: (batch, ...), images and boards (batch, height, width, channels).
+            states: (batch, n), or (batch, height, width, channels) for images and boards.
 
         Returns:
-            (batch, n_actions) and (batch,), float32; the logit of an action that is not allowed is masks.INVALID.
+            Logits, (batch, n_actions) float32, and values, (batch,) float32. The logit of an invalid action is
+            masking.INVALID.
         """
-        states, allowed = self.split(states)
+        observations, allowed = self.split(states)
         if isinstance(self.body, BoardEncoder) and isinstance(self.policy, CellPolicy):
-            features, cells = self.body.see(states)
+            features, cells = self.body.encode(observations)
             logits = self.policy(features, cells)
         else:
-            features = self.body(states)
+            features = self.body(observations)
             logits = self.policy(features)
         values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
         return mask_invalid(logits / self.temperature, allowed), values

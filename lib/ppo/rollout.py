@@ -1,4 +1,4 @@
-"""Acting: from a model and environments to rollouts."""
+"""Acting: play rollouts with a model's policy in vector environments."""
 
 import dataclasses
 import math
@@ -23,12 +23,15 @@ class Rollout:
     """T steps of N environments.
 
     Attributes:
-        states: (T, N, ...) as the model wants them.
-        actions: (T, N) int64; log_probs: (T, N) float32, of the actions when they were chosen.
-        values: (T, N) float32, of the states; next_values: (T, N) float32, of the states that followed, where an
-            episode was truncated of its last one. Where one terminated nothing follows, and it means nothing.
+        states: observations acted on, (T, N, ...), images and boards with the channels last.
+        actions: actions taken, (T, N) int64.
+        log_probs: log-probabilities of the actions when they were chosen, (T, N) float32.
+        values: predicted values of the states, (T, N) float32.
+        next_values: predicted values of the next states, (T, N) float32. For a truncated episode this is the value of
+            its last state; for a terminated one the entry has no meaning.
         rewards: (T, N) float32.
-        terminated: (T, N) bool, whether nothing follows; ended: whether the episode ended, be it by truncation.
+        terminated: the step terminated its episode, (T, N) bool.
+        ended: the step terminated or truncated its episode, (T, N) bool.
     """
 
     states: torch.Tensor
@@ -40,23 +43,25 @@ class Rollout:
     terminated: torch.Tensor
     ended: torch.Tensor
 
-    BESIDES: ClassVar[int] = 26  # bytes of a step besides its state: action, four numbers, two ends
+    # Bytes of a step without its state: one int64, four float32 and two bool.
+    BYTES_BESIDE_STATE: ClassVar[int] = 26
 
     def __len__(self) -> int:
         return self.actions.numel()
 
     @classmethod
     def forecast(cls, space: spaces.Box, steps: int) -> int:
-        """Bytes of so many steps of an environment with states of that space."""
-        return steps * (math.prod(space.shape) * space.dtype.itemsize + cls.BESIDES)
+        """Return the bytes that `steps` steps of one environment with this observation space take."""
+        state_bytes = math.prod(space.shape) * space.dtype.itemsize
+        return steps * (state_bytes + cls.BYTES_BESIDE_STATE)
 
 
 class Agent:
-    """Draws actions from the model's policy.
+    """Sample actions from a model's policy.
 
     Args:
-        model: of which one copy acts here.
-        device: where it is.
+        model: policy and value network.
+        device: device of the model.
     """
 
     def __init__(self, model: Model, device: torch.device | str = "cpu"):
@@ -65,88 +70,110 @@ class Agent:
 
     @torch.no_grad()
     def __call__(self, states: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Choose.
+        """Choose an action in each state.
 
         Args:
-            states: (N, ...) as the model wants them.
-            noise: (N, n_actions) float32, exponentially distributed: all the chance that there is in the choice.
+            states: (N, ...), in the model's layout.
+            noise: exponentially distributed numbers, (N, n_actions) float32. They are the only source of randomness.
 
         Returns:
-            actions (N,) int64, their log_probs and the states' values (N,) float32, on the CPU.
+            Actions, (N,) int64, their log-probabilities, (N,) float32, and the states' values, (N,) float32, all on
+            the CPU.
         """
         logits, values = self.model(states.to(self.device))
         log_probs = F.log_softmax(logits, dim=1)
-        # The largest of the logits, each with Gumbel noise, is a draw from their softmax. One number in 16 million is
-        # drawn as 0, whose logarithm would choose even an action that is not allowed.
+        # The Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample of their softmax. In rare cases the
+        # noise is 0. It is clamped, because the logarithm of 0 would select even an invalid action.
         actions = (log_probs - noise.to(self.device).clamp(min=1e-30).log()).argmax(1)
         return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
 
     @torch.no_grad()
     def probabilities(self, states: np.ndarray) -> np.ndarray:
-        """The actions' (N, n_actions) float32, in states (N, ...) as environments give them."""
-        return self.model(channels_last(states).to(self.device))[0].softmax(1).cpu().numpy()
+        """Compute the action probabilities.
+
+        Args:
+            states: (N, ...), as the environments return them.
+
+        Returns:
+            (N, n_actions) float32.
+        """
+        logits: torch.Tensor
+        logits, _ = self.model(channels_last(states).to(self.device))
+        return logits.softmax(1).cpu().numpy()
 
     @torch.no_grad()
     def values(self, states: torch.Tensor) -> torch.Tensor:
-        """The states' values (N,) float32, on the CPU."""
-        return self.model(states.to(self.device))[1].cpu()
+        """Predict the values of states.
+
+        Args:
+            states: (N, ...), in the model's layout.
+
+        Returns:
+            (N,) float32, on the CPU.
+        """
+        values: torch.Tensor
+        _, values = self.model(states.to(self.device))
+        return values.cpu()
 
 
 class Sampler(Stream):
-    """Steps environments with an agent.
+    """Play rollouts: step environments with an agent.
 
-    What is drawn depends on the seed, the environment's number and the number of the rollout, and on nothing else: the
-    same environments dealt out to several samplers are played in the same way.
+    Actions are sampled with noise that is derived from the seed, the environment's index and the rollout's index. So
+    the steps of an environment do not depend on which sampler plays it, or beside which others.
 
     Args:
-        envs: of lib.vector_env.
-        agent: an Agent, or another that is called like it and has its `device` and `values`.
-        steps: of each environment in a rollout.
-        seed: what the environments' seeds are derived from.
-        part: see Stream.
+        envs: vector environment of lib.envs.vector_env.
+        agent: an Agent, or any object with its `device`, `__call__` and `values`.
+        steps: steps of each environment in a rollout.
+        seed: seed of the run.
+        part: environments of the run that this sampler plays; None for all.
 
     Attributes:
-        progress: of the last num_envs episodes.
-        clock: seconds spent in "act", "environment" and "store".
+        progress: progress of the mean return over the last `num_envs` episodes.
+        clock: seconds spent in each of PARTS.
 
     Raises:
-        UsageError: a rollout would not fit into the memory that is free.
+        UsageError: if a rollout would not fit into free memory.
     """
 
     PARTS = ("act", "environment", "store")
 
     def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, part: Part | None = None):
         super().__init__(envs, seed, part)
-        state = envs.single_observation_space
-        assert isinstance(state, spaces.Box)
-        require_memory(state, envs.num_envs, steps)
+        space = envs.single_observation_space
+        assert isinstance(space, spaces.Box)
+        require_memory(space, envs.num_envs, steps)
         self.agent = agent
         self.steps = steps
         self.progress = Progress(envs.num_envs)
 
     def step(self, actions: np.ndarray) -> Step:
-        before = len(self._episodes)
+        """Step each environment once, and record the returns of finished episodes; see Stream.step."""
+        episodes_before = len(self._episodes)
         step = super().step(actions)
-        for episode in self._episodes[before:]:
+        for episode in self._episodes[episodes_before:]:
             self.progress.add(episode.total)
         return step
 
     def state_dict(self) -> dict[str, Any]:
+        """Return the state of the stream and of the progress."""
         return super().state_dict() | {"progress": self.progress.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore a state that `state_dict` returned; see Stream.load_state_dict."""
         super().load_state_dict(state)
         self.progress.load_state_dict(state["progress"])
 
     def __iter__(self) -> Iterator[Rollout]:
-        """Rollouts without end; the tensors of one are used again for the next."""
+        """Yield rollouts forever. They share one set of tensors, which the next rollout overwrites."""
         rollout = self.empty()
         while True:
             self.sample(rollout)
             yield rollout
 
     def empty(self) -> Rollout:
-        """Room for a rollout, to be filled by `sample`."""
+        """Return a rollout of uninitialised tensors for `sample` to fill; their states are pinned for a GPU."""
         self.begin()
         size = (self.steps, self.envs.num_envs)
         state = channels_last(self.states)
@@ -154,26 +181,20 @@ class Sampler(Stream):
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
             actions=torch.empty(size, dtype=torch.int64),
+            log_probs=torch.empty(size),
+            values=torch.empty(size),
+            next_values=torch.empty(size),
+            rewards=torch.empty(size),
             terminated=torch.empty(size, dtype=torch.bool),
             ended=torch.empty(size, dtype=torch.bool),
-            **{name: torch.empty(size) for name in ("log_probs", "values", "next_values", "rewards")},
         )
 
     def sample(self, rollout: Rollout) -> None:
-        """Play the next rollout, in the place of what is in this one."""
-        # Few states are acted in, and a thread of torch that has done its work spins for a while on an emulator's core.
-        # The model's weights are cast once: what its autocast makes of them is kept until the outermost one ends.
-        with _one_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
+        """Play the next steps and store them in `rollout`, overwriting its contents."""
+        # One thread is enough for a small batch, and idle torch threads would spin on the emulator's cores. The outer
+        # autocast context, though disabled, makes the model's own autocast cast the weights once per rollout.
+        with _one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
             self._play(rollout)
-
-    def _noise(self) -> torch.Tensor:
-        """What the next rollout's actions are drawn with: (steps, num_envs, n_actions)."""
-        space = self.envs.single_action_space
-        assert isinstance(space, spaces.Discrete)
-        size, number = (self.steps, int(space.n)), self.steps_done // (self.steps * self.envs.num_envs)
-        generators = [np.random.default_rng([self.seed, env, number]) for env in self.part.numbers]
-        drawn = [generator.standard_exponential(size, np.float32) for generator in generators]
-        return torch.from_numpy(np.stack(drawn, axis=1))
 
     def _play(self, rollout: Rollout) -> None:
         noise = self._noise()
@@ -192,57 +213,81 @@ class Sampler(Stream):
                 with self.clock("act"):
                     rollout.next_values[t, truncated] = self.agent.values(channels_last(final_states[truncated]))
         with self.clock("act"):
-            last = self.agent.values(channels_last(self.states))
-        # What followed a step is what the next one began with, but for the truncated, whose value is there already.
-        after = torch.cat([rollout.values[1:], last[None]])
-        truncated_steps = rollout.ended & ~rollout.terminated
-        rollout.next_values.copy_(torch.where(truncated_steps, rollout.next_values, after))
+            bootstrap_values = self.agent.values(channels_last(self.states))
+        self._fill_next_values(rollout, bootstrap_values)
+
+    def _noise(self) -> torch.Tensor:
+        """Draw the next rollout's noise, (steps, num_envs, n_actions) float32, from one generator per environment."""
+        space = self.envs.single_action_space
+        assert isinstance(space, spaces.Discrete)
+        rollout_index = self.steps_done // (self.steps * self.envs.num_envs)
+        noise = []
+        for env_index in self.part.numbers:
+            generator = np.random.default_rng([self.seed, env_index, rollout_index])
+            noise.append(generator.standard_exponential((self.steps, int(space.n)), np.float32))
+        return torch.from_numpy(np.stack(noise, axis=1))
+
+    @staticmethod
+    def _fill_next_values(rollout: Rollout, bootstrap_values: torch.Tensor) -> None:
+        """Copy each next state's value from the following step, except for truncated steps, which have theirs.
+
+        Args:
+            rollout: rollout whose `next_values` are set at truncated steps only.
+            bootstrap_values: values of the states after the last step, (N,) float32.
+        """
+        following = torch.cat([rollout.values[1:], bootstrap_values[None]])
+        truncated = rollout.ended & ~rollout.terminated
+        rollout.next_values.copy_(torch.where(truncated, rollout.next_values, following))
+
+
+def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
+    """Yield a run's rollouts. In a new run, the first one only fits the model's input normalisation."""
+    every_rollout = iter(sampler)
+    if not sampler.steps_done:
+        model.normalise_by(next(every_rollout).states.flatten(0, 1))
+    yield from every_rollout
 
 
 def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1) -> None:
-    """See that rollouts fit.
+    """Refuse rollouts that would not fit into free memory.
 
     Args:
-        space: of a state.
-        num_envs, steps: of a rollout.
-        copies: how many there are at a time.
+        space: observation space of one environment.
+        num_envs: number of environments.
+        steps: steps of each environment in a rollout.
+        copies: number of rollouts in memory at the same time.
 
     Raises:
-        UsageError: they would not fit into the memory that is free.
+        UsageError: if they would not fit.
     """
-    times = f", {copies} times," if copies > 1 else ""
+    if copies == 1:
+        subject = f"a rollout of {steps:,} steps of {num_envs} environments needs"
+    else:
+        subject = f"{copies} copies of a rollout of {steps:,} steps of {num_envs} environments need"
     memory.require(
-        f"a rollout of {steps:,} steps of {num_envs} environments{times} needs",
+        subject,
         steps,
         copies * num_envs * Rollout.forecast(space, steps),
-        lambda most: f"take --set rollout={most} at most",
+        lambda most: f"use --set rollout={most} or less",
     )
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def channels_last(states: np.ndarray) -> torch.Tensor:
-    """States (N, ...) as the model wants them, without a copy: (N, C, H, W) as (N, H, W, C), all else as it is."""
+    """Return states in the model's layout: (N, C, H, W) as (N, H, W, C), vectors unchanged. Nothing is copied."""
     tensor = torch.from_numpy(states)
     return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
 
 
 def channels_first(state: np.ndarray) -> np.ndarray:
-    """A rollout's state as its environment gave it, without a copy: (H, W, C) as (C, H, W), all else as it is."""
+    """Return one state in its environment's layout: (H, W, C) as (C, H, W), vectors unchanged. Nothing is copied."""
     return state.transpose(2, 0, 1) if state.ndim == 3 else state
 
 
-def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
-    """All rollouts of a run but the first, which the model looks at to normalise the states, and forgets."""
-    every = iter(sampler)
-    if not sampler.steps_done:
-        model.normalise_by(next(every).states.flatten(0, 1))
-    yield from every
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,9 +1,9 @@
-"""Acting and learning apart: who asks whom for what, and when.
+"""PPO with actors that play elsewhere: which segments the learner gets, and when.
 
     for segments in Segments(acting, learner):
         learner.train(segments)
 
-is what `run` does. With k actors that share the environments the segments are those of one actor with all of them.
+is what `run` does. k actors that share the environments play the same segments as one actor with all of them.
 """
 
 import dataclasses
@@ -15,15 +15,13 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-
-from lib.actors.contract import Actors, Stopped
+from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
-from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
-from lib.experience.interface import ExperienceSource
-from lib.experience.stream import Part, Trace
-from lib.ppo.actor import Acting, Ended, PPOActor, Segment
+from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
+from lib.experience.interface import ExperienceSource, Stopped
+from lib.experience.snapshot import Snapshot
+from lib.experience.stream import Part, snapshot_of
+from lib.ppo.actor import Acting, EndedEpisode, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Progress
 from lib.ppo.rollout import channels_first, require_memory
@@ -33,30 +31,28 @@ log = logging.getLogger(__name__)
 
 
 class Segments(ExperienceSource):
-    """What all actors play, as an experience source: an iterable of a segment of each.
+    """Experience source of PPO: an iterable of one segment per actor.
 
-    Synchronous, all segments are played with the newest weights, while the learner waits. Asynchronous, an actor that
-    has given a segment begins the next at once, with the newest weights that there are, and the learner takes segments
-    in the order in which they come; ones that are too old are dropped. PPO's ratio corrects the rest: it is taken to
+    Synchronous: all segments are played with the newest weights, while the learner waits. Asynchronous: an actor that
+    has delivered a segment starts the next one at once, with the newest weights available. The learner takes segments
+    in order of arrival and drops those that are too old. PPO's ratio corrects for the rest, because it compares with
     the policy that chose the actions.
 
     Args:
-        acting: how many actors, and how they play.
-        learner: whose weights they get.
-        max_lag: None for synchronous; else the updates that a segment's weights may be behind the learner's.
+        acting: settings of the actors.
+        learner: learner whose weights the actors use.
+        max_lag: None for synchronous; otherwise the most updates that a segment's weights may be behind the learner's.
 
     Attributes:
-        steps_done: agent steps of the segments so far, dropped ones included.
-        progress: of the last episodes, as many as there are environments.
+        steps_done: agent steps of all segments so far, including dropped ones.
+        progress: progress of the last episodes, one per environment, toward a goal.
         clock: seconds that the learner has spent in "wait".
-        frame_skip, native: see Stream.
-        on_step: called with the agent steps of the segments that came; None for nothing.
-        dropped: how many segments were.
-        stop_asked: tells whether the learner is to stop, see actors.Actors; the segments end then.
-        actors: the actors; None until the first segment is asked for.
+        on_step: called with the agent steps of the segments that have come.
+        dropped: number of segments that were too old.
+        actors: the actors, or None before the first segment is asked for.
 
     Raises:
-        UsageError: what they play would not fit into the memory that is free.
+        UsageError: if the segments do not fit into free memory.
     """
 
     PARTS = ("wait",)
@@ -64,9 +60,9 @@ class Segments(ExperienceSource):
 
     def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":
-            log.warning("Inline actors play only when they are waited for; --async changes nothing for them.")
-        # Of every rollout there are the segments that came and what joins them for the learner; with actors on this
-        # machine also the one that they fill, and from other processes two more on their way.
+            log.warning("Inline actors play only while the learner waits; --async changes nothing for them.")
+        # Copies of a rollout in memory: the segments and their concatenation for the learner; if the actors are on this
+        # machine, the rollout that they fill; and from other processes, two more in transit.
         copies = 2 if acting.address else 3 if acting.engine == "inline" else 5
         require_memory(acting.space, acting.envs, acting.rollout, copies)
         self.acting = acting
@@ -77,12 +73,12 @@ class Segments(ExperienceSource):
         self.clock = Stopwatch()
         self.dropped = 0
         self.actors: Actors | None = None
-        self._places = [_Place(acting.seed, acting.part(number)) for number in range(acting.actors)]
+        self.frame_skip = acting.env_facts.frame_skip
+        self.native = self.frame_skip > 1
+        self._handles = [_Handle(acting.seed, acting.part(number)) for number in range(acting.actors)]
         self._episodes: list[Episode] = []
         self._lags: deque[int] = deque([0], maxlen=acting.actors)  # of the last segments
-        self._played, self._busy = 0, 0.0
-        self.frame_skip = acting.frame_skip
-        self.native = self.frame_skip > 1
+        self._played, self._busy = 0, 0.0  # agent steps and seconds of the actors since the last metrics
 
     def close(self) -> None:
         """End the actors."""
@@ -90,94 +86,100 @@ class Segments(ExperienceSource):
             self.actors.close()
 
     def __iter__(self) -> Iterator[list[Segment]]:
-        """Start the actors; the first segments are looked at, to normalise the states, and forgotten.
+        """Start the actors, and yield segments until the run is to stop.
+
+        The first segments of a new run only normalise the model's states and are not yielded.
 
         Raises:
-            UsageError: see actors.start.
+            UsageError: see start_actors.
         """
-        self.actors = start_actors(
+        self.actors = actors = self._start()
+        with suppress(Stopped):
+            if not self.steps_done:
+                self.learner.normalise_by(self._gathered(actors))
+            if self.max_lag is None:
+                while True:
+                    actors.broadcast(self.learner.get_model())
+                    yield self._gathered(actors)
+            yield from self._as_they_come(actors, self.max_lag)
+
+    def _start(self) -> Actors:
+        return start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),
             self.acting.actors,
             self.learner.get_model(),
-            lambda number: self._places[number].state(),
+            lambda number: self._handles[number].sampler_state(),
             patience=self.acting.patience,
             stop_asked=self.stop_asked,
-            delay_of=lambda number: 2 * self._places[number].seconds,  # which were played beside others
+            delay_of=lambda number: 2.0 * self._handles[number].seconds,
             room=self.acting.segment_size,
+            imports=("lib.ppo.actor",),
             address=self.acting.address,
             cpus=self.acting.cpus,
         )
-        with suppress(Stopped):
-            if not self.steps_done:
-                self.learner.normalise_by(self._gathered(self.actors))
-            if self.max_lag is None:
-                while True:
-                    self.actors.broadcast(self.learner.get_model())
-                    yield self._gathered(self.actors)
-            yield from self._as_they_come(self.actors, self.max_lag)
 
-    def _gathered(self, crew: Actors) -> list[Segment]:
+    def _gathered(self, actors: Actors) -> list[Segment]:
         with self.clock("wait"):
-            segments = crew.gather()
+            segments = actors.gather()
         self._count(list(enumerate(segments)))
         self._lags.extend(self.learner.version - segment.version for segment in segments)
         return segments
 
-    def _as_they_come(self, crew: Actors, max_lag: int) -> Iterator[list[Segment]]:
+    def _as_they_come(self, actors: Actors, max_lag: int) -> Iterator[list[Segment]]:
         idle = set(range(self.acting.actors))
         waiting: deque[tuple[int, Segment]] = deque()
         while True:
-            crew.broadcast(self.learner.get_model())
+            actors.broadcast(self.learner.get_model())
             for index in sorted(idle):
-                crew.order(index)
+                actors.order(index)
             idle.clear()
             batch: list[Segment] = []
-            given: set[int] = set()
+            in_batch: set[int] = set()
             while len(batch) < self.acting.actors:
                 if not waiting:
                     with self.clock("wait"):
-                        waiting.extend(crew.take())
-                # Counted only now: one that waits while the state is saved is played again in a resumed run.
+                        waiting.extend(actors.take())
+                # Counted only now: a segment that waits during a checkpoint is played again in a resumed run.
                 index, segment = waiting.popleft()
                 self._count([(index, segment)])
-                # The second segment in a batch has to be learnt from before its actor gives a third.
-                if index in given:
+                # An actor's second segment in a batch must be learnt from before the actor overwrites it.
+                if index in in_batch:
                     idle.add(index)
                 else:
-                    crew.order(index)
+                    actors.order(index)
                 lag = self.learner.version - segment.version
                 if lag > max_lag:
                     self.dropped += 1
                 else:
                     self._lags.append(lag)
                     batch.append(segment)
-                    given.add(index)
+                    in_batch.add(index)
             yield batch
 
-    def _count(self, came: Sequence[tuple[int, Segment]]) -> None:
+    def _count(self, segments: Sequence[tuple[int, Segment]]) -> None:
+        """Count the steps and episodes of segments that have come, and go on to where they end."""
         num_envs = self.acting.part(0).num_envs
-        ended: list[tuple[Ended, Trace]] = []
-        for index, segment in came:
-            ended += zip(segment.episodes, self._places[index].goes_on(segment), strict=True)
+        ended: list[tuple[EndedEpisode, LazyTrace]] = []
+        for index, segment in segments:
+            ended += zip(segment.episodes, self._handles[index].follow(segment), strict=True)
             self._busy += segment.seconds
-        for episode, again in sorted(ended, key=lambda pair: pair[0].step):  # and by actor, as they came
-            at = self.steps_done + (episode.step + 1) * num_envs * len(came)
-            self._episodes.append(Episode(episode.total, episode.length, at, since_process_start(), again))
+        for episode, trace in sorted(ended, key=lambda pair: pair[0].step):  # stable: by actor within a step
+            step = self.steps_done + (episode.step + 1) * num_envs * len(segments)
+            self._episodes.append(Episode(episode.total, episode.length, step, since_process_start(), trace))
             self.progress.add(episode.total)
-        steps = sum(len(segment) for _, segment in came)
+        steps = sum(len(segment) for _, segment in segments)
         self._played += steps
         self.steps_done += steps
         if self.on_step is not None:
             self.on_step(steps)
 
     def metrics(self) -> dict[str, float]:
-        """What there is to log since the last call.
+        """Return policy_lag, actor_fps, replaced and dropped.
 
-        Returns:
-            policy_lag: updates that a segment's weights were behind the learner's when it was taken, mean of the last
-            that were learnt from, as many as there are actors; actor_fps: agent steps a second that all actors would
-            make if they never had to wait; replaced: actors, and dropped: segments, so far in this process.
+        policy_lag: mean number of updates by which the weights of the last segments were behind the learner's.
+        actor_fps: agent steps per second that all actors would make without waiting, since the last call.
+        replaced, dropped: numbers of replaced actors and dropped segments so far in this process.
         """
         played, busy = self._played, self._busy
         at_once = 1 if self.acting.engine == "inline" else self.acting.actors
@@ -190,88 +192,95 @@ class Segments(ExperienceSource):
         }
 
     def pop_episodes(self) -> list[Episode]:
-        """The episodes that ended in the segments that came since the last call, oldest first."""
+        """Return the episodes that ended in the segments since the last call, oldest first."""
         episodes, self._episodes = self._episodes, []
         return episodes
 
     def state_dict(self) -> dict[str, Any]:
-        """Where every actor stood at the end of the last segment that came."""
+        """Return where every actor was at the end of its last segment that was counted."""
         return {
             "steps_done": self.steps_done,
-            "places": [place.state() for place in self._places],
+            "actors": [handle.state_dict() for handle in self._handles],
             "progress": self.progress.state_dict(),
             "episodes": pack_episodes(self._episodes),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """To be called before the first segments are asked for."""
+        """Continue from what `state_dict` returned. Call it before the first segments are asked for."""
         self.steps_done = state["steps_done"]
-        self._places = [
-            _Place(self.acting.seed, self.acting.part(number), place) for number, place in enumerate(state["places"])
-        ]
+        for handle, saved in zip(self._handles, state["actors"], strict=True):
+            handle.load_state_dict(saved)
         self.progress.load_state_dict(state["progress"])
         self._episodes = unpack_episodes(state["episodes"])
 
 
-class _Place:
-    """Where an actor stands: what Sampler.load_state_dict needs to bring another one there."""
+class _Handle:
+    """The learner's side of one actor: the snapshot of its environments after its last counted segment.
 
-    def __init__(self, seed: int, part: Part, state: Mapping[str, Any] | None = None):
-        self._seed = seed
+    Attributes:
+        seconds: time that the actions of the snapshot took the actor.
+    """
+
+    def __init__(self, seed: int, part: Part):
         self._part = part
-        self._state = None if state is None else dict(state)
-        self.seconds: float = 0.0 if state is None else state["seconds"]  # that the actions took
-        self._taken = [] if state is None else [state["actions"].numpy()]
+        self._snapshot = snapshot_of(seed, part)
+        self._steps_done = 0
+        self.seconds = 0.0
 
-    def goes_on(self, segment: Segment) -> list[Trace]:
-        """Go on by a segment.
-
-        Returns:
-            How each of the episodes that ended in it is played again.
-        """
-        actions = segment.arrays["actions"].astype(np.int32)
-        begun = (segment.began - (segment.steps_done - actions.size)) // actions.shape[1]
-        before = [*self._taken, actions[:begun]] if begun > 0 else []
-        began_before = 0 if self._state is None else self._state["began"]
-        if self._state is None or segment.began != began_before:  # all began anew, within it or right before it
-            self._taken, self.seconds = [], 0.0
-        self._taken.append(actions[max(0, begun) :])
+    def follow(self, segment: Segment) -> list[LazyTrace]:
+        """Go on to the end of a segment, and return the traces of the episodes that ended in it."""
+        if self._snapshot.reset is None:
+            self._snapshot.restart(0)
+        actions = segment.arrays["actions"]
+        # Steps of the segment before the environments were last reset together; below 0 if that was earlier.
+        before_reset = (segment.last_reset - (segment.steps_done - actions.size)) // self._part.num_envs
+        earlier, earlier_steps = self._snapshot.copy(), len(self._snapshot)
+        if segment.last_reset != self._snapshot.reset:
+            if before_reset > 0:
+                earlier.append(actions[:before_reset])
+            self._snapshot.restart(segment.last_reset)
+            self.seconds = 0.0
+            skipped = max(0, before_reset)
+        else:
+            skipped = -earlier_steps
+        self._snapshot.append(actions[max(0, before_reset) :])
+        self._snapshot.states = segment.states.copy()
+        self._steps_done = segment.steps_done
         self.seconds += segment.seconds
-        self._state = {
-            "steps_done": segment.steps_done,
-            "began": segment.began,
-            "seconds": self.seconds,
-            "states": torch.from_numpy(segment.states.copy()),
-            "episodes": [],
-            "progress": Progress(actions.shape[1]).state_dict(),
-        }
         return [
-            self._trace(segment, ended, before, began_before)
-            if ended.step < begun
-            else self._trace(segment, ended, self._taken, segment.began)
-            for ended in segment.episodes
+            _trace(earlier, segment, episode, earlier_steps + episode.step + 1)
+            if episode.step < before_reset
+            else _trace(self._snapshot, segment, episode, episode.step + 1 - skipped)
+            for episode in segment.episodes
         ]
 
-    def _trace(self, segment: Segment, ended: Ended, taken: list[np.ndarray], began: int) -> Trace:
-        num_envs = self._part.num_envs
-        return Trace(
-            seed=self._seed,
-            began=self._part.of_all(began),
-            number=self._part.first + ended.env,
-            taken=taken,
-            column=ended.env,
-            end=(segment.steps_done - len(segment) - began) // num_envs + ended.step + 1,
-            length=ended.length,
-            last_state=channels_first(segment.arrays["states"][ended.step, ended.env]).copy(),
-            no_ops=ended.no_ops,
-        )
-
-    def state(self) -> dict[str, Any] | None:
-        """None at the beginning."""
-        if self._state is None:
+    def sampler_state(self) -> dict[str, Any] | None:
+        """Return the state from which a Sampler continues after the last segment; None at the beginning."""
+        if self._snapshot.reset is None:
             return None
-        self._taken = [np.concatenate(self._taken)]
-        return self._state | {"actions": torch.from_numpy(self._taken[0])}
+        return {
+            "steps_done": self._steps_done,
+            "snapshot": self._snapshot.state_dict(),
+            "episodes": [],
+            "progress": Progress(self._part.num_envs).state_dict(),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "steps_done": self._steps_done,
+            "snapshot": self._snapshot.state_dict(),
+            "seconds": self.seconds,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._steps_done = state["steps_done"]
+        self._snapshot.load_state_dict(state["snapshot"])
+        self.seconds = state["seconds"]
+
+
+def _trace(snapshot: Snapshot, segment: Segment, episode: EndedEpisode, end: int) -> LazyTrace:
+    last_state = channels_first(segment.arrays["states"][episode.step, episode.env]).copy()
+    return snapshot.trace(episode.env, end, episode.length, last_state, episode.no_ops)
 
 
 def run(
@@ -282,16 +291,16 @@ def run(
     goal: float | None = None,
     max_lag: int | None = None,
 ) -> Iterator[dict[str, float]]:
-    """Distributed PPO without anything around it: actors play, the learner trains, and they get its weights.
+    """Run distributed PPO without anything around it: actors play, the learner trains, and they get its weights.
 
     Args:
-        num_of_actors: in place of what `acting` says.
+        num_of_actors: number of actors, instead of acting.actors.
         acting, learner, max_lag: see Segments.
-        updates: after which it ends, and with it the actors and the further learners.
+        updates: number of updates, after which the actors and the further learners are ended.
         goal: see Progress.
 
     Yields:
-        What PPOLearner.train tells of each update.
+        Return value of PPOLearner.train for each update.
     """
     segments = Segments(dataclasses.replace(acting, actors=num_of_actors), learner, max_lag)
     try:

@@ -1,6 +1,8 @@
-"""Learning from rollouts."""
+"""PPO's update: advantages, losses, and the minibatch steps that learn from a rollout."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
@@ -8,242 +10,348 @@ from torch.nn import functional as F
 
 from lib.errors import divisors
 from lib.nets import losses
-from lib.ppo.data_parallel import Group, Learners
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 
+VALUE_WEIGHT = 0.5  # weight of the value loss
+RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
+MAX_RATE = 1e-2  # learning rate at which an adaptive one stops growing
 
-def advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UpdateSettings:
+    """Hyperparameters of an update.
+
+    Attributes:
+        minibatch: transitions per optimizer step, at least 2; it divides the rollout.
+        epochs: passes over a rollout; a single one from `Trainer.SINGLE_EPOCH_FROM` on.
+        gamma: discount factor.
+        lam: lambda of the advantage estimates, 0 to 1.
+        clip: the policy's ratio counts from 1 - clip to 1 + clip.
+        entropy: weight of the entropy bonus at progress 0. It falls linearly to 0 at progress 1.
+        gradient_norm: norm to which larger gradients are scaled down.
+        kl_target: Kullback-Leibler divergence per epoch that the learning rate adapts to; None for a fixed rate.
+        kl_final: `kl_target` at progress 1; it changes linearly. None for a constant target.
+        final_temperature: temperature of the policy once the progress has reached
+            `Trainer.FINAL_TEMPERATURE_FROM`.
+
+    Raises:
+        ValueError: if the minibatch is too small to normalise its advantages.
+    """
+
+    minibatch: int
+    epochs: int
+    gamma: float
+    lam: float
+    clip: float
+    entropy: float
+    gradient_norm: float = 1.0
+    kl_target: float | None = None
+    kl_final: float | None = None
+    final_temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.minibatch < 2:
+            raise ValueError(f"minibatch is {self.minibatch}; it has to be at least 2")
+
+    @classmethod
+    def of(cls, params: object) -> Self:
+        """Return the settings in a run's hyperparameters, which have fields of the same names."""
+        return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
+
+    def kl_target_at(self, progress: float) -> float | None:
+        """Return the target divergence at a progress, or None for a fixed learning rate."""
+        if self.kl_target is None or self.kl_final is None:
+            return self.kl_target
+        return self.kl_target + progress * (self.kl_final - self.kl_target)
+
+
+class Transitions(NamedTuple):
+    """Transitions to learn from, on the model's device.
+
+    Attributes:
+        states: (batch, ...), in the model's layout.
+        actions: (batch,) int64.
+        log_probs: log-probabilities of the actions when they were chosen, (batch,) float32.
+        advantages: (batch,) float32.
+        value_targets: (batch,) float32.
+    """
+
+    states: torch.Tensor
+    actions: torch.Tensor
+    log_probs: torch.Tensor
+    advantages: torch.Tensor
+    value_targets: torch.Tensor
+
+
+class LearnerGroup(Protocol):
+    """Learners that share every minibatch, as one of their trainers sees them."""
+
+    def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Overwrite the tensor with the first learner's, and return it."""
+        ...
+
+    def part(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return this learner's part of a minibatch."""
+        ...
+
+    def average(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Overwrite each tensor with its mean over all learners."""
+        ...
+
+
+def estimate_advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
     """Generalised advantage estimates, Schulman et al. (2016), https://arxiv.org/abs/1506.02438, equation 16.
 
     A truncated episode is bootstrapped from the value of its last state, a terminated one from 0.
 
     Args:
-        rollout: of T steps of N environments.
-        gamma, lam: the discount factor and the paper's lambda, 0 to 1.
+        rollout: T steps of N environments.
+        gamma: discount factor, 0 to 1.
+        lam: the paper's lambda, 0 to 1.
 
     Returns:
         (T, N) float32.
     """
     deltas = rollout.rewards + gamma * rollout.next_values.masked_fill(rollout.terminated, 0.0) - rollout.values
-    follows = gamma * lam * (~rollout.ended).float()
+    discounts = gamma * lam * (~rollout.ended).float()
     estimates = torch.empty_like(deltas)
-    after = torch.zeros_like(deltas[0])
+    following = torch.zeros_like(deltas[0])
     for step in reversed(range(len(deltas))):
-        after = deltas[step] + follows[step] * after
-        estimates[step] = after
+        following = deltas[step] + discounts[step] * following
+        estimates[step] = following
     return estimates
 
 
 def policy_loss(
-    log_probs: torch.Tensor, old_log_probs: torch.Tensor, estimates: torch.Tensor, clip: float
+    log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, clip: float
 ) -> torch.Tensor:
-    """The clipped surrogate objective, Schulman et al. (2017), equation 7, to be minimised.
+    """Negated clipped surrogate objective, Schulman et al. (2017), equation 7.
 
     Args:
-        log_probs, old_log_probs: (batch,) of the actions taken, now and when they were chosen.
-        estimates: (batch,) advantages.
+        log_probs: log-probabilities of the actions under the current policy, (batch,).
+        old_log_probs: log-probabilities of the actions when they were chosen, (batch,).
+        advantages: (batch,).
         clip: the paper's epsilon.
 
+    Returns:
+        A scalar.
+
     Raises:
-        ValueError: the shapes differ, or are not (batch,).
+        ValueError: if the shapes differ or are not (batch,).
     """
-    losses.require_batch(log_probs=log_probs, old_log_probs=old_log_probs, estimates=estimates)
+    losses.require_batch(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
     ratio = (log_probs - old_log_probs).exp()
-    return -torch.min(ratio * estimates, ratio.clamp(1.0 - clip, 1.0 + clip) * estimates).mean()
+    return -torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages).mean()
 
 
 def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
-    """The mean squared error of values (batch,) in a unit (), such as the standard deviation of all returns.
+    """Mean squared error of values, measured in a unit such as the standard deviation of the returns.
+
+    Args:
+        values: predicted values, (batch,).
+        targets: returns to predict, (batch,).
+        unit: divisor of the errors, a scalar.
+
+    Returns:
+        A scalar.
 
     Raises:
-        ValueError: the shapes differ, or are not (batch,).
+        ValueError: if the shapes differ or are not (batch,).
     """
     losses.require_batch(values=values, targets=targets)
     return F.mse_loss(values, targets) / unit**2
 
 
-def normalised(estimates: torch.Tensor) -> torch.Tensor:
-    """Advantages (batch,) with a mean of 0 and a standard deviation of 1; there have to be two of them at least."""
-    return (estimates - estimates.mean()) / (estimates.std() + 1e-8)
+def normalised(advantages: torch.Tensor) -> torch.Tensor:
+    """Return advantages (batch,) with mean 0 and standard deviation 1; the batch has at least two."""
+    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 
 def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Tensor:
-    """The Kullback-Leibler divergence of the old policy from the new one, estimated from the log-probabilities (batch,)
-    of actions that the old one chose: mean of r - 1 - log r, http://joschu.net/blog/kl-approx.html.
+    """Estimate the Kullback-Leibler divergence of the old policy from the new one.
+
+    The estimate is the mean of r - 1 - log r, where r is the ratio of the new probability to the old one; see
+    http://joschu.net/blog/kl-approx.html.
+
+    Args:
+        log_probs: log-probabilities of the old policy's actions under the new policy, (batch,).
+        old_log_probs: their log-probabilities under the old policy, (batch,).
+
+    Returns:
+        A scalar.
     """
-    moved = log_probs - old_log_probs
-    return (moved.exp() - 1.0 - moved).mean()
+    log_ratio = log_probs - old_log_probs
+    return (log_ratio.exp() - 1.0 - log_ratio).mean()
 
 
 class Trainer:
-    """Learns from rollouts by several epochs of minibatches.
+    """Learn from rollouts by several epochs of minibatches.
+
+    Three settings follow the progress toward the goal. The entropy weight falls and the divergence target moves
+    linearly. From FINAL_TEMPERATURE_FROM on, the policy acts at its final temperature, permanently: random actions
+    lose games that are nearly won. While the progress is at least SINGLE_EPOCH_FROM, an update is a single epoch and
+    the learning rate does not grow, so that the last games are played soon and by a steady policy.
 
     Args:
-        model: what is trained.
-        optimizer: of its parameters; its learning rate is changed where there is a kl_target.
-        minibatch: transitions in one, at least 2.
-        epochs: how often a rollout is gone through; once where the goal is AT_HAND.
-        gamma, lam: of the advantages.
-        clip: of the policy's ratio.
-        entropy: weight of the entropy, which is maximised; it goes down to 0 with the progress.
-        value: weight of the value loss.
-        gradient_norm: the gradient is scaled down to this norm at most.
-        kl_target: the learning rate is divided by 1.5 after an epoch in which the policy was further than twice this
-            Kullback-Leibler divergence from the one that acted, by the mean of its minibatches, and multiplied after
-            one in which it was nearer than half, but where the goal is AT_HAND; None for never.
-        kl_final: what kl_target has come down to when the goal is reached; None for no change.
-        final_temperature: the model's temperature once the goal has been NEAR, for good: chance is what is learnt from,
-            and a game that is nearly won is lost by its slips.
-        max_rate: where the learning rate stops growing; one that begins above it stays, or falls.
-        device: of the model.
+        model: model to train.
+        optimizer: optimizer of the model's parameters.
+        settings: hyperparameters of an update.
+        device: device of the model.
 
     Attributes:
-        NEAR, AT_HAND: the progress from which on the goal is.
-        learners: those that learn beside this one, in processes of their own; None for none.
-        group: its place among them.
-
-    Raises:
-        ValueError: a minibatch has fewer than 2, of which no advantage is normalised.
+        FINAL_TEMPERATURE_FROM: progress that sets the final temperature.
+        SINGLE_EPOCH_FROM: progress from which an update is a single epoch.
+        group: learners that share every minibatch with this one, or None.
     """
 
-    NEAR, AT_HAND = 0.85, 0.95
+    FINAL_TEMPERATURE_FROM = 0.85
+    SINGLE_EPOCH_FROM = 0.95
 
     def __init__(
         self,
         model: Model,
         optimizer: torch.optim.Optimizer,
-        *,
-        minibatch: int,
-        epochs: int,
-        gamma: float,
-        lam: float,
-        clip: float,
-        entropy: float,
-        value: float = 0.5,
-        gradient_norm: float = 1.0,
-        kl_target: float | None = None,
-        kl_final: float | None = None,
-        final_temperature: float = 1.0,
-        max_rate: float = 1e-2,
+        settings: UpdateSettings,
         device: torch.device | str = "cpu",
     ):
-        if minibatch < 2:
-            raise ValueError(f"minibatch is {minibatch}; it has to be at least 2")
         self.model = model
         self.optimizer = optimizer
-        self.minibatch = minibatch
-        self.epochs = epochs
-        self.gamma = gamma
-        self.lam = lam
-        self.clip = clip
-        self.entropy = entropy
-        self.value = value
-        self.gradient_norm = gradient_norm
-        self.kl_target = kl_target
-        self.kl_final = kl_target if kl_final is None else kl_final
-        self.final_temperature = final_temperature
-        self.max_rate = max_rate
+        self.settings = settings
         self.device = device
-        self.group: Group | None = None
-        self.learners: Learners | None = None
+        self.group: LearnerGroup | None = None
 
     def move_to(self, device: torch.device) -> None:
-        """Go on there, with the model and what the optimizer knows."""
+        """Move the model and the optimizer's state to a device."""
         self.device = device
         self.model.to(device)
-        self.optimizer.load_state_dict(self.optimizer.state_dict())  # which takes it to where its parameters are
+        # Loading its own state moves it to the parameters' device.
+        self.optimizer.load_state_dict(self.optimizer.state_dict())
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
         """Learn from a rollout.
 
         Args:
-            rollout: (T, N), all of which is learnt from.
-            progress: from 0 to 1, how near the goal is; see Progress. Once it is NEAR what acts next does so at the
-                final temperature. While it is AT_HAND there is a single epoch, after which the learning rate does not
-                grow: the games that are still to be played are played sooner, by a policy that holds still.
+            rollout: (T, N) transitions.
+            progress: progress toward the goal, 0 to 1; see Progress.
 
         Returns:
-            loss, and by name what became of it: policy_loss, value_loss, entropy, kl, clipped (share of the ratios
-            beyond the clip), learning_rate, progress.
+            Means over all minibatches of loss, policy_loss, value_loss, entropy, kl and clipped (share of the ratios
+            beyond the clip); learning_rate after the update; progress.
 
         Raises:
-            ValueError: the minibatch does not divide the rollout.
+            ValueError: if the minibatch does not divide the rollout.
         """
-        if len(rollout) % self.minibatch:
-            raise ValueError(
-                f"a minibatch of {self.minibatch} does not divide the rollout of {len(rollout)}; "
-                f"give one of {divisors(len(rollout), least=2)}"
-            )
-        estimates = advantages(rollout, self.gamma, self.lam)
-        columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
-        # All at once, and from page-locked memory, such as a Sampler's, without waiting; on the CPU they stay.
-        learnt = [column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns]
-        if self.learners is not None:
-            self.learners.begin(learnt, progress)
-        return self.learn(learnt, progress)
+        return self.learn(self.transitions(rollout), progress)
 
-    def learn(self, columns: Sequence[torch.Tensor], progress: float) -> dict[str, float]:
-        """What `update` does once the advantages are known.
+    def transitions(self, rollout: Rollout) -> Transitions:
+        """Flatten a rollout to (T * N, ...) on the model's device, with its advantages and value targets.
+
+        Raises:
+            ValueError: if the minibatch does not divide the rollout.
+        """
+        if len(rollout) % self.settings.minibatch:
+            raise ValueError(
+                f"a minibatch of {self.settings.minibatch} does not divide the rollout of {len(rollout)}; "
+                f"use one of {divisors(len(rollout), least=2)}"
+            )
+        estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam)
+        columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
+        # All copies are queued at once; from pinned memory, such as a Sampler's, none of them blocks.
+        return Transitions(*(column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns))
+
+    def learn(self, transitions: Transitions, progress: float) -> dict[str, float]:
+        """Learn from transitions.
 
         Args:
-            columns: (transitions, ...) of states, actions, log_probs, advantages and value targets, where the model is.
-            progress: see update.
+            transitions: all transitions of a rollout.
+            progress: progress toward the goal, 0 to 1.
 
         Returns:
-            What update does.
+            The same as `update`.
         """
-        self.model.normalise_values(columns[-1])
-        entropy_weight = self.entropy * (1.0 - progress)
-        said: list[dict[str, float]] = []
-        for _ in range(self.epochs if progress < self.AT_HAND else 1):
-            order = torch.randperm(len(columns[0])).to(self.device)
-            if self.group is not None:
-                self.group.shared(order)
-            epoch = [self._step(columns, batch, entropy_weight) for batch in order.split(self.minibatch)]
-            self._adapt(sum(told["kl"] for told in epoch) / len(epoch), progress)
-            said += epoch
-        if progress >= self.NEAR:  # of what acts next; what was learnt from was played at the one that there was
-            self.model.temperature.fill_(self.final_temperature)
-        means = {name: sum(told[name] for told in said) / len(said) for name in said[0]}
+        self.model.normalise_values(transitions.value_targets)
+        entropy_weight = self.settings.entropy * (1.0 - progress)
+        epochs = self.settings.epochs if progress < self.SINGLE_EPOCH_FROM else 1
+        metrics: list[dict[str, float]] = []
+        for _ in range(epochs):
+            minibatches = self._shuffled(len(transitions.actions))
+            epoch = [self._minibatch_step(transitions, indices, entropy_weight) for indices in minibatches]
+            self._adapt_learning_rate(sum(step["kl"] for step in epoch) / len(epoch), progress)
+            metrics += epoch
+        # After learning: this rollout was played at the temperature of before.
+        if progress >= self.FINAL_TEMPERATURE_FROM:
+            self.model.temperature.fill_(self.settings.final_temperature)
+        means = {name: sum(step[name] for step in metrics) / len(metrics) for name in metrics[0]}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
-    def _step(self, columns: Sequence[torch.Tensor], batch: torch.Tensor, entropy_weight: float) -> dict[str, float]:
-        normal = normalised(columns[3].index_select(0, batch))  # over the whole minibatch, whoever learns from it
+    def _shuffled(self, size: int) -> Iterator[torch.Tensor]:
+        """Yield the minibatches of one epoch: indices (minibatch,) of a random permutation, equal on all learners."""
+        order = torch.randperm(size).to(self.device)
         if self.group is not None:
-            normal, batch = self.group.part(normal), self.group.part(batch)
-        states, actions, old_log_probs, _, targets = (column.index_select(0, batch) for column in columns)
-        logits, values = self.model(states)
-        every_log_prob = F.log_softmax(logits, dim=1)
-        log_probs = every_log_prob.gather(1, actions[:, None]).squeeze(1)
-        of_policy = policy_loss(log_probs, old_log_probs, normal, self.clip)
-        of_values = value_loss(values, targets, self.model.return_std)
-        entropy = -(every_log_prob.exp() * every_log_prob).sum(1).mean()
-        loss = of_policy + self.value * of_values - entropy_weight * entropy
+            self.group.broadcast(order)
+        for start in range(0, size, self.settings.minibatch):
+            yield order[start : start + self.settings.minibatch]
+
+    def _minibatch_step(
+        self, transitions: Transitions, indices: torch.Tensor, entropy_weight: float
+    ) -> dict[str, float]:
+        """Make one optimizer step on the transitions at `indices`, and return its metrics."""
+        # Advantages are normalised over the whole minibatch, also if other learners take parts of it.
+        advantages = normalised(transitions.advantages.index_select(0, indices))
+        if self.group is not None:
+            advantages, indices = self.group.part(advantages), self.group.part(indices)
+        batch = Transitions(*(column.index_select(0, indices) for column in transitions))
+        loss, metrics = self._loss(batch, advantages, entropy_weight)
         self.optimizer.zero_grad()
-        loss.backward()
-        with torch.no_grad():
-            told = {
-                "loss": loss.detach(),
-                "policy_loss": of_policy.detach(),
-                "value_loss": of_values.detach(),
-                "entropy": entropy.detach(),
-                "kl": divergence(log_probs, old_log_probs),
-                "clipped": (((log_probs - old_log_probs).exp() - 1.0).abs() > self.clip).float().mean(),
-            }
+        torch.autograd.backward(loss)
         if self.group is not None:
             gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
-            self.group.average([*gradients, *told.values()])
-        nn.utils.clip_grad_norm_(self.model.parameters(), self.gradient_norm)
+            self.group.average([*gradients, *metrics.values()])
+        nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
         self.optimizer.step()
-        return {name: number.item() for name, number in told.items()}
+        return {name: value.item() for name, value in metrics.items()}
 
-    def _adapt(self, kl: float, progress: float) -> None:
-        if self.kl_target is None or self.kl_final is None:
+    def _loss(
+        self, batch: Transitions, advantages: torch.Tensor, entropy_weight: float
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Compute the loss and its metrics, all scalars; `advantages` are the batch's, normalised."""
+        clip = self.settings.clip
+        logits, values = self.model(batch.states)
+        all_log_probs = F.log_softmax(logits, dim=1)
+        log_probs = all_log_probs.gather(1, batch.actions[:, None]).squeeze(1)
+        surrogate = policy_loss(log_probs, batch.log_probs, advantages, clip)
+        value_error = value_loss(values, batch.value_targets, self.model.return_std)
+        entropy = -(all_log_probs.exp() * all_log_probs).sum(1).mean()
+        loss = surrogate + VALUE_WEIGHT * value_error - entropy_weight * entropy
+        with torch.no_grad():
+            ratio = (log_probs - batch.log_probs).exp()
+            metrics = {
+                "loss": loss.detach(),
+                "policy_loss": surrogate.detach(),
+                "value_loss": value_error.detach(),
+                "entropy": entropy.detach(),
+                "kl": divergence(log_probs, batch.log_probs),
+                "clipped": ((ratio - 1.0).abs() > clip).float().mean(),
+            }
+        return loss, metrics
+
+    def _adapt_learning_rate(self, kl: float, progress: float) -> None:
+        """Lower the learning rate if an epoch moved the policy too far, and raise it if not far enough.
+
+        Args:
+            kl: mean divergence of the epoch's minibatches from the policy that acted.
+            progress: progress toward the goal, 0 to 1.
+        """
+        target = self.settings.kl_target_at(progress)
+        if target is None:
             return
-        target = self.kl_target + progress * (self.kl_final - self.kl_target)
-        # A first epoch is always near, and after a single one the rate would only ever grow.
-        grow = 1.5 if progress < self.AT_HAND else 1.0
-        factor = 1 / 1.5 if kl > 2 * target else grow if kl < target / 2 else 1.0
+        factor = 1.0
+        if kl > 2 * target:
+            factor = 1 / RATE_FACTOR
+        elif kl < target / 2 and progress < self.SINGLE_EPOCH_FROM:
+            # The first epoch hardly moves the policy. If it is the only one, the rate would grow without end.
+            factor = RATE_FACTOR
         for group in self.optimizer.param_groups:
-            group["lr"] = min(group["lr"] * factor, max(group["lr"], self.max_rate))
+            # A rate that starts above MAX_RATE may stay or fall.
+            group["lr"] = min(group["lr"] * factor, max(group["lr"], MAX_RATE))

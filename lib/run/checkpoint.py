@@ -1,8 +1,8 @@
-"""Checkpoints: whole or not there, verified when read, never code, and enough to go on bit for bit.
+"""Checkpoints: written atomically, verified when read, free of code, and complete enough to resume bit for bit.
 
-A checkpoint is `checkpoints/<kind>-<agent steps>.pt`, beside it its SHA-256 in the form that `sha256sum -c` reads.
-`step-*` can be resumed from: the newest and the one before are kept. `best-*` holds the networks of the best
-mean return so far, to be played and evaluated.
+A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 digest lies beside it in the format of
+`sha256sum -c`. A run can be resumed from a `step-*` checkpoint; the newest and the one before it are kept. The
+`best-*` checkpoint holds the networks with the best mean return so far, for playing and evaluating.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ import shutil
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from ignite.engine import Engine, Events
@@ -27,19 +27,31 @@ from lib.system import files
 
 log = logging.getLogger(__name__)
 
-
-# What a checkpoint for playing and evaluating holds; all the rest is for resuming.
+# Objects in a `best-*` checkpoint. All others are needed only to resume.
 PLAYABLE = ("net", "target", "iteration")
 
 
+@runtime_checkable
+class Stateful(Protocol):
+    """An object whose state a checkpoint can hold."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Return the state as tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], /) -> object:
+        """Continue from a state that `state_dict` returned."""
+        ...
+
+
 class VerifiedSaver(BaseSaveHandler):
-    """Save handler for ignite's Checkpoint: temporary file, fsync, digest, rename; old ones go last.
+    """Save handler for ignite's Checkpoint: temporary file, fsync, digest, rename. Outdated files are removed last.
 
     Args:
-        folder: where checkpoints are written; what an interrupted write left there is removed.
+        folder: folder of the checkpoints. Remains of an interrupted write are removed from it.
 
     Raises:
-        Fault: on saving, the disk refused it or the weights are not finite; what was saved before is untouched.
+        Fault: on saving, if the file cannot be written or the weights are not finite. Earlier checkpoints are kept.
     """
 
     def __init__(self, folder: Path):
@@ -51,40 +63,48 @@ class VerifiedSaver(BaseSaveHandler):
             if not digest.with_suffix("").exists():
                 digest.unlink()
 
-    def __call__(self, checkpoint: Mapping, filename: str, metadata: Mapping | None = None) -> None:
+    def __call__(self, checkpoint: Mapping[str, Any], filename: str, metadata: Mapping[str, Any] | None = None) -> None:
         if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
             raise Fault(f"the network's weights are not finite, so {filename} was not saved; use the one before")
         temporary = self.folder / f"{filename}.tmp"
         try:
-            with temporary.open("wb") as file:
-                torch.save(dict(checkpoint), file)
-                files.sync(file)
-            files.write(_digest_path(self.folder / filename), f"{_digest(temporary)}  {filename}\n")
-            temporary.replace(self.folder / filename)
-            files.sync_folder(self.folder)
+            self._write(checkpoint, temporary, filename)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             free = shutil.disk_usage(self.folder).free
             temporary.unlink(missing_ok=True)
-            advice = "What was saved before is kept; make room and go on with --resume"
-            if not numbered(self.folder, "step"):
-                advice = "Nothing was saved before; make room and start a new run"
             raise Fault(
                 f"{self.folder / filename} could not be saved: {_first_line(error)} ({free / 1e6:.0f} MB were free). "
-                f"{advice}"
+                f"{self._advice()}"
             ) from error
+        self._remove_outdated(filename)
+
+    def remove(self, filename: str) -> None:
+        """Mark a file as outdated. It is removed when the next one is on the disk."""
+        self._outdated.append(filename)
+
+    def _write(self, checkpoint: Mapping[str, Any], temporary: Path, filename: str) -> None:
+        with temporary.open("wb") as file:
+            torch.save(dict(checkpoint), file)
+            files.sync(file)
+        files.write(_digest_path(self.folder / filename), f"{_digest(temporary)}  {filename}\n")
+        temporary.replace(self.folder / filename)
+        files.sync_folder(self.folder)
+
+    def _remove_outdated(self, newest: str) -> None:
         for outdated in self._outdated:
-            if outdated != filename:
+            if outdated != newest:
                 (self.folder / outdated).unlink(missing_ok=True)
                 _digest_path(self.folder / outdated).unlink(missing_ok=True)
         self._outdated.clear()
 
-    def remove(self, filename: str) -> None:
-        """Called by ignite before it saves; the file goes only once its successor is safely there."""
-        self._outdated.append(filename)
+    def _advice(self) -> str:
+        if numbered(self.folder, "step"):
+            return "What was saved before is kept; make room and go on with --resume"
+        return "Nothing was saved before; make room and start a new run"
 
 
 class Iteration:
-    """The engine's iteration as an object with a state_dict; ignite's own also wants a length, and we have none."""
+    """The engine's iteration with a state_dict. ignite's own state_dict needs a length, which a run does not have."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -96,14 +116,90 @@ class Iteration:
         self.engine.state.iteration = state["iteration"]
 
 
+class Checkpointer:
+    """Save checkpoints at regular steps, at the end of the run, and at each best mean return.
+
+    If acting fails, because an environment raises or a process is lost, the state is saved before the error is raised
+    again. A state whose loss is not finite is never saved.
+
+    Args:
+        objects: objects by name; at least "net".
+        folder: folder of the checkpoints.
+        every: agent steps between checkpoints.
+        stopper: counts the steps, and has the reason for the end of the run.
+    """
+
+    def __init__(self, objects: Mapping[str, Stateful], folder: Path, every: int, stopper: Stopper):
+        self.folder = folder
+        self.every = every
+        self.stopper = stopper
+        self._saver = VerifiedSaver(folder)
+        self._resumable = self._handler("step", objects, keep=2)
+        self._playable = self._handler("best", {name: objects[name] for name in PLAYABLE if name in objects}, keep=1)
+        self._saved_at = stopper.steps() if self._resumable.last_checkpoint else 0
+        self._acting = False
+
+    def attach(self, engine: Engine) -> None:
+        """Attach this after the handlers that change the saved objects."""
+        engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
+        engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=self._due), self._save_resumable)
+        engine.add_event_handler(Events.COMPLETED, self._save_resumable)
+        engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, self._save_playable)
+
+    def _handler(self, kind: str, objects: Mapping[str, Stateful], keep: int) -> Checkpoint:
+        steps = self.stopper.steps
+        handler = Checkpoint(
+            objects,
+            self._saver,
+            n_saved=keep,
+            filename_pattern=kind + "-{global_step:09d}.{ext}",
+            global_step_transform=lambda *_: steps(),
+        )
+        # Checkpoints that are newer than a resumed state will be written again.
+        saved = [(step, file.name) for step, file in numbered(self.folder, kind) if step <= steps()]
+        handler.load_state_dict({"_saved": saved})
+        return handler
+
+    def _due(self, engine: Engine, event: int) -> bool:
+        if self.stopper.reason is not None:
+            return False
+        # The first checkpoint follows the first iteration, so that a disk that cannot be written is noticed early.
+        return not self._saved_at or self.stopper.steps() // self.every > self._saved_at // self.every
+
+    def _save_resumable(self, engine: Engine) -> None:
+        if self.stopper.reason != NOT_FINITE and self.stopper.steps() > self._saved_at:
+            self._resumable(engine)
+            self._saved_at = self.stopper.steps()
+
+    def _save_playable(self, engine: Engine) -> None:
+        if self.stopper.reason != NOT_FINITE:
+            self._playable(engine)
+
+    def _set_acting(self, engine: Engine, acting: bool) -> None:
+        self._acting = acting
+
+    def _exception_raised(self, engine: Engine, error: Exception) -> None:
+        # While a batch is made, the learner's state is that of the last complete iteration.
+        if self._acting and engine.state.iteration > 0:
+            self._acting = False
+            try:
+                self._save_resumable(engine)
+                log.info("What was learnt is saved; go on with --resume %s", self.folder.parent)
+            except Fault as fault:
+                log.warning("%s", fault)  # the first error is the one to raise
+        raise error
+
+
 def newest(folder: Path) -> dict[str, Any] | None:
-    """Read the newest checkpoint that is whole, saying so for each damaged one that is passed over.
+    """Read the newest undamaged checkpoint, and log a warning for each damaged one.
 
     Returns:
-        The checkpoint's content, or None where nothing was saved yet.
+        Content of the checkpoint, or None without checkpoints.
 
     Raises:
-        Fault: there are checkpoints, but not one that can be read.
+        Fault: if there are checkpoints, but none of them can be read.
     """
     damaged: list[Path] = []
     for _, file in reversed(numbered(folder, "step")):
@@ -113,7 +209,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
             log.warning("%s", fault)
             damaged.append(file)
         else:
-            for other in damaged:  # out of the way of the rotation, but not lost
+            for other in damaged:  # keep them, but where the rotation does not count them
                 other.rename(other.with_suffix(".damaged"))
             return content
     if damaged:
@@ -122,10 +218,10 @@ def newest(folder: Path) -> dict[str, Any] | None:
 
 
 def load(file: Path) -> dict[str, Any]:
-    """Read one checkpoint into main memory; verify its digest, refuse anything but tensors and plain values.
+    """Read one checkpoint into main memory.
 
     Raises:
-        Fault: the file is damaged, or it holds more than data.
+        Fault: if the file is damaged, or holds more than tensors and plain values.
     """
     try:
         expected = _digest_path(file).read_text(errors="replace").split()
@@ -133,98 +229,30 @@ def load(file: Path) -> dict[str, Any]:
             raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
         if not zipfile.is_zipfile(file):
             raise Fault(f"{file} is no checkpoint of PyTorch's present format; it was not loaded")
-        # Mapped, so that a replay is not in the memory twice while it is brought back.
-        return torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        # Mapped, so that a replay is not in the memory twice while it is restored.
+        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
+    return content
 
 
-def restore(to_load: Mapping[str, Any], content: Mapping[str, Any]) -> None:
-    """Bring objects back to what a checkpoint says of them.
+def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:
+    """Load the state of objects from a checkpoint's content.
 
     Raises:
-        Fault: the checkpoint was made by another version of the script, of other parts or other shapes.
+        Fault: if the checkpoint lacks an object, or an object has other parts or shapes.
     """
     try:
-        Checkpoint.load_objects(to_load, {name: content[name] for name in to_load})
+        Checkpoint.load_objects(objects, {name: content[name] for name in objects})
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         problem = f"{type(error).__name__}: {_first_line(error)}"
-        raise Fault(f"the checkpoint does not fit this script, perhaps it is of another version ({problem})") from error
-
-
-def attach(engine: Engine, save: Mapping[str, Any], folder: Path, every: int, stopper: Stopper) -> None:
-    """Save through ignite's Checkpoint: every so many steps, at the end, and at each best mean return.
-
-    When acting fails, because an environment raises or a player is lost, the state is saved before the error goes on. A
-    state whose loss is not finite is never saved.
-
-    Args:
-        engine: the training engine.
-        save: objects with a state_dict by name; at least "net".
-        folder: where to.
-        every: agent steps between resumable checkpoints.
-        stopper: counts the steps, and knows whether the state is a good one.
-    """
-    steps = stopper.steps
-    saver = VerifiedSaver(folder)
-
-    def handler(kind: str, objects: Mapping[str, Any], keep: int) -> Checkpoint:
-        pattern = kind + "-{global_step:09d}.{ext}"
-        made = Checkpoint(
-            objects, saver, n_saved=keep, filename_pattern=pattern, global_step_transform=lambda *_: steps()
-        )
-        # A newer one than the state is of a stretch that will be run again, and written again then.
-        there = [(step, file.name) for step, file in numbered(folder, kind) if step <= steps()]
-        made.load_state_dict({"_saved": there})
-        return made
-
-    resumable = handler("step", save, keep=2)
-    playable = handler("best", {name: save[name] for name in PLAYABLE if name in save}, keep=1)
-    saved_at = steps() if resumable.last_checkpoint else 0
-
-    def due(engine: Engine, event: int) -> bool:
-        # The first time at once: what has been learnt can be resumed, and a disk that refuses is found early.
-        return (not saved_at or steps() // every > saved_at // every) and stopper.reason is None
-
-    def save_resumable(engine: Engine) -> None:
-        nonlocal saved_at
-        if stopper.reason != NOT_FINITE and steps() > saved_at:
-            resumable(engine)
-            saved_at = steps()
-
-    def save_playable(engine: Engine) -> None:
-        if stopper.reason != NOT_FINITE:
-            playable(engine)
-
-    acting = False
-
-    def act(engine: Engine, begins: bool) -> None:
-        nonlocal acting
-        acting = begins
-
-    def save_what_was_learnt(engine: Engine, error: Exception) -> None:
-        # Whoever failed to act, the learner's state is that of the last whole iteration.
-        if acting and engine.state.iteration > 0:
-            act(engine, False)
-            try:
-                save_resumable(engine)
-                log.info("What was learnt is saved; go on with --resume %s", folder.parent)
-            except Fault as fault:
-                log.warning("%s", fault)  # and the first error is the one to report
-        raise error
-
-    engine.add_event_handler(Events.GET_BATCH_STARTED, act, True)
-    engine.add_event_handler(Events.GET_BATCH_COMPLETED, act, False)
-    engine.add_event_handler(Events.EXCEPTION_RAISED, save_what_was_learnt)
-    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), save_resumable)
-    engine.add_event_handler(Events.COMPLETED, save_resumable)
-    engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, save_playable)
+        raise Fault(f"the checkpoint does not fit this script; it may be of another version ({problem})") from error
 
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
-    """Our own files of a kind by agent step; a user's copies beside them are not touched."""
+    """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
     named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
     return sorted((int(match[1]), file) for match, file in named if match)
 

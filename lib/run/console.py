@@ -1,4 +1,4 @@
-"""What a run says on the console: a line an episode, progress bars, how it ended."""
+"""Console output of a run: a line for each episode, progress bars, and how the run ended."""
 
 import logging
 import sys
@@ -9,6 +9,7 @@ from typing import Any
 from ignite.engine import Engine, Events
 from tqdm import tqdm
 
+from lib.experience.interface import ExperienceSource
 from lib.run import checkpoint
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
@@ -20,69 +21,25 @@ log = logging.getLogger(__name__)
 
 
 def attach_start(engine: Engine, speed: Speed, warm_up: int) -> None:
-    """The line that says that the warm-up is over, and how fast it was.
+    """Log the end of the warm-up and its speed.
 
     Args:
-        warm_up: agent steps that it was to have; a resumed run has its replay, and PPO has none.
+        engine: training engine.
+        speed: speed of this process.
+        warm_up: agent steps that fill the replay; 0 for PPO, and for a resumed run that restored its replay.
     """
 
     def learning_started(engine: Engine) -> None:
         steps, seconds = speed.warm_up
         if warm_up:
-            log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.of_warm_up)
+            log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.warm_up_speed)
         log.info("Learning. Ctrl-C stops and saves.")
 
     engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
 
 
-def attach_bars(engine: Engine, exp_source: Any, episodes: Episodes, limit: int, warm_up: int) -> None:
-    """A progress bar for filling the replay and one for training, each with its own speed and time to go.
-
-    tqdm itself and not ignite's ProgressBar, as that counts iterations and the ladder's clock is agent steps.
-
-    Args:
-        limit: agent steps at which the run gives up; training's time to go is the time until then, at most.
-        warm_up: agent steps to be made before the first batch.
-    """
-    # Lively on a terminal, a line every half minute in a log file.
-    manners: dict[str, Any] = {
-        "unit": "step",
-        "dynamic_ncols": True,
-        "mininterval": 0.5 if sys.stderr.isatty() else 30.0,
-    }
-    bars: list[tqdm] = []
-
-    def fill(engine: Engine) -> None:
-        if warm_up > 0:
-            bars.append(tqdm(total=warm_up, desc="Replay warm-up", leave=False, **manners))
-            exp_source.on_step = bars[0].update
-
-    def train(engine: Engine) -> None:
-        exp_source.on_step = None
-        close(engine)
-        bars.append(tqdm(total=limit, desc="Training", initial=episodes.steps(), smoothing=0.1, **manners))
-
-    def update(engine: Engine) -> None:
-        for bar in bars:
-            if episodes.returns:
-                bar.set_postfix({"mean_100": f"{episodes.mean:.2f}"}, refresh=False)
-            try:
-                bar.update(episodes.steps() - bar.n)
-            except OSError:
-                bar.disable = True  # nobody watches any more
-
-    def close(engine: Engine) -> None:
-        while bars:
-            bars.pop().close()
-
-    engine.add_event_handler(Events.STARTED, fill)
-    engine.add_event_handler(TrainingEvents.LEARNING_STARTED, train)
-    engine.add_event_handler(Events.ITERATION_COMPLETED, update)
-    engine.add_event_handler(Events.COMPLETED, close)
-
-
 def attach_lines(engine: Engine, episodes: Episodes, speed: Speed) -> None:
-    """The console's line an episode."""
+    """Log a line for each episode."""
 
     def episode_completed(engine: Engine) -> None:
         episode = episodes.last
@@ -93,47 +50,121 @@ def attach_lines(engine: Engine, episodes: Episodes, speed: Speed) -> None:
             episodes.count,
             episode.total,
             episode.length,
-            speed.of_warm_up if in_warm_up else speed.now,
+            speed.warm_up_speed if in_warm_up else speed.recent,
             format_duration(episodes.seconds_at(episode.clock)),
         )
 
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)
 
 
+class ProgressBars:
+    """A progress bar for the warm-up and another for training, each with its own speed and remaining time.
+
+    They are tqdm's bars, because ignite's ProgressBar counts iterations and the clock of this project is agent steps.
+
+    Args:
+        exp_source: experience source; it reports the steps of the warm-up.
+        episodes: counter of the episodes.
+        limit: agent steps at which the run stops. The remaining time of training is the time until then.
+        warm_up: agent steps of the warm-up.
+    """
+
+    def __init__(self, exp_source: ExperienceSource, episodes: Episodes, limit: int, warm_up: int):
+        self.exp_source = exp_source
+        self.episodes = episodes
+        self.limit = limit
+        self.warm_up = warm_up
+        self._bar: tqdm[Any] | None = None
+
+    def attach(self, engine: Engine) -> None:
+        """Show the bars while the engine runs."""
+        engine.add_event_handler(Events.STARTED, self._start_warm_up)
+        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._start_training)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._update)
+        engine.add_event_handler(Events.COMPLETED, self._close)
+
+    def _start_warm_up(self) -> None:
+        if self.warm_up > 0:
+            self._bar = self._new_bar(total=self.warm_up, desc="Replay warm-up", leave=False)
+            self.exp_source.on_step = self._bar.update
+
+    def _start_training(self) -> None:
+        self.exp_source.on_step = None
+        self._close()
+        self._bar = self._new_bar(total=self.limit, desc="Training", initial=self.episodes.steps, smoothing=0.1)
+
+    def _new_bar(self, **options: Any) -> "tqdm[Any]":
+        # Twice a second on a terminal, a line every half minute in a log file.
+        interval = 0.5 if sys.stderr.isatty() else 30.0
+        return tqdm(unit="step", dynamic_ncols=True, mininterval=interval, **options)
+
+    def _update(self) -> None:
+        if self._bar is None:
+            return
+        if self.episodes.returns:
+            self._bar.set_postfix({"mean_100": f"{self.episodes.mean:.2f}"}, refresh=False)
+        try:
+            self._bar.update(self.episodes.steps - self._bar.n)
+        except OSError:
+            self._bar.disable = True  # the terminal is closed
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
 def log_result(
     engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int, checkpoints: Path | None
 ) -> None:
-    """The last lines of a run: where the seconds went, how fast it was, how it ended and how to go on.
+    """Log where the seconds went, the speed, how the run ended, and how to continue it.
 
     Args:
-        frame_skip: emulator frames in an agent step.
-        checkpoints: their folder, or None where the run has none.
+        engine: training engine.
+        stopped: reason for the end, a key of stopping.EXIT_CODES.
+        episodes: counter of the episodes.
+        speed: speed of this process.
+        frame_skip: emulator frames per agent step.
+        checkpoints: folder of the checkpoints, or None without checkpoints.
     """
-    if speed.trained:
-        log.info("Where the seconds of training went:\n%s", speed.table())
-        log.info(
-            "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
-            *(speed.overall, speed.overall * frame_skip, speed.updates_per_second),
-        )
-    elif speed.updates:
-        log.info("Too short to tell how fast it was: all steps were made before the learning began.")
-    else:
-        log.info("Nothing was learnt in this process.")
+    _log_speed(speed, frame_skip)
     if stopped == SOLVED and episodes.solved is not None:
         log.info(
             "Game solved in %s, after %d episodes and %d iterations!",
-            *(format_duration(episodes.solved["seconds"]), episodes.count, engine.state.iteration),
+            format_duration(episodes.solved["seconds"]),
+            episodes.count,
+            engine.state.iteration,
         )
     else:
-        log.info("Stopped at step %s: %s.%s", f"{episodes.steps():,}", stopped, _advice(stopped, checkpoints))
+        log.info("Stopped at step %s: %s.%s", f"{episodes.steps:,}", stopped, _advice(stopped, checkpoints))
 
 
-def log_evaluation(found: Mapping[str, Any]) -> None:
-    """The line about an evaluation."""
+def log_evaluation(result: Mapping[str, Any]) -> None:
+    """Log the result of an evaluation."""
     log.info(
         "Evaluation: mean return %.2f, standard deviation %.2f, %g to %g, over %d episodes (%d of them distinct).",
-        *(found[name] for name in ("mean", "std", "min", "max", "episodes", "distinct")),
+        result["mean"],
+        result["std"],
+        result["min"],
+        result["max"],
+        result["episodes"],
+        result["distinct"],
     )
+
+
+def _log_speed(speed: Speed, frame_skip: int) -> None:
+    if speed.training_steps:
+        log.info("Where the seconds of training went:\n%s", speed.table())
+        log.info(
+            "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
+            speed.overall,
+            speed.overall * frame_skip,
+            speed.updates_per_second,
+        )
+    elif speed.updates:
+        log.info("Too short to measure the speed: all steps were made before learning began.")
+    else:
+        log.info("Nothing was learnt in this process.")
 
 
 def _advice(stopped: str, checkpoints: Path | None) -> str:

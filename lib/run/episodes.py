@@ -1,82 +1,72 @@
-"""What a run records: episodes and how good they are, TensorBoard's scalars, episodes.csv, result.json."""
+"""Finished episodes of a run: counting them, judging them, and the rows of episodes.csv."""
 
 import csv
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ignite.engine import Engine, Events
 
 from lib.experience.episodes import Episode
+from lib.experience.interface import ExperienceSource
 from lib.run.events import EpisodeEvents
 from lib.system.clock import format_duration, since_process_start
 
 log = logging.getLogger(__name__)
 
+# Number of episodes whose mean return decides whether the game is solved.
+WINDOW = 100
 
-WINDOW = 100  # episodes that "solved" is judged by
-
-
-SMOOTHING = 0.98  # of avg_reward and avg_loss, as in ptan
-
+# Weight of the old average in avg_reward and avg_loss, as in ptan.
+SMOOTHING = 0.98
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 
 
 class Episodes:
-    """Counts finished episodes and fires ptan's episode events; solved by the true mean of the last 100.
+    """Count finished episodes and fire ptan's episode events.
+
+    The game is solved when the mean return of the last 100 episodes reaches stop_reward.
+
+    Args:
+        exp_source: experience source whose finished episodes are counted.
+        stop_reward: mean return that counts as solved, or None.
+        milestone: another mean return whose first reaching is recorded, or None.
 
     Attributes:
-        stop_reward: the mean return that means solved, or None.
-        milestone: another one whose first reaching is recorded, or None.
-        count: episodes finished so far; `last` is the newest of them.
-        reached: by bound, when it was first reached: seconds, step, episode, iteration.
-        best_mean: the highest mean of the last (10 to 100) episodes so far.
+        count: number of finished episodes.
+        last: the newest of them.
+        returns: returns of the last 100 episodes.
+        smoothed: exponentially smoothed return.
+        best_mean: highest mean return of the last 10 to 100 episodes.
+        reached: for each bound that was reached, the seconds, step, episode and iteration of its first reaching.
     """
 
     MINIMUM = 10  # episodes before a mean can be the best
 
-    def __init__(
-        self,
-        exp_source: Any,
-        steps: Callable[[], int],
-        stop_reward: float | None,
-        milestone: float | None = None,
-    ):
+    def __init__(self, exp_source: ExperienceSource, stop_reward: float | None, milestone: float | None = None):
         self.exp_source = exp_source
         self.stop_reward = stop_reward
         self.milestone = milestone
-        self.steps = steps
         self.count = 0
         self.last: Episode | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.smoothed: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
-        self.seconds_before = 0.0  # spent by the earlier processes of a resumed run
+        self.seconds_before = 0.0  # of earlier processes, if the run is resumed
 
     def attach(self, engine: Engine) -> None:
-        """Poll the source after every iteration."""
+        """Collect the source's finished episodes after every iteration."""
         engine.add_event_handler(Events.ITERATION_COMPLETED, self)
 
     def __call__(self, engine: Engine) -> None:
-        for episode in self._finished():
-            self.count += 1
-            self.returns.append(episode.total)
-            old = episode.total if self.smoothed is None else self.smoothed
-            self.smoothed = SMOOTHING * old + (1 - SMOOTHING) * episode.total
-            self.last = episode
-            state: Any = engine.state
-            state.episode = self.count
-            state.metrics |= {
-                "reward": episode.total,
-                "steps": episode.length,
-                "avg_reward": self.smoothed,
-                "mean_100": self.mean,
-            }
+        for episode in self.exp_source.pop_episodes():
+            self._add(episode)
+            self._publish(engine, episode)
             engine.fire_event(EpisodeEvents.EPISODE_COMPLETED)
             if len(self.returns) >= self.MINIMUM and self.mean > self.best_mean:
                 self.best_mean = self.mean
@@ -84,13 +74,18 @@ class Episodes:
             self._check_bounds(engine)
 
     @property
+    def steps(self) -> int:
+        """Agent steps so far."""
+        return self.exp_source.steps_done
+
+    @property
     def mean(self) -> float:
-        """Mean return of the last 100 episodes, or of all while there are fewer."""
+        """Mean return of the last 100 episodes, or of all if there are fewer."""
         return sum(self.returns) / len(self.returns) if self.returns else math.nan
 
     @property
     def solved(self) -> dict[str, float] | None:
-        """When stop_reward was first reached, see `reached`; None if it was not."""
+        """The entry of `reached` for stop_reward, or None if the game is not solved."""
         return self.reached.get(str(self.stop_reward))
 
     @property
@@ -99,15 +94,29 @@ class Episodes:
         return self.seconds_at(since_process_start())
 
     def seconds_at(self, clock: float) -> float:
-        """The same at some second of this process."""
+        """Return the seconds of work on this run at a time of this process.
+
+        Args:
+            clock: seconds since this process started.
+        """
         return self.seconds_before + clock
 
-    def _finished(self) -> list[Episode]:
-        if hasattr(self.exp_source, "pop_episodes"):
-            return self.exp_source.pop_episodes()
-        # ptan's own source knows returns and lengths only.
-        ends = self.exp_source.pop_rewards_steps()
-        return [Episode(total, length, self.steps(), since_process_start()) for total, length in ends]
+    def _add(self, episode: Episode) -> None:
+        self.count += 1
+        self.last = episode
+        self.returns.append(episode.total)
+        previous = episode.total if self.smoothed is None else self.smoothed
+        self.smoothed = SMOOTHING * previous + (1 - SMOOTHING) * episode.total
+
+    def _publish(self, engine: Engine, episode: Episode) -> None:
+        state: Any = engine.state
+        state.episode = self.count
+        state.metrics |= {
+            "reward": episode.total,
+            "steps": episode.length,
+            "avg_reward": self.smoothed,
+            "mean_100": self.mean,
+        }
 
     def _check_bounds(self, engine: Engine) -> None:
         if len(self.returns) < WINDOW:
@@ -116,7 +125,7 @@ class Episodes:
             if bound is not None and self.mean >= bound and str(bound) not in self.reached:
                 self.reached[str(bound)] = {
                     "seconds": self.seconds,
-                    "step": self.steps(),
+                    "step": self.steps,
                     "episode": self.count,
                     "iteration": engine.state.iteration,
                 }
@@ -144,12 +153,12 @@ class Episodes:
 
 
 class EpisodeFile:
-    """episodes.csv, a row an episode, appended and flushed as they end.
+    """episodes.csv: one row per episode, written when the episode ends.
 
     Args:
-        path: of the file.
-        episodes: counts them.
-        video: tells the path of the newest one's video in the run folder; "" for none.
+        path: path of the file.
+        episodes: counter of the episodes.
+        video: function that returns the path of the newest episode's video in the run folder, or "".
     """
 
     def __init__(self, path: Path, episodes: Episodes, video: Callable[[], str] = lambda: ""):
@@ -162,17 +171,24 @@ class EpisodeFile:
     def __call__(self, engine: Engine) -> None:
         episode = self.episodes.last
         assert episode is not None
-        seconds = self.episodes.seconds_at(episode.clock)
-        told = (f"{episode.total:.7g}", f"{seconds:.2f}", self.video())
-        self._append((self.episodes.count, episode.step, episode.length, *told))
+        self._append(
+            [
+                str(self.episodes.count),
+                str(episode.step),
+                str(episode.length),
+                f"{episode.total:.7g}",
+                f"{self.episodes.seconds_at(episode.clock):.2f}",
+                self.video(),
+            ]
+        )
 
-    def _append(self, row: tuple) -> None:
+    def _append(self, row: Sequence[str]) -> None:
         with self.path.open("a", newline="") as file:
             csv.writer(file).writerow(row)
 
 
 def last_step(folder: Path) -> int:
-    """The agent step of the last episode in a run folder's episodes.csv; 0 where there is none."""
+    """Return the agent step of the last episode in a run folder's episodes.csv, or 0 without episodes."""
     path = folder / "episodes.csv"
     if not path.exists():
         return 0

@@ -1,9 +1,9 @@
-"""How good a policy is without exploring, in the plain environment, and the picture of how it came about."""
+"""Evaluation: whole episodes of a policy without exploration."""
 
 import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -16,62 +16,61 @@ from lib.run.events import EvaluationEvents
 from lib.system.seeds import hashed_seed, undisturbed
 
 Policy = Callable[[np.ndarray], np.ndarray]
+Untimed = Callable[[], AbstractContextManager[None]]
+
+EPISODES = 20  # in the evaluation of a solved run
+EPISODES_BETWEEN = 10  # in an evaluation during training
+SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
+MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
+SEED_DOMAIN = 2**32  # hashed into all seeds, so that evaluated episodes differ from those of training
 
 
-Apart = Callable[[], AbstractContextManager]
+class EpisodeResult(NamedTuple):
+    """Undiscounted return and length in agent steps of an episode."""
 
-
-EPISODES, EPISODES_BETWEEN = 20, 10  # of a solved run, and of one that goes on
-
-
-SPREAD = ("mean", "std", "min", "max")
-
-
-LONGEST = 27_000  # agent steps of an episode, half an hour of an Atari game; a policy without chance may go in circles
-
-
-APART = 2**32  # hashed into the seeds, so that no evaluated episode begins as one of training does
+    total: float
+    length: int
 
 
 class EpisodePlayer:
-    """Plays whole episodes of an environment.
+    """Player of whole episodes.
 
-    The number of no-ops is all that tells one episode of most Atari games from another, if the policy leaves nothing to
-    chance. So each number of them is had once before any is had again: the first NOOP_MAX episodes begin differently.
+    With a deterministic policy, most Atari games differ only in their number of no-op starts. Each number is
+    therefore used once before it is used again, and the first NOOP_MAX episodes start differently.
 
     Args:
-        env: such as atari_wrappers.make_env makes; its returns are those of the game, before rewards are clipped.
+        env: environment, such as make_env builds. Returns are those of the game, before rewards are clipped.
     """
 
     def __init__(self, env: gym.Env):
-        self._counting = _counting(env) or RecordEpisodeStatistics(env)
-        self.env = env if _counting(env) else self._counting
+        statistics = _statistics_wrapper(env)
+        if statistics is None:
+            env = statistics = RecordEpisodeStatistics(env)
+        self.env = env
+        self._statistics = statistics
 
     def play(
         self,
         policy: Policy,
         seed: int,
         number: int,
-        watch: Callable[[np.ndarray], Any] | None = None,
+        watch: Callable[[np.ndarray], object] | None = None,
         stopped: Callable[[], bool] = lambda: False,
-    ) -> tuple[float, int] | None:
-        """An episode.
+    ) -> EpisodeResult | None:
+        """Play an episode.
 
         Args:
-            policy: from states (1, ...) to actions (1,).
-            seed: what the episodes' own seeds are derived from.
-            number: of the episode among them.
-            watch: called with every state (1, ...) as soon as the environment shows it, the last one included.
-            stopped: asked before every step whether the episode is to be left.
+            policy: function from states (1, ...) to actions (1,).
+            seed: seed of the evaluation. The episode's own seed is derived from it.
+            number: index of the episode in the evaluation.
+            watch: function that receives every state (1, ...), including the first and the last.
+            stopped: function that is called before every step. The episode is abandoned if it returns True.
 
         Returns:
-            Its return and length; None if it was left.
+            The result, or None if the episode was abandoned.
         """
-        state, _ = self.env.reset(seed=hashed_seed(APART, seed, number))
-        if is_atari(self.env):
-            no_ops = np.random.default_rng(hashed_seed(APART, seed)).permutation(NOOP_MAX)[number % NOOP_MAX]
-            state = reset_with_no_ops(self.env, int(no_ops) + 1)
-        for _ in range(LONGEST):
+        state = self._reset(seed, number)
+        for _ in range(MAX_STEPS):
             states = np.asarray(state)[None]
             if watch is not None:
                 watch(states)
@@ -82,45 +81,65 @@ class EpisodePlayer:
                 break
         if watch is not None:
             watch(np.asarray(state)[None])
-        return float(self._counting.episode_returns), int(self._counting.episode_lengths)
+        return EpisodeResult(float(self._statistics.episode_returns), int(self._statistics.episode_lengths))
+
+    def _reset(self, seed: int, number: int) -> Any:
+        state, _ = self.env.reset(seed=hashed_seed(SEED_DOMAIN, seed, number))
+        if not is_atari(self.env):
+            return state
+        order = np.random.default_rng(hashed_seed(SEED_DOMAIN, seed)).permutation(NOOP_MAX)
+        return reset_with_no_ops(self.env, int(order[number % NOOP_MAX]) + 1)
 
 
 def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[], bool] = lambda: False) -> Engine:
-    """An engine that plays a whole episode an iteration, each from a seed of its own: `run(range(episodes))`.
+    """Build an engine that plays one episode per iteration. Start it with `run(range(episodes))`.
 
     Args:
-        policy, env, seed: see Player.
-        stopped: asked before every step whether the evaluation is to be left.
+        policy: function from states (1, ...) to actions (1,).
+        env: environment, see EpisodePlayer.
+        seed: seed of the evaluation.
+        stopped: function that is called before every step. The evaluation is abandoned if it returns True.
 
     Returns:
-        It. On EvaluationEvents.EVALUATED its metrics are those that `evaluate` returns; one that is left has none.
+        The engine. It fires EvaluationEvents.EVALUATED when its metrics are those that `evaluate` returns. An
+        abandoned evaluation does not fire the event.
     """
     player = EpisodePlayer(env)
-    played: list[tuple[float, int, bytes]] = []  # returns, lengths, and digests of all that was shown
+    results: list[EpisodeResult] = []
+    digests: list[bytes] = []  # one per episode, of all its states
 
     def play(engine: Engine, number: int) -> None:
         digest = hashlib.blake2b()
-        episode = player.play(policy, seed, number, lambda states: digest.update(states.tobytes()), stopped)
-        if episode is None:
+        result = player.play(policy, seed, number, lambda states: digest.update(states.tobytes()), stopped)
+        if result is None:
             engine.terminate()
         else:
-            played.append((*episode, digest.digest()))
+            results.append(result)
+            digests.append(digest.digest())
 
     engine = Engine(play)
     engine.register_events(*EvaluationEvents, event_to_attr={EvaluationEvents.EVALUATED: "evaluated"})
 
     @engine.on(Events.STARTED)
-    def started(engine: Engine) -> None:
-        played.clear()
+    def start(engine: Engine) -> None:
+        results.clear()
+        digests.clear()
 
     @engine.on(Events.COMPLETED)
-    def completed(engine: Engine) -> None:
-        if len(played) < (engine.state.epoch_length or 0):
+    def summarise(engine: Engine) -> None:
+        if len(results) < (engine.state.epoch_length or 0):
             return
-        returns, lengths, _ = map(list, zip(*played, strict=True))
-        spread = {name: float(getattr(np, name)(returns)) for name in SPREAD}
-        counts = {"episodes": len(played), "distinct": len(set(played))}
-        engine.state.metrics |= spread | counts | {"returns": returns, "lengths": lengths}
+        returns = [result.total for result in results]
+        engine.state.metrics |= {
+            "mean": float(np.mean(returns)),
+            "std": float(np.std(returns)),
+            "min": float(np.min(returns)),
+            "max": float(np.max(returns)),
+            "episodes": len(results),
+            "distinct": len(set(zip(results, digests, strict=True))),
+            "returns": returns,
+            "lengths": [result.length for result in results],
+        }
         engine.fire_event(EvaluationEvents.EVALUATED)
 
     return engine
@@ -132,13 +151,15 @@ def evaluate(
     """Play whole episodes.
 
     Args:
-        policy, env, seed: see Player.
-        episodes: how many.
-        progress: whether a bar is shown.
+        policy: function from states (1, ...) to actions (1,).
+        env: environment, see EpisodePlayer.
+        episodes: number of episodes.
+        seed: seed of the evaluation.
+        progress: show a progress bar.
 
     Returns:
-        episodes; mean, std, min and max of their returns; returns and lengths, a list each; distinct, how many of the
-        episodes differ from all before in return, length or what was shown.
+        "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths"; the number of "episodes";
+        and "distinct", the number of episodes that differ in return, length or any state.
     """
     engine = evaluator(policy, env, seed)
     if progress:
@@ -146,31 +167,32 @@ def evaluate(
     return dict(engine.run(range(episodes)).metrics)
 
 
-def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], int], apart: Apart) -> None:
-    """Have an evaluator run every so many agent steps of training, which goes on as if it had not.
+def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], int], untimed: Untimed) -> None:
+    """Evaluate during training. Random numbers and speeds of the training are not affected.
 
     Args:
-        engine: that trains.
-        evaluating: what `evaluator` has made.
-        every: agent steps; EPISODES_BETWEEN episodes are played.
-        steps: tells the agent steps so far.
-        apart: a context for what is no training; see timing.Speed.apart.
+        engine: training engine.
+        evaluating: engine that `evaluator` has built. It plays EPISODES_BETWEEN episodes.
+        every: agent steps between two evaluations.
+        steps: function that returns the agent steps so far.
+        untimed: context manager whose time does not count as training.
     """
     last = steps()
 
-    def due(engine: Engine, event: int) -> bool:
+    def is_due(engine: Engine, event: int) -> bool:
         return steps() // every > last // every
 
     def run() -> None:
         nonlocal last
         last = steps()
-        with apart(), undisturbed():
+        with untimed(), undisturbed():
             evaluating.run(range(EPISODES_BETWEEN))
 
-    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=due), run)
+    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
 
 
-def _counting(env: gym.Env) -> RecordEpisodeStatistics | None:
+def _statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | None:
+    """Find the wrapper that counts unclipped returns."""
     while isinstance(env, gym.Wrapper):
         if isinstance(env, RecordEpisodeStatistics):
             return env

@@ -13,7 +13,7 @@ class EpisodeEvents(EventEnum):
     """Fired when an episode has ended, and when a mean return is the best so far or has reached the bound.
 
     The names are those of ptan.ignite.EpisodeEvents. ignite compares events by name, so handlers that are attached to
-    ptan's events are called as well, and lib need not import ptan.
+    ptan's events are called as well, and lib does not have to import ptan.
     """
 
     EPISODE_COMPLETED = "episode_completed"

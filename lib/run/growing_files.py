@@ -1,4 +1,4 @@
-"""Files of a run folder that only grow."""
+"""Files of a run folder that only grow: episodes.csv and TensorBoard's event files."""
 
 import logging
 import os
@@ -11,34 +11,35 @@ log = logging.getLogger(__name__)
 
 
 class GrowingFiles:
-    """The files of a run folder that only grow; its state_dict holds their sizes, and loading cuts them back to these.
+    """The sizes of the growing files. Loading a state truncates the files to the saved sizes.
 
-    So a run that is resumed from a checkpoint has no stretch twice, in TensorBoard or in episodes.csv.
+    A checkpoint holds the sizes, so a resumed run does not write any part of these files twice.
 
     Args:
-        folder: the run folder.
+        folder: run folder.
+        flush: function that writes buffered data to the files.
     """
 
     PATTERNS = ("episodes.csv", "events.out.tfevents.*")
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, flush: Callable[[], object] = lambda: None):
         self.folder = folder
-        self.flush: Callable[[], None] = lambda: None
+        self.flush = flush
 
     def state_dict(self) -> dict[str, int]:
         self.flush()
         for path in self._files():
             with path.open("rb+") as file:
-                files.sync(file)  # a checkpoint that is on the disk is not to know more than they do
+                files.sync(file)  # the checkpoint must not reach the disk before its files do
         return {path.name: path.stat().st_size for path in self._files()}
 
     def load_state_dict(self, sizes: dict[str, int]) -> None:
         for path in self._files():
-            there, size = path.stat().st_size, sizes.get(path.name, 0)
-            if there < size:
-                log.warning("%s is shorter than it was: what its last %d bytes told is lost.", path, size - there)
-            elif size:
-                os.truncate(path, size)
+            current, saved = path.stat().st_size, sizes.get(path.name, 0)
+            if current < saved:
+                log.warning("%s is shorter than it was: its last %d bytes are lost.", path, saved - current)
+            elif saved:
+                os.truncate(path, saved)
             else:
                 path.unlink()
 

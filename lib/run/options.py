@@ -1,4 +1,4 @@
-"""Options of a run, as the command line gives them."""
+"""Options of a run, as given on the command line."""
 
 import dataclasses
 from pathlib import Path
@@ -13,20 +13,20 @@ DEFAULT_RUNS_DIR = PROJECT / "runs"
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """What the common command line options say, with their defaults; see `--help` of any script.
+    """Values of the common command line options, with their defaults. See `--help` of any script.
 
     Attributes:
-        seed: what every random generator is seeded from.
-        device: where the networks live.
-        stop_after: stop at this many agent steps, warm-up included; None for the game's max_steps.
-        time_limit: stop after this many seconds of this process; None for no limit.
-        resume: the run folder to go on with, or None for a new one.
-        runs_dir: where a new run's folder is made.
-        quiet: no progress bar and no line an episode.
-        evaluate_every: agent steps between evaluations; None for none.
-        record_every: of so many episodes one is recorded; None for none.
-        game: the name of the hyperparameters in HYPERPARAMS.
-        knobs: the script's own options by name; each can be read as an attribute too.
+        seed: seed of all random generators.
+        device: device of the networks.
+        stop_after: agent steps to stop at, warm-up included; None for the game's max_steps.
+        time_limit: seconds of this process to stop after; None for no limit.
+        resume: folder of the run to resume; None for a new run.
+        runs_dir: folder in which a new run's folder is created.
+        quiet: hide the progress bars and the line for each episode.
+        evaluate_every: agent steps between evaluations; None for no evaluations.
+        record_every: number of episodes between videos; None for no videos.
+        game: key of HYPERPARAMS.
+        knobs: the script's own options by name. Each can be read as an attribute, too.
     """
 
     seed: int = 1
@@ -42,6 +42,7 @@ class RunOptions:
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __getattr__(self, name: str) -> Any:
+        # Unpickling looks up attributes before `knobs` is set.
         knobs = self.__dict__.get("knobs", {})
         if name not in knobs:
             raise AttributeError(f"no option {name!r}; the script's own are {', '.join(knobs) or 'none'}")

@@ -1,73 +1,74 @@
-"""The best actions that a network knows, and what it thinks of them."""
+"""Greedy and epsilon-greedy policies of a trained network."""
 
-from typing import Any
+from typing import cast
 
 import numpy as np
 import torch
 from torch import nn
 
+from lib.nets.masking import MaskSplitter
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, channels_last
 
 
 class GreedyPolicy:
-    """A network's policy without chance: not exploring, and with noisy layers at their means.
+    """Policy that takes the best action according to a network. Noisy layers use their mean weights.
 
     Args:
         net: DQN, ExtendedDQN or ppo.Model.
-        device: where it is.
+        device: device of the network.
 
     Attributes:
-        meaning: what `scores` are: "Q" or "probability".
+        score_name: meaning of the scores, "Q" or "probability".
     """
 
     def __init__(self, net: nn.Module, device: torch.device | str = "cpu"):
         self.net = net
         self.device = device
-        self.meaning = "probability" if isinstance(net, Model) else "Q"
+        self.score_name = "probability" if isinstance(net, Model) else "Q"
 
     @torch.no_grad()
     def scores(self, states: np.ndarray) -> np.ndarray:
-        """What the actions are chosen by.
+        """Return Q-values or action probabilities, (batch, n_actions) float32.
 
         Args:
-            states: (batch, ...) as vector_env.single_env's environment gives them.
-
-        Returns:
-            (batch, n_actions) float32.
+            states: (batch, ...), as the environment of make_env returns them.
         """
         if isinstance(self.net, Model):
             return Agent(self.net, self.device).probabilities(states)
-        training = self.net.training
+        was_training = self.net.training
         self.net.eval()
-        values = self.net(torch.as_tensor(states, device=self.device)).cpu().numpy()
-        self.net.train(training)
-        return values
+        values: torch.Tensor = self.net(torch.as_tensor(states, device=self.device))
+        self.net.train(was_training)
+        return values.cpu().numpy()
 
-    def allowed(self, states: np.ndarray) -> np.ndarray:
-        """Which actions can be taken in these states.
+    def action_mask(self, states: np.ndarray) -> np.ndarray:
+        """Return the action mask of each state.
 
         Returns:
-            (batch, n_actions) bool; (batch, 1), True, where all can be.
+            (batch, n_actions) bool, or (batch, 1) of True if the environment reports no mask.
         """
         tensor = channels_last(states) if isinstance(self.net, Model) else torch.as_tensor(states)
-        split: Any = self.net.split
-        mask = split(tensor)[1]
-        return np.ones((len(states), 1), np.bool_) if mask is None else mask.numpy()
+        split = cast(MaskSplitter, self.net.split)
+        _, mask = split(tensor)
+        if mask is None:
+            return np.ones((len(states), 1), np.bool_)
+        return mask.numpy()
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
-        """The best actions (batch,) int64."""
-        return self.scores(states).argmax(1)
+        """Return the best actions, (batch,) int64."""
+        actions: np.ndarray = self.scores(states).argmax(1)
+        return actions
 
 
 class EpsilonGreedyPolicy:
-    """A policy that takes any action now and then.
+    """Policy that takes a uniformly random action with probability epsilon. Action masks are respected.
 
     Args:
-        policy: what is taken else; of what it does not allow, nothing is taken here either.
-        n_actions: how many actions there are.
-        epsilon: how often.
-        seed: of the chance in it.
+        policy: policy for all other actions.
+        n_actions: number of actions.
+        epsilon: probability of a random action.
+        seed: seed of the random actions.
     """
 
     def __init__(self, policy: GreedyPolicy, n_actions: int, epsilon: float, seed: int):
@@ -77,11 +78,11 @@ class EpsilonGreedyPolicy:
         self._rng = np.random.default_rng(seed)
 
     def __call__(self, states: np.ndarray) -> np.ndarray:
-        """Actions (batch,) int64."""
-        drawn = self._rng.integers(self.n_actions, size=len(states))
+        """Return actions, (batch,) int64."""
+        random_actions = self._rng.integers(self.n_actions, size=len(states))
         exploring = self._rng.random(len(states)) < self.epsilon
         if exploring.any():
-            allowed = np.broadcast_to(self.policy.allowed(states), (len(states), self.n_actions))
-            for row in np.flatnonzero(~allowed[np.arange(len(states)), drawn]):
-                drawn[row] = self._rng.choice(np.flatnonzero(allowed[row]))
-        return np.where(exploring, drawn, self.policy(states))
+            mask = np.broadcast_to(self.policy.action_mask(states), (len(states), self.n_actions))
+            for row in np.flatnonzero(~mask[np.arange(len(states)), random_actions]):
+                random_actions[row] = self._rng.choice(np.flatnonzero(mask[row]))
+        return np.where(exploring, random_actions, self.policy(states))

@@ -1,4 +1,4 @@
-"""What a run was made with: commit, package versions, machine, command line."""
+"""Provenance of a run: commit, package versions, machine, command line."""
 
 import dataclasses
 import platform
@@ -8,14 +8,15 @@ from datetime import datetime
 from importlib import metadata
 from typing import Any
 
+from lib.hyperparameters import RunParameters
 from lib.run.options import RunOptions
 from lib.system import files, machine
 
 PACKAGES = ("torch", "pytorch-ignite", "ptan", "gymnasium", "ale-py", "tensorboard", "numpy")
 
 
-def describe(script: str, params: Any, options: RunOptions) -> dict[str, Any]:
-    """What params.json holds: enough to run the same thing again, and to know why another machine differs."""
+def describe(script: str, params: RunParameters, options: RunOptions) -> dict[str, Any]:
+    """Return the content of params.json: the settings that reproduce the run, and its first session."""
     return {
         "script": script,
         "game": options.game,
@@ -27,7 +28,7 @@ def describe(script: str, params: Any, options: RunOptions) -> dict[str, Any]:
 
 
 def session(options: RunOptions) -> dict[str, Any]:
-    """By what, when and where this process works on a run; a resumed run has one of these for each process."""
+    """Describe this process: command line, start time, code and machine. A resumed run has several sessions."""
     return {
         "argv": sys.argv,
         "started": datetime.now().astimezone().isoformat(timespec="seconds"),
@@ -38,12 +39,15 @@ def session(options: RunOptions) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that a result depends on."""
+    """Return the versions of Python and of the packages that results depend on."""
     return {"python": platform.python_version()} | {name: metadata.version(name) for name in PACKAGES}
 
 
 def commit() -> str | None:
-    """The project's commit, "+" behind it where more than documents and results differs; None where git is none."""
+    """Return the project's commit, or None without git.
+
+    A "+" is appended if files other than documents and results differ from the commit.
+    """
     git = ["git", "-C", str(files.PROJECT)]
     code = ["--", ".", *(f":(exclude){path}" for path in ("docs", "README.md", "benchmarks/results"))]
     try:

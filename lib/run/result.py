@@ -11,10 +11,17 @@ from lib.system.clock import since_process_start
 
 
 def describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, Any]:
-    """What result.json holds: how and where the run ended, and when it first reached its bounds."""
+    """Return the content of result.json.
+
+    Args:
+        engine: training engine.
+        stopped: reason for the end, a key of stopping.EXIT_CODES.
+        episodes: counter of the episodes.
+        speed: speed of this process.
+    """
     return {
         "stopped": stopped,
-        "steps": episodes.steps(),
+        "steps": episodes.steps,
         "iterations": engine.state.iteration,
         "episodes": episodes.count,
         "mean_100": _finite(episodes.mean),
@@ -23,15 +30,16 @@ def describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Spe
         "seconds": episodes.seconds,
         "this_process": {
             "seconds": since_process_start(),
-            "training_steps": speed.trained,
-            "training_seconds": speed.seconds,
-            "warm_up_steps_per_second": _finite(speed.of_warm_up),
+            "training_steps": speed.training_steps,
+            "training_seconds": speed.training_seconds,
+            "warm_up_steps_per_second": _finite(speed.warm_up_speed),
             "steps_per_second": _finite(speed.overall),
-            "last_1000_steps_per_second": _finite(speed.now),
+            "last_1000_steps_per_second": _finite(speed.recent),
             "parts": speed.parts,
         },
     }
 
 
 def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON knows neither NaN nor infinity
+    # JSON has neither NaN nor infinity.
+    return value if math.isfinite(value) else None

@@ -1,13 +1,13 @@
-"""Run folders: everything that a person compares later is in one of them.
+"""Run folders. A run folder holds everything that is compared later.
 
 runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[-k]/
-    params.json       every hyperparameter, the command line, seed, commit, versions, machine
-    episodes.csv      a row an episode
+    params.json       hyperparameters, command line, seed, commit, versions, machine
+    episodes.csv      one row per episode
     events.out.*      TensorBoard
-    videos/           of episodes, where they are recorded
-    checkpoints/      newest, the one before, best
-    result.json       how it ended
-    lock, pid         held while a process works in the folder
+    videos/           recorded episodes, if any
+    checkpoints/      the newest, the one before it, and the best
+    result.json       how the run ended
+    lock, pid         held while a process works on the run
 """
 
 import json
@@ -21,6 +21,7 @@ import filelock
 import psutil
 
 from lib.errors import UsageError
+from lib.hyperparameters import RunParameters
 from lib.run import provenance
 from lib.run.options import RunOptions
 from lib.system import files
@@ -29,19 +30,23 @@ log = logging.getLogger(__name__)
 
 
 class Run:
-    """A run folder, new or resumed, held against a second process until `close`.
+    """A new or resumed run folder, locked against other processes until `close`.
 
     Args:
-        script: the script's name, "01_baseline".
-        params: the hyperparameters, a dataclass with a run_name.
-        options: where the folder is made, or which one is resumed.
+        script: name of the script, such as "01_baseline".
+        params: hyperparameters.
+        options: options, among them the parent folder of a new run or the folder to resume.
+
+    Attributes:
+        path: the run folder.
+        checkpoints: its folder of checkpoints.
 
     Raises:
-        UsageError: the folder to resume is in use by a live process.
-        OSError: the folder cannot be written.
+        UsageError: if another process works on the run to resume.
+        OSError: if the folder cannot be written.
     """
 
-    def __init__(self, script: str, params: Any, options: RunOptions):
+    def __init__(self, script: str, params: RunParameters, options: RunOptions):
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
@@ -58,35 +63,41 @@ class Run:
             self.write_json("params.json", provenance.describe(script, params, options))
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Write a file of the folder as a whole or not at all."""
+        """Write a file of the folder atomically."""
         files.write(self.path / name, json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
 
-    def go_on(self) -> None:
-        """Note in params.json that this process goes on with a run, and say in what it differs from the one before,
-        whose result.json becomes a part of its session: the run has no result until it ends again."""
+    def add_session(self) -> None:
+        """Add this process to the sessions of a resumed run, and log what changed since the last one.
+
+        The result.json of the last session moves into params.json, because a run that continues has no result yet.
+        """
         recorded = read_params(self.path)
-        now = provenance.session(self._options)
+        current = provenance.session(self._options)
         result = self.path / "result.json"
-        before = recorded["sessions"].pop()
-        changed = [name for name in ("commit", "versions", "machine") if now[name] != before[name]]
+        last = recorded["sessions"].pop()
+        changed = [name for name in ("commit", "versions", "machine") if current[name] != last[name]]
         if changed:
             log.warning(
-                "Other than before: %s. The run may not be bit for bit the uninterrupted one.", ", ".join(changed)
+                "Changed since the last session: %s. The resumed run may differ from an uninterrupted one.",
+                ", ".join(changed),
             )
         if result.exists():
-            before |= {"result": json.loads(result.read_text())}
-        self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], before, now]})
+            last |= {"result": json.loads(result.read_text())}
+        self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], last, current]})
         result.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let others work in the folder; the lock also ends with the process, however that dies."""
+        """Release the lock. The operating system releases it, too, when the process dies."""
         (self.path / "pid").unlink(missing_ok=True)
         self._lock.release()
 
 
 def at_work(path: Path) -> bool:
-    """Whether a process works in a run's folder. One that was killed leaves its number behind, which may have become
-    that of a younger process since."""
+    """Return whether a process works on the run in this folder.
+
+    A process that was killed leaves its number behind. A younger process may have that number by now, so the start
+    time is compared with the file's time.
+    """
     number = path / "pid"
     try:
         return psutil.Process(int(number.read_text())).create_time() <= number.stat().st_mtime
@@ -95,34 +106,35 @@ def at_work(path: Path) -> bool:
 
 
 def find(name: str, runs_dir: Path) -> Path:
-    """The folder of a run given by path, or by its name within runs_dir.
+    """Return the folder of a run, given by its path or by its name in runs_dir.
 
     Raises:
-        UsageError: there is no such folder, or it is not a run.
+        UsageError: if the folder does not exist or is not a run.
     """
     for path in (Path(name), runs_dir / name):
         if path.is_dir():
             if not (path / "params.json").is_file():
-                raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script made")
+                raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
             return path.resolve()
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
 
 
 def read_params(path: Path) -> dict[str, Any]:
-    """The content of a run's params.json.
+    """Read a run's params.json.
 
     Raises:
-        UsageError: it cannot be understood.
+        UsageError: if the file cannot be read or lacks a required entry.
     """
+    file = path / "params.json"
     try:
-        content = json.loads((path / "params.json").read_text())
+        content: dict[str, Any] = json.loads(file.read_text())
         missing = {"script", "hyperparameters", "seed", "game", "knobs", "sessions"} - set(content)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path / 'params.json'} cannot be read: {error}") from error
-    if not missing and not (isinstance(content["seed"], int) and isinstance(content["hyperparameters"], dict)):
-        raise UsageError(f"{path / 'params.json'} has a seed or hyperparameters of another type; it was changed")
+        raise UsageError(f"{file} cannot be read: {error}") from error
     if missing:
-        raise UsageError(f"{path / 'params.json'} lacks {', '.join(sorted(missing))}; it is not one of ours")
+        raise UsageError(f"{file} lacks {', '.join(sorted(missing))}; it was not written by this project")
+    if not isinstance(content["seed"], int) or not isinstance(content["hyperparameters"], dict):
+        raise UsageError(f"{file} has a seed or hyperparameters of the wrong type; it was edited")
     return content
 
 

@@ -1,32 +1,37 @@
-"""setup_ignite: attach everything that a run needs around its loop."""
+"""setup_ignite: attach everything that a run needs around its loop.
+
+`_Setup` has a method for each step. setup_ignite calls them from top to bottom, because the order in which handlers are
+attached is the order in which they run.
+"""
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ignite.engine import Engine, Events
+from torch import nn
 
-from lib.envs.single_env import single_env
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
-from lib.hyperparameters import RunParameters
+from lib.experience.interface import ExperienceSource
+from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run import checkpoint, console, evaluation, run_folder, videos
+from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, last_step
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.growing_files import GrowingFiles
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
+from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, Stopper, as_ctrl_c
-from lib.run.tensorboard import TensorBoard
+from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.system import memory
 from lib.system.console_log import start_console
 from lib.system.seeds import RandomState
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 log = logging.getLogger(__name__)
 
@@ -34,161 +39,266 @@ log = logging.getLogger(__name__)
 def setup_ignite(
     engine: Engine,
     params: RunParameters,
-    exp_source: Any,
+    exp_source: ExperienceSource | RewardsSource,
     run_name: str,
     extra_metrics: Sequence[str] = (),
     *,
     args: RunOptions | None = None,
-    save: Mapping[str, Any] | None = None,
-    figures: Mapping[str, "Callable[[], Figure]"] | None = None,
+    save: Mapping[str, Stateful] | None = None,
+    figures: Mapping[str, FigureFunction] | None = None,
 ) -> run_folder.Run:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
 
     Args:
-        engine: its process function returns at least {"loss": float}; every value is written as train/<name>, and a
-            function among them is asked for it only then.
-        params: hyperparameters; stop_reward and max_steps say when to stop, milestone what is noted on the way.
-        exp_source: what acts; its finished episodes are counted after every iteration.
-        run_name: the script's name.
+        engine: training engine. Its process function returns at least {"loss": float}. Every value is written as
+            train/<name>; a function among the values is called when it is written.
+        params: hyperparameters, among them stop_reward, max_steps and milestone.
+        exp_source: experience source, or a plain PTAN source.
+        run_name: name of the script.
         extra_metrics: more names of engine.state.metrics to write as train/<name>.
-        args: what the command line said; None for a new run with the defaults.
-        save: by name, the objects with a state_dict that a checkpoint holds, at least "net"; None for no
-            checkpoints. On a resumed run they are brought back here, before this returns. A solved run ends with an
-            evaluation of its net in result.json, and with the picture of its curve.
-        figures: by name, what draws a picture for TensorBoard, see telemetry.TensorBoard.attach_figures; saved too if
-            it has a state_dict.
+        args: options from the command line; None for a new run with the defaults.
+        save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
+            they are restored before this function returns. A solved run ends with an evaluation of its net and with
+            a picture of its learning curve.
+        figures: functions that draw a figure for TensorBoard, by name. Those with a state_dict are saved, too.
 
     Returns:
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
 
     Raises:
-        UsageError: the run to resume is in use, or its episodes cannot be recorded.
-        Fault: no checkpoint of the run to resume can be read.
+        UsageError: if the run to resume is in use, or its episodes cannot be recorded.
+        Fault: if no checkpoint of the run to resume can be read.
+        TypeError: if checkpoints are saved and exp_source is a plain PTAN source.
     """
-    args = args or RunOptions()
     start_console()
-    replayer = videos.EpisodeReplayer(params.env_name) if args.record_every else None
-    register_events(engine)
-    run = run_folder.Run(run_name, params, args)
-    log.info("Run folder: %s", run.path)
+    source = adapt_source(exp_source, engine, saved=save is not None)
+    setup = _Setup(engine, params, source, run_name, args or RunOptions(), save, figures or {})
+    setup.resume()
+    setup.attach_telemetry(extra_metrics)
+    setup.attach_evaluation()
+    setup.attach_episode_records()
+    setup.attach_console()
+    setup.attach_stopping()
+    setup.attach_checkpoints()
+    setup.attach_end()
+    return setup.run
 
-    def steps() -> int:
-        return getattr(exp_source, "steps_done", engine.state.iteration)  # ptan's own source makes one an iteration
 
-    episodes = Episodes(exp_source, steps, params.stop_reward, params.milestone)
-    files = GrowingFiles(run.path)
-    stopper = Stopper(steps, args.stop_after or params.max_steps, args.time_limit)
-    speed = Speed(exp_source, steps, params.log_every)
-    if hasattr(exp_source, "stop_asked"):
-        exp_source.stop_asked = stopper.asked
-    remembering = {name: figure for name, figure in (figures or {}).items() if hasattr(figure, "state_dict")}
-    state = {"source": exp_source, "episodes": episodes, **(save or {}), **remembering}
-    if not getattr(params, "checkpoint_replay", True):
-        state.pop("replay", None)
+class _Setup:
+    """A run while it is assembled."""
 
-    content = checkpoint.newest(run.checkpoints) if args.resume else None
-    if content is not None:
-        checkpoint.restore(state, content)
-        log.info("Resumed at step %s.", f"{steps():,}")
-    elif args.resume and last_step(run.path) > params.warm_up:
-        raise UsageError(f"{run.path} has learnt, but has no checkpoint; start a new run")
-    elif args.resume:
-        log.info("Nothing had been learnt yet: the run starts again from its beginning.")
-    warm_up = 0 if content is not None and "replay" in content else params.warm_up
-    if steps() + warm_up >= stopper.step_limit:
-        filling = f", and fills its replay with {warm_up:,} more first" if warm_up else ""
-        raise UsageError(f"{run.path} is at step {steps():,} already{filling}; give --stop-after more than that")
-    # Only now, when nothing can be refused any more, is a file of the run changed.
-    if args.resume:
-        run.go_on()
-    files.load_state_dict(content["files"] if content is not None else {})
-    if args.record_every:
-        videos.cut_back(run.path, episodes.count)
-    board = TensorBoard(run.path)
-    files.flush = board.flush
-    late = {
-        "iteration": checkpoint.Iteration(engine),
-        "average": board.average,
-        "random": RandomState(),
-    }
-    resumed = None if content is None else {name: content[name] for name in late}
-    content = None  # and with it the second copy of the replay
+    def __init__(
+        self,
+        engine: Engine,
+        params: RunParameters,
+        source: ExperienceSource,
+        script: str,
+        options: RunOptions,
+        save: Mapping[str, Stateful] | None,
+        figures: Mapping[str, FigureFunction],
+    ):
+        self.engine = engine
+        self.params = params
+        self.source = source
+        self.script = script
+        self.options = options
+        self.save = save
+        self.figures = figures
+        self.warm_up = params.warm_up
+        # Created before the folder: an environment that cannot be recorded leaves no folder behind.
+        self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
+        register_events(engine)
+        self.run = run_folder.Run(script, params, options)
+        log.info("Run folder: %s", self.run.path)
+        self.episodes = Episodes(source, params.stop_reward, params.milestone)
+        self.speed = Speed(source, params.log_every)
+        self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
+        source.stop_asked = self.stopper.asked
 
-    # The order of these is the order of what happens when an iteration is completed.
-    speed.attach(engine)
-    engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
-    stopper.watch_loss(engine)
-    episodes.attach(engine)
-    board.attach(engine, speed, extra_metrics)
-    if figures:
-        board.attach_figures(engine, steps, figures)
-    if args.evaluate_every and save is not None:
-        env = single_env(params.env_name)
-        evaluating = evaluation.evaluator(GreedyPolicy(save["net"], args.device), env, args.seed, stopper.interrupted)
-        board.attach_evaluation(evaluating, evaluation.SPREAD, steps)
-        evaluation.attach(engine, evaluating, args.evaluate_every, steps, speed.apart)
-        engine.add_event_handler(Events.COMPLETED, env.close)
-    episode_file = EpisodeFile(run.path / "episodes.csv", episodes)
-    if replayer is not None and args.record_every:
-        native = getattr(exp_source, "native", False)
-        recorder = videos.Recorder(
-            replayer, run.path, args.record_every, episodes, native, speed.apart, stopper.interrupted
+    def steps(self) -> int:
+        """Return the agent steps so far."""
+        return self.source.steps_done
+
+    def resume(self) -> None:
+        """Restore the newest checkpoint of a run that is resumed, and open TensorBoard's files."""
+        content = self._read_checkpoint() if self.options.resume else {}
+        if content:
+            checkpoint.restore(self._run_state(), content)
+            log.info("Resumed at step %s.", f"{self.steps():,}")
+        if "replay" in content:
+            self.warm_up = 0
+        self._require_steps_left()
+
+        # A resume that is refused changes no file, so the files are changed only from here on.
+        if self.options.resume:
+            self.run.add_session()
+        GrowingFiles(self.run.path).load_state_dict(content.get("files", {}))
+        if self.options.record_every:
+            videos.cut_back(self.run.path, self.episodes.count)
+        self.board = TensorBoard(self.run.path)
+        if content:
+            self._restore_loop({name: content[name] for name in self._loop_state()})
+
+    def _read_checkpoint(self) -> dict[str, Any]:
+        content = checkpoint.newest(self.run.checkpoints)
+        if content is None and last_step(self.run.path) > self.params.warm_up:
+            raise UsageError(f"{self.run.path} has learnt, but has no checkpoint; start a new run")
+        if content is None:
+            log.info("Nothing had been learnt yet: the run starts again from its beginning.")
+        return content or {}
+
+    def _require_steps_left(self) -> None:
+        if self.steps() + self.warm_up >= self.stopper.step_limit:
+            filling = f", and fills its replay with {self.warm_up:,} more first" if self.warm_up else ""
+            raise UsageError(
+                f"{self.run.path} is at step {self.steps():,} already{filling}; give --stop-after more than that"
+            )
+
+    def _restore_loop(self, content: Mapping[str, Any]) -> None:
+        """Restore the loop's state when the loop starts.
+
+        ignite resets the iteration and the average on STARTED. No handler draws random numbers between EPOCH_STARTED
+        and the first batch.
+        """
+
+        def restore(engine: Engine) -> None:
+            checkpoint.restore(self._loop_state(), content)
+            if self.episodes.solved is not None:
+                self.stopper.solved(engine)
+
+        self.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore)
+
+    def _run_state(self) -> dict[str, Stateful]:
+        """Return the objects that are restored before the loop starts."""
+        state: dict[str, Stateful] = {"source": self.source, "episodes": self.episodes, **(self.save or {})}
+        for name, figure in self.figures.items():
+            if isinstance(figure, Stateful):
+                state[name] = figure
+        if isinstance(self.params, Hyperparameters) and not self.params.checkpoint_replay:
+            state.pop("replay", None)
+        return state
+
+    def _loop_state(self) -> dict[str, Stateful]:
+        """Return the objects that are restored when the loop starts."""
+        return {
+            "iteration": checkpoint.Iteration(self.engine),
+            "average": self.board.average,
+            "random": RandomState(),
+        }
+
+    def attach_telemetry(self, extra_metrics: Sequence[str]) -> None:
+        """Measure the speed, count episodes, write TensorBoard's scalars and figures."""
+        self.speed.attach(self.engine)
+        self.engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
+        self.stopper.watch_loss(self.engine)
+        self.episodes.attach(self.engine)
+        self.board.attach(self.engine, self.speed, extra_metrics)
+        if self.figures:
+            self.board.attach_figures(self.engine, self.steps, self.figures)
+
+    def attach_evaluation(self) -> None:
+        """Evaluate the network during training, with --evaluate-every."""
+        if not self.options.evaluate_every or self.save is None:
+            return
+        env = make_env(self.params.env_name)
+        evaluating = evaluation.evaluator(self._policy(), env, self.options.seed, self.stopper.interrupted)
+        self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
+        evaluation.attach(self.engine, evaluating, self.options.evaluate_every, self.steps, self.speed.paused)
+        self.engine.add_event_handler(Events.COMPLETED, env.close)
+
+    def attach_episode_records(self) -> None:
+        """Write episodes.csv, and videos with --record-every."""
+        episode_file = EpisodeFile(self.run.path / "episodes.csv", self.episodes)
+        if self.replayer is not None and self.options.record_every:
+            recorder = videos.Recorder(
+                self.replayer,
+                self.run.path,
+                self.options.record_every,
+                self.episodes,
+                self.source.native,
+                self.speed.paused,
+                self.stopper.interrupted,
+            )
+            recorder.on_video = lambda animation, episode: self.board.write_video(animation, episode.step)
+            episode_file.video = lambda: recorder.video
+            self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
+            self.engine.add_event_handler(Events.COMPLETED, self.replayer.close)
+        self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
+
+    def attach_console(self) -> None:
+        """Log the run on the console."""
+        console.attach_start(self.engine, self.speed, self.warm_up)
+        if not self.options.quiet:
+            console.attach_lines(self.engine, self.episodes, self.speed)
+            bars = console.ProgressBars(self.source, self.episodes, self.stopper.step_limit, self.warm_up)
+            bars.attach(self.engine)
+
+    def attach_stopping(self) -> None:
+        """Stop when the game is solved, at a limit, or on a signal."""
+        self.stopper.watch_ends(self.engine)
+
+    def attach_checkpoints(self) -> None:
+        """Save checkpoints."""
+        if self.save is None:
+            return
+        files = GrowingFiles(self.run.path, self.board.flush)
+        objects = self._run_state() | self._loop_state() | {"files": files}
+        checkpointer = checkpoint.Checkpointer(
+            objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper
         )
-        recorder.on_video = lambda animation, episode: board.write_video(animation, episode.step)
-        episode_file.video = lambda: recorder.video
-        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
-        engine.add_event_handler(Events.COMPLETED, replayer.close)
-    engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
-    console.attach_start(engine, speed, warm_up)
-    if not args.quiet:
-        console.attach_lines(engine, episodes, speed)
-        console.attach_bars(engine, exp_source, episodes, stopper.step_limit, warm_up)
-    stopper.watch_ends(engine)
-    if save is not None:
-        checkpoint.attach(engine, state | late | {"files": files}, run.checkpoints, params.checkpoint_every, stopper)
+        checkpointer.attach(self.engine)
 
-    @engine.on(Events.STARTED)
-    def started(engine: Engine) -> None:
-        # As the last of its handlers: ignite has reset the iteration and the average by now, and nothing comes
-        # after it that draws random numbers.
-        if resumed is not None:
-            checkpoint.restore(late, resumed)
-            if episodes.solved is not None:
-                stopper.solved(engine)
+    def attach_end(self) -> None:
+        """Write the result and close everything; evaluate a solved run."""
 
-    @engine.on(Events.COMPLETED)
-    def completed(engine: Engine) -> None:
-        stopped = stopper.reason or ENDED
-        engine_state: Any = engine.state
-        engine_state.stopped = stopped
-        result = describe_result(engine, stopped, episodes, speed)
-        run.write_json("result.json", result)
-        frame_skip = getattr(exp_source, "frame_skip", 1)
-        checkpoints = None if save is None else run.checkpoints
-        described = {"seed": args.seed, "script": run_name} | args.knobs | dataclasses.asdict(params)
-        board.write_final(described, result, steps())
-        console.log_result(engine, stopped, episodes, speed, frame_skip, checkpoints)
-        board.close()
-        if hasattr(exp_source, "close"):
-            exp_source.close()
-        run.close()
-        stopper.release_signals()
-        if save is not None and stopped == SOLVED:
-            with as_ctrl_c():
-                try:
-                    conclude(GreedyPolicy(save["net"], args.device), result)
-                except KeyboardInterrupt:
-                    log.info(
-                        "The evaluation was stopped; the run is solved and saved. Evaluate with --resume %s", run.path
-                    )
-            log.info("Picture of the curve: %s", draw_curve(run.path, params.stop_reward))
+        @self.engine.on(Events.COMPLETED)
+        def completed(engine: Engine) -> None:
+            stopped = self.stopper.reason or ENDED
+            engine_state: Any = engine.state
+            engine_state.stopped = stopped
+            result = describe_result(engine, stopped, self.episodes, self.speed)
+            self._write_result(result)
+            self._close()
+            if self.save is not None and stopped == SOLVED:
+                self._conclude(result)
 
-    def conclude(policy: GreedyPolicy, result: dict[str, Any]) -> None:
+    def _write_result(self, result: Mapping[str, Any]) -> None:
+        self.run.write_json("result.json", dict(result))
+        settings = {"seed": self.options.seed, "script": self.script}
+        settings |= self.options.knobs | dataclasses.asdict(self.params)
+        self.board.write_final(settings, result, self.steps())
+        checkpoints = None if self.save is None else self.run.checkpoints
+        console.log_result(
+            self.engine, result["stopped"], self.episodes, self.speed, self.source.frame_skip, checkpoints
+        )
+
+    def _close(self) -> None:
+        self.board.close()
+        self.source.close()
+        self.run.close()
+        self.stopper.release_signals()
+
+    def _conclude(self, result: Mapping[str, Any]) -> None:
+        """Evaluate the network of a solved run, and draw its learning curve."""
+        with as_ctrl_c():
+            try:
+                self._evaluate(result)
+            except KeyboardInterrupt:
+                log.info(
+                    "The evaluation was stopped; the run is solved and saved. Evaluate with --resume %s", self.run.path
+                )
+        log.info("Picture of the curve: %s", draw_curve(self.run.path, self.params.stop_reward))
+
+    def _evaluate(self, result: Mapping[str, Any]) -> None:
         log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
-        env = single_env(params.env_name)
-        found = evaluation.evaluate(policy, env, seed=args.seed, progress=not args.quiet)
+        env = make_env(self.params.env_name)
+        evaluated = evaluation.evaluate(self._policy(), env, seed=self.options.seed, progress=not self.options.quiet)
         env.close()
-        run.write_json("result.json", result | {"evaluation": found})
-        console.log_evaluation(found)
+        self.run.write_json("result.json", {**result, "evaluation": evaluated})
+        console.log_evaluation(evaluated)
 
-    return run
+    def _policy(self) -> GreedyPolicy:
+        assert self.save is not None
+        net = self.save["net"]
+        assert isinstance(net, nn.Module)
+        return GreedyPolicy(net, self.options.device)

@@ -1,8 +1,9 @@
-"""Why and how a run ends, and which exit code tells."""
+"""The end of a run: its reasons, its exit codes, and signals."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -12,17 +13,18 @@ from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
 from lib.system.processes import SIGNALS
 
-SOLVED, STEPS, TIME, NOT_FINITE = "solved", "step limit", "time limit", "loss not finite"
-
-
+# Reasons for the end of a run, besides the names of the signals.
+SOLVED = "solved"
+STEPS = "step limit"
+TIME = "time limit"
+NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
-
 
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
 
 
 class Interrupted(BaseException):
-    """A signal came before there was anything to save."""
+    """A signal during the warm-up, when there is nothing to save yet."""
 
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
@@ -30,17 +32,17 @@ class Interrupted(BaseException):
 
 
 class Stopper:
-    """Ends the run when it is solved, at a limit, on a loss that is no number, or on a signal.
+    """End the run when it is solved, at a limit, on a loss that is not finite, or on a signal.
 
-    A signal lets the iteration end and the state be saved; a second one ends the process at once.
+    On a signal the current iteration is completed and the state is saved. A second signal ends the process at once.
 
     Args:
-        steps: function () -> agent steps so far.
+        steps: function that returns the agent steps so far.
         step_limit: agent steps to stop at.
         time_limit: seconds of this process to stop after, or None.
 
     Attributes:
-        reason: a key of EXIT_CODES once the run has been told to end, else None.
+        reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
     """
 
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: int | None):
@@ -49,14 +51,21 @@ class Stopper:
         self.time_limit = time_limit
         self.reason: str | None = None
         self._learning = False
-        self._previous: dict[int, Any] = {}
+        self._previous_handlers: dict[int, Any] = {}
 
     def watch_loss(self, engine: Engine) -> None:
-        """Attach before all that records or saves an iteration: they ask `reason` whether its state is a good one."""
+        """Stop on a loss that is not finite.
+
+        Attach this before the handlers that record or save an iteration: they check `reason` first.
+        """
         self._attach(engine, TerminateOnNan(lambda output: output["loss"]), NOT_FINITE)
 
     def watch_ends(self, engine: Engine) -> None:
-        """Attach after the episodes have been counted: solved goes before a limit reached in the same iteration."""
+        """Stop when solved, at a limit, or on a signal.
+
+        Attach this after the counter of the episodes: if the run is solved and reaches a limit in the same iteration,
+        it counts as solved.
+        """
         if self.time_limit is not None:
             limit = TimeLimit(self.time_limit)
             limit.start_time -= since_process_start()
@@ -67,33 +76,33 @@ class Stopper:
         engine.add_event_handler(Events.STARTED, self._catch_signals)
 
     def asked(self) -> bool:
-        """Whether the run has been told to end, or is beyond its time: for what waits in the middle of an iteration."""
+        """Return whether the run has a reason to end, for code that waits within an iteration."""
         if self.time_limit is not None and since_process_start() > self.time_limit:
             self.reason = self.reason or TIME
         return self.reason is not None
 
     def interrupted(self) -> bool:
-        """Whether a signal has told the run to end: what can be left out is left out then."""
+        """Return whether a signal ended the run. Optional work, such as an evaluation, is skipped then."""
         return self.reason in {number.name for number in SIGNALS}
 
     def solved(self, engine: Engine) -> None:
-        """End the run as solved, at its very beginning if an earlier process solved it."""
+        """End the run as solved."""
         self._stop(engine, SOLVED)
 
     def release_signals(self) -> None:
-        """Give the signals back to whoever had them; called once the end of the run is saved."""
-        for number, handler in self._previous.items():
+        """Restore the previous signal handlers. Called when the end of the run is saved."""
+        for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
-        self._previous = {}
+        self._previous_handlers = {}
 
-    def _attach(self, engine: Engine, handler: Any, reason: str) -> None:
-        handler.logger.disabled = True  # the run itself says why it ends
+    def _attach(self, engine: Engine, handler: TerminateOnNan | TimeLimit, reason: str) -> None:
+        handler.logger.disabled = True  # the run logs the reason itself
 
         def watch(engine: Engine) -> None:
             before = engine.should_terminate
             handler(engine)
             if engine.should_terminate and not before:
-                # A bad state is bad whatever else was to end the run.
+                # A loss that is not finite overrules an earlier reason: the state must not be saved.
                 self.reason = reason if reason == NOT_FINITE else self.reason or reason
 
         engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
@@ -105,37 +114,38 @@ class Stopper:
     def _iteration_completed(self, engine: Engine) -> None:
         if self.steps() >= self.step_limit:
             self._stop(engine, STEPS)
-        elif self.reason is not None:  # a signal came; ending in the middle of an iteration would lose its learning
+        elif self.reason is not None:
+            # A signal came during the iteration. Its learning would be lost if it had ended the run at once.
             engine.terminate()
 
     def _learning_started(self, engine: Engine) -> None:
         self._learning = True
 
     def _catch_signals(self, engine: Engine) -> None:
-        def on_signal(number: int, frame: Any) -> None:
-            self.reason = self.reason or signal.Signals(number).name
-            if not self._learning:
-                self.release_signals()
-                raise Interrupted(number)
-            for known, handler in self._previous.items():
-                # A closing terminal says so more than once.
-                hangs_up = signal.Signals(known).name == "SIGHUP"
-                signal.signal(known, signal.SIG_IGN if hangs_up else handler)
+        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
 
-        self._previous = {number: signal.signal(number, on_signal) for number in _heard()}
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.reason = self.reason or signal.Signals(number).name
+        if not self._learning:
+            self.release_signals()
+            raise Interrupted(number)
+        for known, handler in self._previous_handlers.items():
+            # A closing terminal may send SIGHUP several times.
+            signal.signal(known, signal.SIG_IGN if signal.Signals(known).name == "SIGHUP" else handler)
 
 
-def _heard() -> list[signal.Signals]:
-    # nohup has SIGHUP ignored, and that stays so; SIGINT is ignored in any script's background job.
+def _handled_signals() -> list[signal.Signals]:
+    # nohup ignores SIGHUP, and so does the run then. SIGINT is ignored in every background job of a shell script, but
+    # the run handles it.
     return [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
-    """Within it every signal that ends a run is a KeyboardInterrupt."""
-    before = {number: signal.signal(number, signal.default_int_handler) for number in _heard()}
+    """Raise KeyboardInterrupt for every signal that ends a run."""
+    previous = {number: signal.signal(number, signal.default_int_handler) for number in _handled_signals()}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

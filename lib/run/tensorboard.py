@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
@@ -19,30 +19,41 @@ if TYPE_CHECKING:
 
     from lib.run import video_file
 
+# Iterations between two figures.
+FIGURES_EVERY = 5_000
 
-FIGURES_EVERY = 5_000  # iterations between two pictures
-
-
+# Entries of result.json that are written as final/*.
 FINAL = ("mean_100", "best_mean", "seconds", "steps_per_second")
 
-
-LAYOUT = {  # of TensorBoard's page of custom scalars
-    "What is learnt": {
+# Charts of TensorBoard's page of custom scalars.
+LAYOUT = {
+    "Learning": {
         "returns": ["Multiline", ["episodes/mean_100", "episodes/avg_reward"]],
         "greedy returns": ["Margin", ["evaluation/mean", "evaluation/min", "evaluation/max"]],
         "losses": ["Multiline", ["train/avg_loss", "train/policy_loss", "train/value_loss"]],
         "policy": ["Multiline", ["train/entropy", "train/kl", "train/clipped", "train/epsilon"]],
     },
-    "How fast": {
-        "steps a second": ["Multiline", ["train/avg_fps", "train/(player|learner|actor)_fps"]],
-        "milliseconds an iteration": ["Multiline", ["time/.*"]],
+    "Speed": {
+        "steps per second": ["Multiline", ["train/avg_fps", "train/(player|learner|actor)_fps"]],
+        "milliseconds per iteration": ["Multiline", ["time/.*"]],
         "lag": ["Multiline", ["train/policy_lag", "train/replay_ratio"]],
     },
 }
 
 
+class FigureFunction(Protocol):
+    """A function that draws a figure."""
+
+    def __call__(self) -> "Figure":
+        """Draw the figure."""
+        ...
+
+
 class TensorBoard:
-    """TensorBoard's scalars, by ignite's own handlers.
+    """TensorBoard's files of a run, written by ignite's handlers.
+
+    Args:
+        folder: run folder.
 
     Attributes:
         average: the smoothed loss.
@@ -53,14 +64,20 @@ class TensorBoard:
         self.logger = TensorboardLogger(log_dir=folder)
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
-        """Write episodes/* by episode as they end, train/* and time/* by agent step as the speed is told."""
+        """Write episodes/* when an episode ends, and train/* and time/* whenever the speed is measured.
 
-        def agent_step(engine: Engine, event_name: Any) -> int:
-            return speed.steps()
+        Args:
+            engine: training engine.
+            speed: its metrics are written as train/* and time/*.
+            extra_metrics: more names of engine.state.metrics to write as train/*.
+        """
+
+        def agent_step(engine: Engine, event_name: object) -> int:
+            return speed.exp_source.steps_done
 
         episodes = OutputHandler("episodes", metric_names=["reward", "steps", "avg_reward", "mean_100"])
         scalars = ["avg_loss", *speed.metrics, *extra_metrics]
-        train = OutputHandler("train", scalars, _told, global_step_transform=agent_step)
+        train = OutputHandler("train", scalars, _current_values, global_step_transform=agent_step)
         time = OutputHandler("time", list(speed.names), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
         self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
@@ -68,16 +85,54 @@ class TensorBoard:
         self.logger.attach(engine, time, speed.every)
         self.logger.writer.add_custom_scalars(LAYOUT)
 
-    def write_final(self, hyperparameters: Mapping[str, Any], result: Mapping[str, Any], step: int) -> None:
-        """Write final/*, and the run's row of the HParams page.
+    def attach_evaluation(self, evaluating: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
+        """Write metrics of an evaluation as evaluation/* whenever one is complete.
 
         Args:
-            hyperparameters: numbers, texts and truth values by name; others are written as text.
-            result: what result.json holds.
+            evaluating: engine that evaluates.
+            names: names of its metrics.
+            steps: function that returns the agent steps so far.
+        """
+        scalars = OutputHandler("evaluation", metric_names=list(names), global_step_transform=lambda *_: steps())
+        self.logger.attach(evaluating, scalars, EvaluationEvents.EVALUATED)
+
+    def attach_figures(self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, FigureFunction]) -> None:
+        """Write pictures/<name> every FIGURES_EVERY iterations.
+
+        Args:
+            engine: training engine.
+            steps: function that returns the agent steps so far.
+            figures: functions that draw a figure, by name.
+        """
+
+        def write() -> None:
+            for name, draw in figures.items():
+                self.logger.writer.add_figure(f"pictures/{name}", draw(), steps())
+
+        engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
+
+    def write_video(self, animation: "video_file.Animation", step: int) -> None:
+        """Write videos/last.
+
+        Args:
+            animation: pictures of an episode.
+            step: agent steps when the episode ended.
+        """
+        height, width = animation.size
+        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=animation.encoded())
+        summary = Summary(value=[Summary.Value(tag="videos/last", image=image)])
+        self.logger.writer.file_writer.add_summary(summary, step)
+
+    def write_final(self, hyperparameters: Mapping[str, Any], result: Mapping[str, Any], step: int) -> None:
+        """Write final/*, and the run's row on the HParams page.
+
+        Args:
+            hyperparameters: values by name. Values that are not numbers, texts or booleans are written as text.
+            result: content of result.json.
             step: agent steps so far.
         """
-        told = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
-        metrics = {f"final/{name}": told[name] for name in FINAL if told[name] is not None}
+        values = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
+        metrics = {f"final/{name}": values[name] for name in FINAL if values[name] is not None}
         for tag, value in metrics.items():
             self.logger.writer.add_scalar(tag, value, step)
         plain = {
@@ -87,38 +142,15 @@ class TensorBoard:
         for summary in hparams(plain, metrics):
             self.logger.writer.file_writer.add_summary(summary)
 
-    def attach_evaluation(self, evaluating: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
-        """Write these of an evaluation's metrics as evaluation/* by agent step whenever all of it was played."""
-        scalars = OutputHandler("evaluation", metric_names=list(names), global_step_transform=lambda *_: steps())
-        self.logger.attach(evaluating, scalars, EvaluationEvents.EVALUATED)
-
-    def attach_figures(
-        self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, "Callable[[], Figure]"]
-    ) -> None:
-        """Write pictures/<name> by agent step, every FIGURES_EVERY iterations."""
-
-        def write() -> None:
-            for name, draw in figures.items():
-                self.logger.writer.add_figure(f"pictures/{name}", draw(), steps())
-
-        engine.add_event_handler(Events.ITERATION_COMPLETED(every=FIGURES_EVERY), write)
-
-    def write_video(self, animation: "video_file.Animation", step: int) -> None:
-        """Write videos/last by agent step."""
-        height, width = animation.size
-        image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=animation.encoded())
-        summary = Summary(value=[Summary.Value(tag="videos/last", image=image)])
-        self.logger.writer.file_writer.add_summary(summary, step)
-
     def flush(self) -> None:
-        """Bring to the disk what has been written so far."""
+        """Write buffered data to the files."""
         self.logger.writer.flush()
 
     def close(self) -> None:
-        """Bring everything to the disk and end."""
+        """Write buffered data to the files and close them."""
         self.logger.close()
 
 
-def _told(output: Mapping[str, Any]) -> dict[str, Any]:
-    """An iteration's output, with functions in it replaced by what they return now."""
+def _current_values(output: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace the functions in an iteration's output by the values that they return now."""
     return {name: value() if callable(value) else value for name, value in output.items()}

@@ -1,4 +1,4 @@
-"""Where the screens of an episode go: a video file, or a window."""
+"""Video files of episodes: WebM for the run folder, a small GIF for TensorBoard."""
 
 import io
 import itertools
@@ -8,184 +8,182 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
+import cv2
 import gymnasium as gym
 import numpy as np
 
 from lib.envs.atari import frame_skip, is_atari
 from lib.errors import UsageError
 
-CODEC = "VP80"  # in WebM: every browser plays it, and OpenCV brings its encoder along
+CODEC = "VP80"  # every browser plays VP8 in WebM, and OpenCV includes the encoder
+MIN_SIDE = 320  # smaller frames are enlarged until their shorter side has this many pixels
 
+GIF_MAX_FRAMES = 100
+GIF_MAX_SIDE = 210  # pixels of the longer side, which is the height of an Atari screen
+GIF_MAX_BYTES = 2**20
+# Milliseconds between two frames. Browsers do not play faster than the first; slower than the second looks jerky.
+GIF_MIN_DELAY, GIF_MAX_DELAY = 20, 100
 
-ANIMATED = 100  # pictures that an animation has at most
-
-
-PAUSE = (20, 100)  # milliseconds between two of them: what browsers can do, and what still looks like moving
-
-
-SIDE = 210  # pixels of its longer side at most; an Atari screen's
-
-
-LARGEST = 2**20  # bytes
-
-
-SMALLEST = 320  # pixels that a picture is enlarged to at least
-
-
-CONSOLE = 60  # frames a second
+ATARI_FRAMES_PER_SECOND = 60
+DEFAULT_FRAMES_PER_SECOND = 30
 
 
 class Video:
-    """A WebM file.
+    """WebM file that is written frame by frame.
 
     Args:
-        path: of the file, whose folder is made.
-        per_second: pictures of a second.
-
-    Raises:
-        UsageError: there is no encoder for it here.
+        path: file to write. Its folder is created.
+        frames_per_second: frames shown per second.
     """
 
-    def __init__(self, path: Path, per_second: float):
+    def __init__(self, path: Path, frames_per_second: float):
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self.per_second = per_second
-        self._writer: Any = None
-        self._shape: tuple[int, ...] | None = None
+        self.frames_per_second = frames_per_second
+        self._writer: cv2.VideoWriter | None = None
+        self._shape: tuple[int, ...] = ()
 
-    def show(self, picture: np.ndarray) -> None:
-        """Write a picture.
+    def write(self, frame: np.ndarray) -> None:
+        """Append a frame.
 
         Args:
-            picture: (height, width, 3) uint8, RGB, all of one size.
+            frame: RGB image of shape (height, width, 3) and dtype uint8. All frames have the same shape.
 
         Raises:
-            UsageError: it is not that.
+            UsageError: if the frame has another shape or dtype, or if OpenCV cannot write the file.
         """
-        import cv2
-
-        if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
-            shown = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else repr(type(picture))
-            raise UsageError(f"render() gave {shown}; a video needs pictures of (height, width, 3) uint8")
-        picture = enlarged(picture)
-        if self._shape not in (None, picture.shape):
-            raise UsageError(f"render() gave pictures of {self._shape} and {picture.shape}; a video needs one size")
-        self._shape = picture.shape
+        _check_frame(frame)
+        frame = enlarge(frame)
         if self._writer is None:
-            size = (picture.shape[1], picture.shape[0])
-            with _no_chatter():
-                self._writer = cv2.VideoWriter(str(self.path), cv2.VideoWriter.fourcc(*CODEC), self.per_second, size)
-            if not self._writer.isOpened():
-                raise UsageError(
-                    f"OpenCV {cv2.__version__} cannot write {self.path}: it has no {CODEC} encoder, or the folder is "
-                    "not to be written; pip install --force-reinstall opencv-python-headless brings the encoder"
-                )
-        self._writer.write(np.ascontiguousarray(picture[:, :, ::-1]))
+            self._shape = frame.shape
+            self._writer = self._open(frame.shape[1], frame.shape[0])
+        if frame.shape != self._shape:
+            raise UsageError(f"render() gave frames of {self._shape} and {frame.shape}; a video needs one size")
+        self._writer.write(np.ascontiguousarray(frame[:, :, ::-1]))
+
+    def _open(self, width: int, height: int) -> cv2.VideoWriter:
+        with _silent_stderr():
+            fourcc = cv2.VideoWriter.fourcc(*CODEC)
+            writer = cv2.VideoWriter(str(self.path), fourcc, self.frames_per_second, (width, height))
+        if not writer.isOpened():
+            raise UsageError(
+                f"OpenCV {cv2.__version__} cannot write {self.path}: it has no {CODEC} encoder, or the folder cannot "
+                "be written to. To install the encoder: pip install --force-reinstall opencv-python-headless"
+            )
+        return writer
 
     def close(self) -> None:
-        """Finish the file; once more does no harm."""
+        """Finish the file. Closing it again has no effect."""
         if self._writer is not None:
             self._writer.release()
 
-    def keep_as(self, stem: str) -> Path:
-        """Finish the file and give it this name, with "-2", "-3", ... behind it where there is one of it already.
+    def discard(self) -> None:
+        """Close and remove the file, if it exists."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def close_as(self, stem: str) -> Path:
+        """Finish the file and rename it. If the name is taken, "-2", "-3" and so on is appended.
 
         Args:
-            stem: without the folder, which stays, and without ".webm".
+            stem: new file name without folder and ".webm".
 
         Returns:
-            Where it is now.
+            The new path.
         """
         self.close()
-        names = (f"{stem}{'' if number == 1 else f'-{number}'}.webm" for number in itertools.count(1))
-        free = next(path for path in map(self.path.with_name, names) if not path.exists())
-        self.path = self.path.rename(free)
+        suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        candidates = (self.path.with_name(f"{stem}{suffix}.webm") for suffix in suffixes)
+        self.path = self.path.rename(next(path for path in candidates if not path.exists()))
         return self.path
 
 
 class Animation:
-    """A GIF of an episode: some of its pictures, small, at the speed of the game, or faster if it is long.
+    """Small GIF of an episode. Long episodes are shown with fewer frames, and faster than in the game.
 
     Args:
-        per_second: pictures of a second.
-        length: how many pictures will be shown.
+        frames_per_second: frames per second of the game.
+        length: number of frames that will be added.
     """
 
-    def __init__(self, per_second: float, length: int):
-        self._every = math.ceil(length / ANIMATED)
-        self._shown = 0
-        self._milliseconds = 1000 / per_second
-        self._pictures: list[np.ndarray] = []
+    def __init__(self, frames_per_second: float, length: int):
+        self._stride = math.ceil(length / GIF_MAX_FRAMES)
+        self._delay = self._stride * (1000 / frames_per_second)
+        self._count = 0
+        self._frames: list[np.ndarray] = []
 
-    def show(self, picture: np.ndarray) -> None:
-        """Take a picture, (height, width, 3) uint8, RGB, or let it pass."""
-        if self._shown % self._every == 0:
-            self._pictures.append(_reduced(picture))
-        self._shown += 1
+    def add(self, frame: np.ndarray) -> None:
+        """Add a frame of shape (height, width, 3) and dtype uint8. Only every n-th one is kept."""
+        if self._count % self._stride == 0:
+            self._frames.append(_shrink(frame))
+        self._count += 1
 
     @property
     def size(self) -> tuple[int, int]:
-        """Height and width."""
-        height, width = self._pictures[0].shape[:2]
+        """Height and width of the GIF in pixels."""
+        height, width = self._frames[0].shape[:2]
         return height, width
 
     def encoded(self) -> bytes:
-        """The file's content, LARGEST bytes at most where that can be had by leaving pictures out."""
-        from PIL import Image  # takes a while, and few runs draw
+        """Encode the GIF. If it exceeds GIF_MAX_BYTES, frames are dropped until it fits."""
+        from PIL import Image  # imported late because it is slow and few runs need it
 
-        # An octree keeps a game's few colours as they are, and is by far the fastest.
-        octree, plain = Image.Quantize.FASTOCTREE, Image.Dither.NONE
-        images = [Image.fromarray(picture).quantize(method=octree, dither=plain) for picture in self._pictures]
-        milliseconds = self._every * self._milliseconds
+        # The octree method is the fastest one, and it keeps the few colours of a game unchanged.
+        octree, no_dither = Image.Quantize.FASTOCTREE, Image.Dither.NONE
+        images = [Image.fromarray(frame).quantize(method=octree, dither=no_dither) for frame in self._frames]
+        delay = self._delay
         while True:
             file = io.BytesIO()
-            first, *others = images
-            pause = min(max(PAUSE[0], milliseconds), PAUSE[1])
-            first.save(file, "GIF", save_all=True, append_images=others, duration=pause, loop=0)
-            if file.tell() <= LARGEST or not others:
+            duration = min(max(GIF_MIN_DELAY, delay), GIF_MAX_DELAY)
+            images[0].save(file, "GIF", save_all=True, append_images=images[1:], duration=duration, loop=0)
+            if file.tell() <= GIF_MAX_BYTES or len(images) == 1:
                 return file.getvalue()
-            fewer = math.ceil(file.tell() / LARGEST)
-            images, milliseconds = images[::fewer], fewer * milliseconds
+            stride = math.ceil(file.tell() / GIF_MAX_BYTES)
+            images, delay = images[::stride], stride * delay
+
+
+def enlarge(frame: np.ndarray) -> np.ndarray:
+    """Double a frame's size until its shorter side has MIN_SIDE pixels. Height and width become even."""
+    while min(frame.shape[:2]) < MIN_SIDE:
+        frame = frame.repeat(2, axis=0).repeat(2, axis=1)
+    height, width = frame.shape[:2]
+    return frame[: height // 2 * 2, : width // 2 * 2]
+
+
+def frames_per_second(env: gym.Env) -> float:
+    """Return how many agent steps make one second of the game. A video shows one frame per agent step."""
+    if is_atari(env):  # ale_py's metadata says 30, but the console showed 60 frames per second
+        return ATARI_FRAMES_PER_SECOND / frame_skip(env)
+    return env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND
+
+
+def _check_frame(frame: object) -> None:
+    if not isinstance(frame, np.ndarray):
+        raise UsageError(f"render() gave {type(frame)!r}; a video needs frames of (height, width, 3) uint8")
+    if frame.dtype != np.uint8 or frame.shape[2:] != (3,):
+        raise UsageError(f"render() gave {frame.dtype} {frame.shape}; a video needs frames of (height, width, 3) uint8")
+
+
+def _shrink(frame: np.ndarray) -> np.ndarray:
+    """Return a copy whose longer side has at most GIF_MAX_SIDE pixels."""
+    height, width = frame.shape[:2]
+    scale = GIF_MAX_SIDE / max(height, width)
+    if scale >= 1.0:
+        return frame.copy()
+    size = (max(1, round(width * scale)), max(1, round(height * scale)))
+    return cv2.resize(frame, size, interpolation=cv2.INTER_AREA)
 
 
 @contextmanager
-def _no_chatter() -> Iterator[None]:
-    """OpenCV's library writes to the terminal itself, and past Python, that it knows VP8 in WebM by another name."""
+def _silent_stderr() -> Iterator[None]:
+    """Discard what C libraries write to standard error: OpenCV prints a harmless note about the codec's tag."""
     sys.stderr.flush()
-    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nothing, 2)
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nothing)
-
-
-def enlarged(picture: np.ndarray) -> np.ndarray:
-    """The picture, each of its points doubled until it is large enough to be looked at; even numbers of them."""
-    while min(picture.shape[:2]) < SMALLEST:
-        picture = picture.repeat(2, axis=0).repeat(2, axis=1)
-    height, width = picture.shape[:2]
-    return picture[: height // 2 * 2, : width // 2 * 2]
-
-
-def _reduced(picture: np.ndarray) -> np.ndarray:
-    """A copy of the picture, smaller if it is larger than SIDE."""
-    import cv2
-
-    height, width = picture.shape[:2]
-    scale = SIDE / max(height, width)
-    if scale >= 1.0:
-        return picture.copy()
-    size = (max(1, round(width * scale)), max(1, round(height * scale)))
-    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
-
-
-def per_second(env: gym.Env) -> float:
-    """How many pictures, one an agent step, are a second of the game."""
-    if is_atari(env):  # whose metadata say 30 frames a second, which is half of what the console made
-        return CONSOLE / frame_skip(env)
-    return env.metadata.get("render_fps") or 30
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)

@@ -1,7 +1,7 @@
-"""Videos of training's episodes: each is played again, after it has ended, in an environment that can be looked at.
+"""Videos of training episodes.
 
-So recording never touches what trains: native environments draw no colours, and others may be in another process or on
-another machine.
+A finished episode is replayed in a separate environment that can render, from the seed and the actions of training.
+Training itself is not disturbed: native environments draw no colours, and others may run on another machine.
 """
 
 import logging
@@ -17,168 +17,189 @@ import numpy as np
 from ignite.engine import Engine
 
 from lib.envs.atari import is_atari, reset_with_no_ops
-from lib.envs.single_env import single_env
+from lib.envs.single_env import make_env
 from lib.errors import UsageError
-from lib.experience.episodes import Again, Episode
-from lib.run import evaluation, video_file
+from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run.episodes import Episodes
+from lib.run.evaluation import Untimed
+from lib.run.video_file import Animation, Video, frames_per_second
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
 
-
-Show = Callable[[np.ndarray], Any]
-
-
 FOLDER = "videos"
+MAX_KEPT_ENVS = 64
+
+FrameSink = Callable[[np.ndarray], object]
 
 
-STANDING = 64  # environments that are kept where they stand at most
-
-
-class Played(NamedTuple):
-    """What came of playing an episode again.
+class Playback(NamedTuple):
+    """Result of replaying an episode.
 
     Attributes:
-        total, length: its return and length.
-        same: whether it was the same episode: return, length, and the state in which the last action was taken.
+        total: undiscounted return.
+        length: agent steps.
+        matches: True if return, length and the state before the last action equal those of training.
     """
 
     total: float
     length: int
-    same: bool
+    matches: bool
+
+
+class _Position(NamedTuple):
+    """Position of an environment.
+
+    Attributes:
+        env: the environment.
+        state: its current state.
+        actions_taken: number of actions since its seeded reset.
+        at_episode_start: True if no action of the current episode has been taken.
+    """
+
+    env: gym.Env
+    state: Any
+    actions_taken: int
+    at_episode_start: bool = True
 
 
 class EpisodeReplayer:
-    """An environment that can be looked at, in which finished episodes are played again.
+    """Environment with rendering, in which finished episodes are replayed.
 
     Args:
         env_id: gymnasium id.
 
     Attributes:
-        env: the environment; per_second: how many pictures of it are a second of the game.
-        sticky: how probable it is that an Atari game takes the action before again; 0.0 for what is no Atari game.
+        env: the environment.
+        frames_per_second: agent steps in one second of the game.
+        repeat_action_probability: probability of sticky actions in an Atari game; 0.0 for other environments.
 
     Raises:
-        UsageError: it cannot be looked at, or no video can be written here.
+        UsageError: if the environment cannot render or no video can be written on this machine.
     """
 
     def __init__(self, env_id: str):
         self._env_id = env_id
-        self._standing: dict[int, tuple[gym.Env, int, Any]] = {}  # by seed
+        self._kept: dict[int, _Position] = {}  # by seed
         try:
-            self.env = self._make()
-            self._try_out()
+            self.env = self._make_env()
+            self._try_recording()
         except (UsageError, gym.error.DependencyNotInstalled) as error:
             raise UsageError(
                 f"--record-every cannot record {env_id}: {error}. Run it without --record-every"
             ) from error
-        self.per_second = video_file.per_second(self.env)
-        emulator: Any = self.env.unwrapped
-        self.sticky = 0.0
-        self._start_up = 0  # frames of an Atari game that presses keys before it can be played
+        self.frames_per_second = frames_per_second(self.env)
+        self.repeat_action_probability = 0.0
+        self._start_up_frames = 0  # some Atari games need key presses before they can be played
         if is_atari(self.env):
-            self.sticky = emulator.ale.getFloat("repeat_action_probability")
+            emulator: Any = self.env.unwrapped
+            self.repeat_action_probability = emulator.ale.getFloat("repeat_action_probability")
             reset_with_no_ops(self.env, 0)
-            self._start_up = emulator.ale.getEpisodeFrameNumber()
+            self._start_up_frames = emulator.ale.getEpisodeFrameNumber()
 
-    def _make(self) -> gym.Env:
-        return single_env(self._env_id, render_mode="rgb_array")
+    def _make_env(self) -> gym.Env:
+        return make_env(self._env_id, render_mode="rgb_array")
 
-    def _try_out(self) -> None:
+    def _try_recording(self) -> None:
         with undisturbed(), tempfile.TemporaryDirectory() as folder:
             self.env.reset(seed=0)
-            picture: Any = self.env.render()
-            video = video_file.Video(Path(folder) / "video.webm", 1.0)
-            video.show(picture)
+            video = Video(Path(folder) / "video.webm", 1.0)
+            _render(self.env, [video.write])
             video.close()
 
     def play(
-        self, episode: Episode, again: Again, show: Sequence[Show], stopped: Callable[[], bool] = lambda: False
-    ) -> Played | None:
-        """Play an episode.
+        self,
+        episode: Episode,
+        trace: EpisodeTrace,
+        sinks: Sequence[FrameSink],
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Playback | None:
+        """Replay an episode.
 
         Args:
-            episode: as it was in training.
-            again: what it is played again from.
-            show: each called with every picture (height, width, 3) of it, as the environment draws it, the first and
-                the last one included.
-            stopped: asked before every step whether it is to be left.
+            episode: return and length of the episode in training.
+            trace: seed and actions to replay.
+            sinks: functions that receive every rendered frame (height, width, 3), including the first and the last.
+            stopped: function that is called before every step. The replay is abandoned if it returns True.
 
         Returns:
-            None if it was left.
+            The result, or None if the replay was abandoned.
         """
-        env, at, state = self._stand(again)
-        ended = True
-        for action in again.actions[at : again.begins]:
+        start = self._go_to_start(trace, stopped)
+        if start is None:
+            return None
+        env, last_state, total, length, ended = start.env, start.state, 0.0, 0, False
+        state = last_state
+        _render(env, sinks)
+        for action in trace.actions[trace.begins :]:
+            if stopped():
+                return None
+            last_state = state
+            state, reward, terminated, truncated, info = env.step(action)
+            _render(env, sinks)
+            total, length, ended = total + float(reward), length + 1, terminated or truncated
+            if ended:
+                # RecordEpisodeStatistics sums the rewards before they are clipped.
+                total = float(info["episode"]["r"]) if "episode" in info else total
+                break
+        matches = (
+            start.at_episode_start
+            and ended
+            and length == episode.length
+            and _returns_close(total, episode.total)
+            and np.array_equal(np.asarray(last_state), np.asarray(trace.last_state))
+        )
+        if matches and env is not self.env:
+            self._kept[trace.seed] = _Position(env, env.reset()[0], trace.begins + length)
+        return Playback(total, length, matches)
+
+    def close(self) -> None:
+        """Close all environments."""
+        for position in self._kept.values():
+            position.env.close()
+        self.env.close()
+
+    def _go_to_start(self, trace: EpisodeTrace, stopped: Callable[[], bool]) -> _Position | None:
+        """Return an environment at the episode's start, or None if the replay was abandoned.
+
+        Some episodes depend on the episodes before them. Their environments are kept after a replay, so that the next
+        episode of the same seed continues from there.
+        """
+        position = self._position_before(trace)
+        env, state, ended = position.env, position.state, True
+        for action in trace.actions[position.actions_taken : trace.begins]:
             if stopped():
                 return None
             state, _, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
             if ended:
                 state, _ = env.reset()
-        begun, total, length, last_state = ended, 0.0, 0, state
-        _show(env, show)
-        for action in again.actions[again.begins :]:
-            if stopped():
-                return None
-            last_state = state
-            state, reward, terminated, truncated, info = env.step(action)
-            _show(env, show)
-            total, length = total + float(reward), length + 1
-            ended = terminated or truncated
-            if ended:
-                # Below the reward clipping, RecordEpisodeStatistics has kept the return as the game counts it.
-                total = float(info["episode"]["r"]) if "episode" in info else total
-                break
-        same = begun and ended and length == episode.length and _equal(total, episode.total)
-        same = same and np.array_equal(np.asarray(last_state), np.asarray(again.last_state))
-        if same and env is not self.env:
-            self._standing[again.seed] = (env, again.begins + length, env.reset()[0])
-        return Played(total, length, same)
+        return _Position(env, state, trace.begins, at_episode_start=ended)
 
-    def close(self) -> None:
-        """Close all environments."""
-        for env, _, _ in self._standing.values():
-            env.close()
-        self.env.close()
+    def _position_before(self, trace: EpisodeTrace) -> _Position:
+        if trace.no_ops is not None or not trace.begins:
+            return _Position(self.env, self._reset(trace), 0)
+        position = self._kept.pop(trace.seed, None)
+        if position is None or position.actions_taken > trace.begins:
+            env = self._make_env()
+            position = _Position(env, env.reset(seed=trace.seed)[0], 0)
+        while len(self._kept) >= MAX_KEPT_ENVS:  # the oldest seeds are the least likely to occur again
+            self._kept.pop(next(iter(self._kept))).env.close()
+        return position
 
-    def _stand(self, again: Again) -> tuple[gym.Env, int, Any]:
-        """An environment, how many of the actions it has taken, and what it shows.
-
-        One whose episodes follow on each other is kept where the last one ended, so that the next need not begin with
-        all that was before.
-        """
-        if again.no_ops is not None or not again.begins:
-            return self.env, 0, self._begin(again)
-        env, at, state = self._standing.pop(again.seed, (None, 0, None))
-        if env is None or at > again.begins:
-            env, at = self._make(), 0
-            state, _ = env.reset(seed=again.seed)
-        while len(self._standing) >= STANDING:  # those whose seed will not come again
-            self._standing.pop(next(iter(self._standing)))[0].close()
-        return env, at, state
-
-    def _begin(self, again: Again) -> Any:
-        if again.no_ops is None:
-            return self.env.reset(seed=again.seed)[0]
+    def _reset(self, trace: EpisodeTrace) -> Any:
+        if trace.no_ops is None:
+            return self.env.reset(seed=trace.seed)[0]
         emulator: Any = self.env.unwrapped
-        limit = emulator.spec.kwargs["max_num_frames_per_episode"]
-        # A native game does not count these frames among an episode's. The ROM's loading makes the bound count.
-        emulator.ale.setInt("max_num_frames_per_episode", limit + again.no_ops)
+        max_frames = emulator.spec.kwargs["max_num_frames_per_episode"]
+        # Native environments do not count the no-ops as part of the episode. A new limit needs a reload of the ROM.
+        emulator.ale.setInt("max_num_frames_per_episode", max_frames + trace.no_ops)
         emulator.load_game()
-        return reset_with_no_ops(self.env, again.no_ops - self._start_up)
-
-
-def _show(env: gym.Env, show: Sequence[Show]) -> None:
-    picture: Any = env.render()
-    for each in show:
-        each(picture)
+        return reset_with_no_ops(self.env, trace.no_ops - self._start_up_frames)
 
 
 def cut_back(run: Path, number: int) -> None:
-    """Remove the videos of the episodes after this one, as a run that goes on from it plays them anew, and halves of
-    videos, which a process that was killed has left."""
+    """Remove what a resumed run will record again: videos of episodes after `number`, and unfinished videos."""
     for path in (run / FOLDER).glob("episode-*.webm"):
         match = re.match(r"episode-(\d+)-return-", path.name)
         if match is None or int(match[1]) > number:
@@ -186,20 +207,20 @@ def cut_back(run: Path, number: int) -> None:
 
 
 class Recorder:
-    """Writes a video of every so many-th episode when it has ended.
+    """Handler of EPISODE_COMPLETED that records every n-th episode.
 
     Args:
-        replayer: in which it is played again.
-        run: the run folder; videos are in its folder FOLDER.
-        every: which episodes: those whose number can be divided by this.
-        episodes: counts them.
-        native: whether the run plays ale_py's native environments.
-        apart: a context for what is no training; see timing.Speed.apart.
-        stopped: tells whether the run was told to end at once; the video under way is left out then.
+        replayer: environment in which episodes are replayed.
+        run: run folder. Videos are written to its folder FOLDER.
+        every: interval between recorded episodes.
+        episodes: counter of finished episodes.
+        native: True if the run plays ale_py's native environments.
+        untimed: context manager whose time does not count as training.
+        stopped: function that returns True if the run has to end at once. The current video is then left out.
 
     Attributes:
-        video: of the newest episode, its path in the run folder; "" where there is none.
-        on_video: called with the animation of each new video and with its episode; see pictures.Animation.
+        video: path of the newest episode's video, relative to the run folder; "" if it has none.
+        on_video: function that receives the animation of each new video and its episode.
     """
 
     def __init__(
@@ -209,77 +230,89 @@ class Recorder:
         every: int,
         episodes: Episodes,
         native: bool,
-        apart: evaluation.Apart,
+        untimed: Untimed,
         stopped: Callable[[], bool],
     ):
         self.replayer = replayer
         self.run = run
         self.every = every
         self.episodes = episodes
-        self.apart = apart
+        self.untimed = untimed
         self.stopped = stopped
         self.video = ""
-        self.on_video: Callable[[video_file.Animation, Episode], Any] = lambda animation, episode: None
-        self._repeatable = not (native and replayer.sticky > 0.0)
+        self.on_video: Callable[[Animation, Episode], object] = lambda animation, episode: None
+        self._repeatable = not (native and replayer.repeat_action_probability > 0.0)
         self._warned = False
         if not self._repeatable:
             log.warning(
-                "No videos: this game repeats actions by chance (repeat_action_probability %g), and native "
-                "environments do not tell when, so that its episodes cannot be played again. Take a game without, "
-                "such as PongNoFrameskip-v4, or one of the scripts 00 to 04 of chapter 9.",
-                replayer.sticky,
+                "No videos will be recorded. This game repeats actions at random (repeat_action_probability %g), and "
+                "native environments do not report when, so its episodes cannot be replayed. Use a game without "
+                "sticky actions, such as PongNoFrameskip-v4, or one of the scripts 00 to 04 of chapter 9.",
+                replayer.repeat_action_probability,
             )
 
     def __call__(self, engine: Engine) -> None:
-        """To be called when an episode has been counted."""
         self.video = ""
         episode = self.episodes.last
         assert episode is not None
         if self._repeatable and self.episodes.count % self.every == 0:
-            with self.apart(), undisturbed():
+            with self.untimed(), undisturbed():
                 self._record(self.episodes.count, episode)
 
     def _record(self, number: int, episode: Episode) -> None:
-        if episode.again is None:
-            log.info("No video of episode %d: it had ended before the run was resumed.", number)
+        if episode.trace is None:
+            log.info("No video of episode %d: it ended before the run was resumed.", number)
             return
-        again = episode.again()
-        stem = f"episode-{number}"
-        video = video_file.Video(self.run / FOLDER / f"{stem}.part.webm", self.replayer.per_second)
-        animation = video_file.Animation(self.replayer.per_second, episode.length + 1)
-        played, failure = None, ""
+        trace = episode.trace()
+        fps = self.replayer.frames_per_second
+        video = Video(self.run / FOLDER / f"episode-{number}.part.webm", fps)
+        animation = Animation(fps, episode.length + 1)
+        playback = None
         try:
-            played = self.replayer.play(episode, again, (video.show, animation.show), self.stopped)
-        except Exception as error:  # noqa: BLE001 - it is another's code, for which training is not to end
-            failure = f"{type(error).__name__}: {error}"
+            playback = self.replayer.play(episode, trace, (video.write, animation.add), self.stopped)
+        except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
+            reason = f"{type(error).__name__}: {error}"
+            self._warn_once("No video of episode %d: its environment failed in the replay with %s.", number, reason)
+            return
         finally:
-            if played is None or not played.same:
-                video.close()
-                video.path.unlink(missing_ok=True)
-        if failure:
-            self._warn("No video of episode %d: played again, its environment failed with %s.", number, failure)
-        elif played is None:
-            log.info("No video of episode %d: the run was told to stop.", number)
-        elif not played.same:
-            self._warn(
-                "No video of episode %d: its seed and actions gave a return of %g in %d steps in training, and %g in "
-                "%d when they were played again%s. The environment does not repeat itself.",
-                *(number, episode.total, episode.length, played.total, played.length),
-                ", but other states" if (played.total, played.length) == (episode.total, episode.length) else "",
-            )
+            if playback is None or not playback.matches:
+                video.discard()
+        if playback is None:
+            log.info("No video of episode %d: the run is stopping.", number)
+        elif not playback.matches:
+            self._warn_about_mismatch(number, episode, playback)
         else:
-            for other in video.path.parent.glob(f"{stem}-return-*.webm"):  # of a stretch that was lost and played anew
-                other.unlink()
-            path = video.keep_as(f"{stem}-return-{episode.total:.7g}")
-            self.video = f"{FOLDER}/{path.name}"
+            self._keep(video, number, episode)
             self.on_video(animation, episode)
 
-    def _warn(self, message: str, *values: Any) -> None:
+    def _keep(self, video: Video, number: int, episode: Episode) -> None:
+        """Give the video its final name. It replaces a video of the same episode from before a resume."""
+        for old in video.path.parent.glob(f"episode-{number}-return-*.webm"):
+            old.unlink()
+        path = video.close_as(f"episode-{number}-return-{episode.total:.7g}")
+        self.video = f"{FOLDER}/{path.name}"
+
+    def _warn_about_mismatch(self, number: int, episode: Episode, playback: Playback) -> None:
+        same_outcome = (playback.total, playback.length) == (episode.total, episode.length)
+        self._warn_once(
+            "No video of episode %d: in training it had a return of %g in %d steps. Its replay had %g in %d steps%s. "
+            "The environment is not deterministic.",
+            *(number, episode.total, episode.length, playback.total, playback.length),
+            " but other states" if same_outcome else "",
+        )
+
+    def _warn_once(self, message: str, *values: Any) -> None:
         if not self._warned:
-            log.warning(f"{message} Such episodes get no video; this is said only once.", *values)
+            log.warning(f"{message} Such episodes get no video. This warning is shown once.", *values)
         self._warned = True
 
 
-def _equal(total: float, other: float) -> bool:
-    """Whether two returns are the same; the rewards of environments that step together are rounded to float32."""
+def _render(env: gym.Env, sinks: Sequence[FrameSink]) -> None:
+    frame: Any = env.render()
+    for sink in sinks:
+        sink(frame)
+
+
+def _returns_close(total: float, other: float) -> bool:
+    """Compare returns. Vector environments round rewards to float32."""
     return math.isclose(total, other, rel_tol=1e-5, abs_tol=1e-5)

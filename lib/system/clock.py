@@ -1,4 +1,4 @@
-"""Process time and a stopwatch for the parts of a loop."""
+"""Process time, and a stopwatch for the parts of a loop."""
 
 import time
 from collections import defaultdict
@@ -11,7 +11,11 @@ import psutil
 
 
 class Stopwatch:
-    """Adds up the seconds spent in named parts of a loop: `with stopwatch("act"): ...`."""
+    """Add up the seconds spent in named parts of a loop: `with stopwatch("act"): ...`.
+
+    Attributes:
+        seconds: total seconds of each part.
+    """
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -26,7 +30,7 @@ class Stopwatch:
 
 
 def since_process_start() -> float:
-    """Seconds since the operating system started this process, imports included."""
+    """Return the seconds since the operating system started this process, imports included."""
     return time.monotonic() - _process_start()
 
 
@@ -36,5 +40,5 @@ def _process_start() -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds as h:mm:ss."""
+    """Format seconds as h:mm:ss."""
     return str(timedelta(seconds=int(seconds)))

@@ -1,4 +1,4 @@
-"""Log lines of this package on the console, without tearing progress bars apart."""
+"""Log lines of this package on the console, between progress bars."""
 
 import logging
 import sys
@@ -7,21 +7,22 @@ from tqdm import tqdm
 
 
 class Console(logging.Handler):
-    """Writes log lines to standard output without tearing a progress bar apart."""
+    """Write log lines to standard output without breaking a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             with tqdm.external_write_mode(file=sys.stdout):
                 print(self.format(record), flush=True)
         except OSError:
-            logging.getLogger("lib").removeHandler(self)  # nobody listens any more, and a run need not die of it
+            # The terminal is closed. The run goes on without it.
+            logging.getLogger("lib").removeHandler(self)
 
 
 def start_console() -> None:
-    """Send this package's log lines to the console; a second call does nothing."""
+    """Send this package's log lines to the console. A second call has no effect."""
     logger = logging.getLogger("lib")
     if not any(isinstance(handler, Console) for handler in logger.handlers):
         logger.addHandler(Console())
     logger.setLevel(logging.INFO)
-    # ignite logs an exception twice before it raises it; whoever catches it reports it once.
+    # ignite logs an exception twice before it raises it. The caller that catches it reports it once.
     logging.getLogger("ignite").setLevel(logging.CRITICAL)

@@ -1,17 +1,18 @@
-"""Files that are there as a whole or as they were before, whatever ends the process, and the power too."""
+"""Atomic writes of text files, and waiting until data is on the disk."""
 
 import os
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-PROJECT = Path(__file__).resolve().parents[2]  # the folder of the checkout
+# The root folder of the checkout.
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text file; until all of it is on the disk, what was there before stays.
+    """Write a text file atomically: the old content stays until all of the new one is on the disk.
 
     Raises:
-        OSError: the disk refused it.
+        OSError: if the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -24,14 +25,14 @@ def write(path: Path, text: str) -> None:
     sync_folder(path.parent)
 
 
-def sync(file: IO) -> None:
-    """Wait until all that was written to an open file is on the disk."""
+def sync(file: IO[Any]) -> None:
+    """Wait until everything written to an open file is on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's names are on the disk, where the system can be asked for that."""
+    """Wait until a folder's entries are on the disk. Only POSIX systems support this."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

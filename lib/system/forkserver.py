@@ -1,5 +1,5 @@
-"""Imported by the process that players are forked from, and by it alone, before all that takes its time."""
+"""First import of the fork server, before all imports that take long: the server must not outlive its parent."""
 
-from lib.system.parent import end_with_parent
+from lib.system.parent import kill_with_parent
 
-end_with_parent()
+kill_with_parent()

@@ -10,23 +10,27 @@ import torch
 
 
 def cores() -> int:
-    """How many cores this process may run on, which can be fewer than the machine has."""
+    """Return the number of cores that this process may use, which can be fewer than the machine has."""
+    # macOS has no CPU affinity.
     return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What the speed depends on: processor, cores, memory, accelerator, threads."""
-    cpuinfo = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":")[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        if cpuinfo.exists()
-        else []
-    )
+    """Describe the processor, cores, memory, accelerator and PyTorch threads."""
     return {
         "system": platform.platform(),
-        "processor": names[0] if names else platform.processor(),
+        "processor": _processor(),
         "cores": cores(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "torch_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device),
     }
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if "model name" in line:
+                return line.split(":")[1].strip()
+    return platform.processor()

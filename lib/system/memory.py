@@ -1,4 +1,4 @@
-"""How much memory there is, and how the C library treats it."""
+"""Free memory, and the C library's allocator."""
 
 import ctypes
 import sys
@@ -9,17 +9,16 @@ import psutil
 
 from lib.errors import UsageError
 
-# Parameters of mallopt(3) in glibc's malloc.h, and the largest block that it lets its heap serve.
+# Parameters of mallopt(3), from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
-
+# The largest block, in bytes, that glibc may serve from its heap.
 LARGEST = 32 * 2**20
 
+# The free bytes that glibc may keep in its heap before it returns them to the system.
+KEPT = 8 * LARGEST
 
-KEPT = 8 * LARGEST  # bytes that may lie free in the heap before they are handed back
-
-
-# The files of a control group, versions 2 and 1: limit, use, statistics, and in these the cache that can be dropped.
+# Control groups, versions 2 and 1: folder, limit file, usage file, and the key of the droppable cache in memory.stat.
 GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -27,14 +26,15 @@ GROUPS = (
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what PyTorch frees, in place of handing it back to the system after every operation.
+    """Let glibc keep freed blocks instead of returning them to the system after every operation.
 
-    The activations of a batch are blocks of some megabytes. By default each is mapped, cleared page by page on
-    first use and unmapped again: 23 ms for a DQN batch of 32 on two cores, 17.6 with this. Blocks above 32 MiB,
-    such as the replay's copy in a checkpoint, still go back at once. What is kept has to be looked after by a Trimmer.
+    The activations of a batch are blocks of some megabytes. By default glibc maps each block, the system clears it
+    page by page, and it is unmapped again. On two cores a DQN batch of 32 takes 23 ms that way and 17.6 ms with this
+    setting. Blocks above 32 MiB, such as the copy of the replay in a checkpoint, are still returned at once. Use a
+    `Trimmer` to limit the memory that is kept.
 
     Returns:
-        Whether it was done; other C libraries have no such parameters and need none.
+        True if the setting was applied. Other C libraries do not have it and do not need it.
     """
     if sys.platform != "linux":
         return False
@@ -43,56 +43,57 @@ def keep_freed_memory() -> bool:
 
 
 class Trimmer:
-    """Hands back what lies free between blocks that are in use, every time that the process has grown by KEPT bytes.
+    """Return free heap memory to the system whenever the process has grown by KEPT bytes.
 
-    A batch's activations leave gaps, into which long-lived frames are put; the next batch then needs a new place. The
-    gaps come to gigabytes where batches are large and each frame is a block of its own.
+    The activations of a batch leave gaps in the heap. Long-lived frames fill some of them, and the next batch needs
+    new space. With large batches and one block per frame, the gaps add up to gigabytes.
     """
 
     def __init__(self) -> None:
         self._process = psutil.Process()
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-        self._low = self._process.memory_info().rss
+        self._last_rss = self._process.memory_info().rss
 
     def __call__(self) -> None:
-        if self._trim is not None and self._process.memory_info().rss > self._low + KEPT:
+        if self._trim is not None and self._process.memory_info().rss > self._last_rss + KEPT:
             self._trim(0)
-            self._low = self._process.memory_info().rss
+            self._last_rss = self._process.memory_info().rss
 
 
 def free(groups: tuple[tuple[str, str, str, str], ...] = GROUPS) -> int:
-    """Bytes that this process can still take: the machine's, or what its control group leaves of its limit."""
+    """Return the bytes that this process can still allocate, within its control group's limit if it has one."""
     bounds = [psutil.virtual_memory().available]
-    for folder, limit_name, use_name, cache_name in groups:
+    for folder, limit_name, usage_name, cache_name in groups:
         try:
             limit = (Path(folder) / limit_name).read_text().strip()
-            use = int((Path(folder) / use_name).read_text())
+            usage = int((Path(folder) / usage_name).read_text())
             statistics = dict(line.split() for line in (Path(folder) / "memory.stat").read_text().splitlines())
         except OSError:
-            continue  # no such group on this system
+            continue  # this system has no such group
         if limit != "max":
-            bounds.append(int(limit) - use + int(statistics[cache_name]))
+            bounds.append(int(limit) - usage + int(statistics[cache_name]))
     return max(0, min(bounds))
 
 
-def require(wanted: str, amount: int, needed: int, way_out: Callable[[int], str]) -> None:
-    """See that what is wanted fits.
+def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]) -> None:
+    """Check that an allocation fits into the free memory.
 
     Args:
-        wanted: how the message begins, such as "a replay of 1,000 steps needs".
-        amount: how much of it is wanted, such as 1,000.
-        needed: bytes for that.
-        way_out: says what to do, from the amount that would fit and leave a fifth of what is free.
+        subject: start of the error message, such as "a replay of 1,000 steps needs".
+        amount: requested size in the caller's unit, such as 1,000 steps.
+        needed: bytes for that amount.
+        advice: function from the amount that would fit, with a fifth of the free memory left over, to the last part
+            of the message.
 
     Raises:
-        UsageError: it would not fit into the memory that is free.
+        UsageError: if it does not fit.
     """
     bytes_free = free()
     if needed > bytes_free:
         fitting = int(0.8 * amount * bytes_free / needed)
         raise UsageError(
-            f"{wanted} {_gigabytes(needed)} GB of memory, and {_gigabytes(bytes_free)} GB are free; "
-            f"{way_out(fitting) if fitting else 'make room first'}"
+            f"{subject} {_gigabytes(needed)} GB of memory, and {_gigabytes(bytes_free)} GB are free; "
+            f"{advice(fitting) if fitting else 'make room first'}"
         )
 
 

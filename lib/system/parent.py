@@ -1,4 +1,4 @@
-"""No process outlives the one that started it; what such a process needs to hear and to tell."""
+"""A child process and its parent: messages, and no child that outlives its parent."""
 
 import ctypes
 import os
@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterable
 from multiprocessing import parent_process
+from multiprocessing.connection import Connection
 from typing import Any
 
 import psutil
@@ -16,17 +17,17 @@ PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class ParentGone(BaseException):
-    """Who started this process has ended, or wants no more of it."""
+    """The parent process has ended or has closed the connection."""
 
 
-def end_with_parent() -> None:
-    """Have the system end this process with the one that started it, where it can: even a process that is stopped."""
+def kill_with_parent() -> None:
+    """Have Linux kill this process when its parent ends, even if this process is stopped. Do nothing elsewhere."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_learner() -> None:
-    """End this process when the learner ends, however that ends, and even where an environment hangs."""
+    """End this process when the learner ends for any reason, even if an environment hangs."""
     learner = parent_process()
     assert learner is not None
 
@@ -35,14 +36,14 @@ def end_with_learner() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-    end_with_parent()
+    kill_with_parent()
 
 
 class Reaper:
-    """Kills processes as soon as this one is gone, however that ends.
+    """Kills processes as soon as this process ends for any reason.
 
     Args:
-        processes: that others start for us, and that do not look after that themselves.
+        processes: processes that another program starts for us and that would outlive us.
     """
 
     CODE = """
@@ -60,30 +61,30 @@ for pid in sys.argv[1:]:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
     def close(self) -> None:
-        """Let them live."""
+        """End the reaper without killing anything."""
         self._process.kill()
         self._process.communicate()
 
 
-def receive(link: Any) -> Any:
-    """What the learner says next.
+def receive(connection: "Connection[Any, Any]") -> Any:
+    """Return the next message of the parent.
 
     Raises:
-        ParentGone: it is gone.
+        ParentGone: if the parent has ended or has closed the connection.
     """
     try:
-        return link.recv()
+        return connection.recv()
     except (EOFError, OSError) as error:
         raise ParentGone from error
 
 
-def send(link: Any, what: Any) -> None:
-    """Say something to the learner.
+def send(connection: "Connection[Any, Any]", message: Any) -> None:
+    """Send a message to the parent.
 
     Raises:
-        ParentGone: it is gone.
+        ParentGone: if the parent has ended or has closed the connection.
     """
     try:
-        link.send(what)
+        connection.send(message)
     except OSError as error:
         raise ParentGone from error

@@ -10,7 +10,7 @@ import torch
 
 
 class RandomState:
-    """Every global random generator as one object with a state_dict: python's, numpy's, torch's."""
+    """The global random generators of Python, numpy and torch as one object with a state_dict."""
 
     def state_dict(self) -> dict[str, Any]:
         version, words, gauss = random.getstate()
@@ -35,7 +35,7 @@ class RandomState:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put the global generators back afterwards: the run draws what it would have drawn anyway."""
+    """Restore the global generators on exit, so that training draws the same numbers as without this block."""
     random_state = RandomState()
     before = random_state.state_dict()
     try:
@@ -45,22 +45,32 @@ def undisturbed() -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed python's, numpy's (ptan draws its random actions from it) and torch's generators."""
+    """Seed the global generators of Python, numpy and torch. ptan draws its random actions from numpy's."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
 
 
 def hashed_seed(*numbers: int) -> int:
-    """A seed of 32 bits, hashed from numbers that name what it is for."""
+    """Hash numbers to a seed of 32 bits."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:
-    """The reset seed of an environment's n-th episode: 32 bits hashed from all three."""
+    """Return the reset seed (32 bits) of an episode.
+
+    Args:
+        seed: seed of the run.
+        environment: environment index.
+        episode: episode index of that environment.
+    """
     return hashed_seed(seed, environment, episode)
 
 
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:
-    """An own seed for each environment: 31 bits hashed from the seed and the environment's number."""
-    return np.array([hashed_seed(seed, number) >> 1 for number in range(num_envs)], np.int64)
+    """Return a seed of 31 bits for each environment, hashed from the seed and the environment index.
+
+    Returns:
+        (num_envs,) int64.
+    """
+    return np.array([hashed_seed(seed, index) >> 1 for index in range(num_envs)], np.int64)

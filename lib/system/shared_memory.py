@@ -1,7 +1,8 @@
-"""The weights of a network, in memory that processes share, or that is sent in one piece."""
+"""Arrays and network weights in memory that processes share."""
 
+import pickle
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -10,18 +11,18 @@ from lib.system.processes import context
 
 
 def aligned(size: int) -> int:
-    """Bytes that a part of a memory takes, so that the next one begins at a multiple of 64."""
+    """Round a size in bytes up to a multiple of 64."""
     return -(-size // 64) * 64
 
 
 class TensorLayout:
-    """Where each of some tensors lies in one piece of memory.
+    """Positions of tensors in one piece of memory.
 
     Args:
-        tensors: whose shapes and types are kept; their values are not read.
+        tensors: tensors whose shapes and dtypes are kept; their values are not read.
 
     Attributes:
-        size: bytes of all.
+        size: bytes of all tensors.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor]):
@@ -32,9 +33,9 @@ class TensorLayout:
             self.size += aligned(tensor.numel() * tensor.element_size())
 
     def views(self, memory: Any, start: int = 0) -> list[torch.Tensor]:
-        """The tensors in a buffer, from the byte `start` on; not to be written where the buffer is not."""
+        """Return the tensors as views of a buffer, from byte `start` on. Do not write them if it is read-only."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch's, of a buffer that is not to be written
+            warnings.simplefilter("ignore", UserWarning)  # torch warns about read-only buffers
             return [
                 torch.frombuffer(memory, dtype=dtype, count=shape.numel(), offset=start + offset).view(shape)
                 if shape.numel()
@@ -44,11 +45,11 @@ class TensorLayout:
 
 
 class SharedWeights:
-    """The last versions of a network's weights, in memory that processes share.
+    """The latest versions of a network's weights, in memory that processes share.
 
     Args:
-        tensors: the weights, whose shapes and types are kept; their values are not read.
-        size: how many versions are kept.
+        tensors: weights whose shapes and dtypes are kept; their values are not read.
+        size: number of versions that are kept.
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor], size: int):
@@ -60,14 +61,14 @@ class SharedWeights:
 
     @property
     def versions(self) -> list[int]:
-        """The versions that are there, oldest first."""
+        """Available versions, oldest first."""
         return sorted(version for version in self._versions if version >= 0)
 
     def publish(self, version: int, tensors: Iterable[torch.Tensor]) -> None:
-        """Copy the weights in, in place of the oldest of `size` versions.
+        """Copy weights into the slot of the oldest version.
 
         Raises:
-            ValueError: the version is not newer than all before.
+            ValueError: if the version is not newer than all others.
         """
         if self.versions and version <= self.versions[-1]:
             raise ValueError(f"version {version} is not newer than {self.versions[-1]}")
@@ -79,15 +80,62 @@ class SharedWeights:
         self._published += 1
 
     def read(self, version: int) -> list[torch.Tensor]:
-        """A version's weights as views of the shared memory, valid until `size` newer ones are published.
+        """Return a version's weights as views, valid until `size` newer versions are published.
 
         Raises:
-            LookupError: that version is not there.
+            LookupError: if the version is not available.
         """
-        there = list(self._versions)
-        if version not in there:
-            raise LookupError(f"version {version} of the weights is not there; there are {self.versions}")
-        return self._views(there.index(version))
+        available = list(self._versions)
+        if version not in available:
+            raise LookupError(f"version {version} of the weights is not available; there are {self.versions}")
+        return self._views(available.index(version))
 
     def _views(self, slot: int) -> list[torch.Tensor]:
         return self._layout.views(self._memory, slot * self._layout.size)
+
+
+class Slots:
+    """Shared memory for the arrays of a few objects, so that only a small pickle goes through a pipe.
+
+    Args:
+        number: number of slots.
+        size: bytes per slot. An object whose arrays take more goes through the pipe as a whole.
+    """
+
+    def __init__(self, number: int, size: int):
+        self.number = number
+        self.size = size
+        self.memory = context.RawArray("b", number * size)
+
+    def pack(self, payload: Any, slot: int) -> tuple[bytes, int, list[int]]:
+        """Write the arrays of an object into a slot.
+
+        Returns:
+            The pickle of the object without its arrays, the slot, and the sizes of the arrays in bytes. There are no
+            sizes if the arrays did not fit, and the pickle holds them.
+        """
+        buffers: list[pickle.PickleBuffer] = []
+        header = pickle.dumps(payload, protocol=5, buffer_callback=buffers.append)
+        raw = [buffer.raw() for buffer in buffers]
+        sizes = [len(part) for part in raw]
+        if sum(map(aligned, sizes)) > self.size:
+            return pickle.dumps(payload, protocol=5), slot, []
+        view = memoryview(self.memory).cast("B")
+        for part, start in zip(raw, self._starts(slot, sizes), strict=True):
+            view[start : start + len(part)] = part
+        return header, slot, sizes
+
+    def unpack(self, header: bytes, slot: int, sizes: Sequence[int]) -> Any:
+        """Return the object that `pack` was given. Its arrays are read-only views of the slot."""
+        view = memoryview(self.memory).cast("B").toreadonly()
+        starts = self._starts(slot, sizes)
+        return pickle.loads(
+            header, buffers=[view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        )
+
+    def _starts(self, slot: int, sizes: Sequence[int]) -> list[int]:
+        starts, start = [], slot * self.size
+        for size in sizes:
+            starts.append(start)
+            start += aligned(size)
+        return starts

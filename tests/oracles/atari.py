@@ -1,4 +1,4 @@
-"""The plain gymnasium stack that lib.atari_wrappers.make_env has to equal, as its documentation has it."""
+"""Slow twin of make_env for Atari games: the wrappers that gymnasium's documentation recommends."""
 
 import ale_py
 import gymnasium as gym

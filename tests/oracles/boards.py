@@ -1,4 +1,4 @@
-"""The rules of the example games, cell by cell."""
+"""Slow twins of the example games: their rules, cell by cell."""
 
 import numpy as np
 
@@ -6,8 +6,10 @@ SIZE = 9
 
 
 def cells(piece):
-    """A piece's, (row, column) from the upper left corner of its bounding box; "##/#." is a row of two and of one."""
-    return [(row, at) for row, line in enumerate(piece.split("/")) for at, cell in enumerate(line) if cell == "#"]
+    """Return the cells (row, column) of a piece such as "##/#.", which has two cells above one."""
+    return [
+        (row, column) for row, line in enumerate(piece.split("/")) for column, cell in enumerate(line) if cell == "#"
+    ]
 
 
 def fits(board, piece, row, column):
@@ -19,34 +21,34 @@ def fits(board, piece, row, column):
 
 
 def legal(board, pieces):
-    """(243,) bool of a board and three pieces, None for one that is placed."""
+    """Return the action mask, (243,) bool. A piece that is already placed is None."""
     places = [(row, column) for row in range(SIZE) for column in range(SIZE)]
     return np.array([piece is not None and fits(board, piece, *place) for piece in pieces for place in places])
 
 
 def place(board, piece, row, column):
-    """The board afterwards, and how many lines have vanished from it."""
+    """Place a piece. Return the board and the number of cleared lines."""
     board = board.copy()
     for down, right in cells(piece):
         board[row + down, column + right] = 1
-    vanishes, lines = np.zeros_like(board, bool), 0
+    cleared, lines = np.zeros_like(board, bool), 0
     for n in range(SIZE):
         y, x = n // 3 * 3, n % 3 * 3
         for line in (np.s_[n, :], np.s_[:, n], np.s_[y : y + 3, x : x + 3]):
             if board[line].all():
-                vanishes[line] = True
+                cleared[line] = True
                 lines += 1
-    return np.where(vanishes, 0, board), lines
+    return np.where(cleared, 0, board), lines
 
 
 class Snake:
-    """A list of cells from tail to head."""
+    """A snake as a list of cells from tail to head."""
 
     def __init__(self, size, body):
         self.size, self.body = size, list(body)
 
     def move(self, action, food):
-        """Whether it lives on."""
+        """Move by one cell. Return False if the snake dies."""
         (row_before, column_before), (row, column) = self.body[-2:]
         down, right = [(-1, 0), (0, 1), (1, 0), (0, -1)][action]
         if (row + down, column + right) == (row_before, column_before):

@@ -1,11 +1,11 @@
-"""The projection of Bellemare et al. (2017), algorithm 1, an atom at a time, in fractions: nothing is rounded."""
+"""Slow twin of losses.project_distribution: Bellemare et al. (2017), algorithm 1, in fractions without rounding."""
 
 import math
 from fractions import Fraction
 
 
 def project(next_probs, total, discount, v_min, v_max):
-    """`next_probs` is a list of probabilities of returns evenly from v_min to v_max, whole numbers."""
+    """Project a list of probabilities of returns that are evenly spaced from v_min to v_max, both integers."""
     atoms = len(next_probs)
     step = Fraction(v_max - v_min, atoms - 1)
     projected = [Fraction(0)] * atoms

@@ -1,8 +1,8 @@
-"""Generalised advantage estimates as the paper's sum, environment by environment, step by step."""
+"""Generalised advantage estimates as the paper's sum, one environment and one step at a time."""
 
 
 def advantages(rewards, values, next_values, terminated, ended, gamma, lam):
-    """The arguments are nested lists [t][n]."""
+    """Return the advantages; all arguments except gamma and lam are nested lists [t][n], and so is the result."""
     steps, envs = len(rewards), len(rewards[0])
     estimates = [[0.0] * envs for _ in range(steps)]
     for n in range(envs):

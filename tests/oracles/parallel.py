@@ -1,14 +1,14 @@
-"""Players without processes: every block played when the learner asks for it, with the weights of the right cycle."""
+"""Players without actors: every block is played when the learner asks for it, with the weights of the right cycle."""
 
 import copy
 
-from lib.actors.player_process import block_seed
+from lib.actors.players import block_seed
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import seed_everything
 
 
 def transitions(envs, agent, seed, players, ahead, rounds):
-    """What parallel.Players yields; `envs` in as many lists as there are players."""
+    """Yield what Players yields. `envs` is one list of environments per player."""
     sources = []
     for number, pool in enumerate(envs):
         first = sum(len(others) for others in envs[:number])

@@ -1,17 +1,20 @@
-"""A replay that keeps whole states in lists, and walks from step to step."""
+"""Slow twin of lib.experience.ring.Ring: keeps whole states in lists and builds transitions step by step."""
 
 
 class ListOfSteps:
-    """What replay.Ring holds, step by step.
+    """Steps of several environments, as lists of states, actions and rewards.
 
     Args:
-        length: steps of each environment.
-        stack, n_step, gamma: as of the ring.
+        length: number of steps per environment that the ring keeps.
+        num_envs: number of environments.
+        stack: see Ring.
+        n_step: see Ring.
+        gamma: see Ring.
     """
 
     def __init__(self, length, num_envs, stack, n_step, gamma):
         self.length, self.stack, self.n_step, self.gamma = length, stack, n_step, gamma
-        self.episodes = [[] for _ in range(num_envs)]  # the frames of each environment's episode so far
+        self.episodes = [[] for _ in range(num_envs)]  # frames of each environment's current episode
         self.steps = [[] for _ in range(num_envs)]
 
     def add(self, frames, actions, rewards, terminated, truncated, final_frames):
@@ -29,13 +32,13 @@ class ListOfSteps:
         return [episode[0]] * missing + episode[max(0, len(episode) - self.stack) :]
 
     def valid(self):
-        """Steps whose transitions can be drawn."""
+        """Return the steps whose transitions can be sampled."""
         added = len(self.steps[0])
         first = 0 if added <= self.length else added - self.length + self.stack - 1
         return range(first, max(first, added - self.n_step))
 
     def transition(self, step, n):
-        """(state, action, return, next state or None where it does not matter, discount)."""
+        """Return (state, action, return, next state, discount); the next state is None after a termination."""
         state, action, *_ = self.steps[n][step]
         total, discount = 0.0, 1.0
         for later in range(step, step + self.n_step):

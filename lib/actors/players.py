@@ -1,0 +1,471 @@
+"""Players: actors that make the transitions of chapter 9's parallel scripts ahead of the learner.
+
+Time is cut into cycles. In cycle k the learner learns from block k of every player, while the players make the next
+blocks. Block k is played with the weights that the learner had when cycle k - ahead began:
+
+    learner   broadcasts weights k, orders block k + ahead, takes block k, learns from it, goes on to cycle k + 1
+    player    plays the oldest block that is ordered, sends it, waits if nothing is ordered
+
+The learner waits for a slow player, and a player waits for a slow learner; both sleep meanwhile. The learner alone
+decides how many transitions it learns from per transition played, as it does without players. Which transitions are
+played never depends on timing, so a run can be repeated, stopped and resumed bit for bit.
+"""
+
+import copy
+import dataclasses
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from ptan.experience import ExperienceFirstLast
+
+from lib.actors.contract import Actors, Weights
+from lib.actors.engines import start_actors
+from lib.envs.frames import ContiguousFrames, FrameStack
+from lib.errors import UsageError
+from lib.experience import packing
+from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
+from lib.experience.interface import ExperienceSource
+from lib.experience.snapshot import Snapshot
+from lib.experience.source import ExperienceSourceFirstLast, snapshot_of
+from lib.system.clock import Stopwatch, since_process_start
+from lib.system.seeds import hashed_seed, seed_everything, undisturbed
+
+MODEL, SELECTOR = "model.", "selector."  # prefixes of the names of weights
+
+
+@dataclasses.dataclass
+class Block:
+    """Segment of a player: transitions of its environments in turn.
+
+    Attributes:
+        arrays: packed transitions as arrays; see packing.pack.
+        lazy: whether states are LazyFrames.
+        known: number of frames at the end of the previous block that the indices refer to as well.
+        ends: (return, length) of the episodes that ended, by the index of their last transition.
+        seconds: time that the player took.
+        restored: snapshots of the environments before the first block of a new player; None in later blocks.
+    """
+
+    arrays: dict[str, np.ndarray]
+    lazy: bool
+    known: int
+    ends: dict[int, tuple[float, int]]
+    seconds: float
+    restored: list[dict[str, Any]] | None
+
+
+class Player:
+    """Actor that plays blocks in the environments of an experience source.
+
+    Args:
+        number: number of the player.
+        state: the source, unused so far; the number of the first block; and the snapshots to restore.
+        rounds: steps of each environment in a block.
+    """
+
+    def __init__(self, number: int, state: tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]], rounds: int):
+        self.number = number
+        self._source, self._block, snapshots = state
+        self._rounds = rounds
+        self._source.restore(snapshots)
+        self._restored: list[dict[str, Any]] | None = self._source.snapshots()
+        self._transitions = iter(self._source)
+        self._known: Sequence[np.ndarray] = ()
+
+    def set_model(self, model: Weights) -> None:
+        """Act with these weights, and with these values of the action selector."""
+        agent = self._source.agent
+        agent.model.load_state_dict(_without_prefix(model.tensors, MODEL))
+        values = vars(agent.action_selector)
+        for name, value in _without_prefix(model.tensors, SELECTOR).items():
+            values[name] = type(values[name])(value.item())
+
+    def get_trajectory_segment(self) -> Block:
+        """Return the next block."""
+        start, before = time.perf_counter(), self._source.steps_done
+        with undisturbed():
+            seed_everything(block_seed(self._source.seed, self.number, self._block))
+            count = self._rounds * len(self._source.pool)
+            transitions = list(itertools.islice(self._transitions, count))
+        packed = packing.pack(transitions, self._known)
+        lazy = packed.pop("lazy")
+        frames = packed["frames"]
+        arrays = {name: tensor.numpy() for name, tensor in packed.items() if tensor is not None}
+        known, self._known = len(self._known), () if frames is None else list(frames.numpy())
+        restored, self._restored = self._restored, None
+        ends = {episode.step - before - 1: (episode.total, episode.length) for episode in self._source.pop_episodes()}
+        self._block += 1
+        return Block(arrays, lazy, known, ends, time.perf_counter() - start, restored)
+
+    def __str__(self) -> str:
+        first = self._source.first_env
+        return (
+            f"Player {self.number}, with the environments {first} to {first + len(self._source.pool) - 1} and the seed "
+            f"{self._source.seed}, in its block {self._block}"
+        )
+
+
+class _Handle:
+    """The learner's side of one player: snapshots at the start of the cycle, and the blocks that have come since.
+
+    Args:
+        source: the player's experience source, unused, with its agent on the CPU.
+    """
+
+    def __init__(self, source: ExperienceSourceFirstLast):
+        self.source = source
+        self.snapshots = [snapshot_of(source.seed, source.first_env + index) for index in range(len(source.pool))]
+        for snapshot in self.snapshots:
+            snapshot.restart(0)
+        self.blocks: deque[tuple[list[ExperienceFirstLast], Block]] = deque()  # the first one is the cycle's
+        self.seconds_per_step = 0.0
+        self._frames: Sequence[np.ndarray] = ()  # new frames of the last block
+        self._contiguous = [ContiguousFrames() for _ in source.pool]
+
+    def add(self, block: Block) -> None:
+        """Unpack a block that has come. Its arrays are copied."""
+        new = list(block.arrays["frames"].copy()) if "frames" in block.arrays else []
+        known = self._frames if block.known else ()
+        transitions = packing.unpack({**block.arrays, "lazy": block.lazy}, [*known, *new])
+        self._frames = new
+        if block.lazy:
+            transitions = [
+                _contiguous(transition, self._contiguous[place % len(self._contiguous)])
+                for place, transition in enumerate(transitions)
+            ]
+        if block.restored is not None and not self.blocks:
+            self.load_snapshots(block.restored)  # an environment that does not repeat itself is elsewhere
+        self.seconds_per_step = block.seconds / len(transitions)
+        self.blocks.append((transitions, block))
+
+    def traces(self) -> dict[int, LazyTrace]:
+        """Return traces of the episodes that ended in the cycle's block, by the index of their last transition."""
+        transitions, block = self.blocks[0]
+        traces: dict[int, LazyTrace] = {}
+        if block.ends:
+            _follow([snapshot.copy() for snapshot in self.snapshots], transitions, block, traces)
+        return traces
+
+    def finish_block(self) -> None:
+        """Go on to the end of the cycle's block."""
+        _follow(self.snapshots, *self.blocks.popleft(), {})
+        if self.blocks and self.blocks[0][1].restored is not None:
+            self.load_snapshots(self.blocks[0][1].restored)
+
+    def newest_snapshots(self) -> list[dict[str, Any]]:
+        """Return the snapshots after the last block that has come, from which a replacement starts."""
+        snapshots = [snapshot.copy() for snapshot in self.snapshots]
+        for transitions, block in self.blocks:
+            if block.restored is not None:
+                _load(snapshots, block.restored)
+            _follow(snapshots, transitions, block, {})
+        return [snapshot.state_dict() for snapshot in snapshots]
+
+    def state_dicts(self) -> list[dict[str, Any]]:
+        """Return the snapshots at the start of the cycle."""
+        return [snapshot.state_dict() for snapshot in self.snapshots]
+
+    def load_snapshots(self, states: Sequence[dict[str, Any]]) -> None:
+        """Continue from snapshots that a checkpoint or the player returned."""
+        _load(self.snapshots, states)
+
+
+class Players(ExperienceSource):
+    """Experience source that is played elsewhere. The learner reads it as it would read the original source.
+
+    Args:
+        source: unused experience source. The players share its environments, which keep their seeds. Its agent has a
+            `model`, of which each player has a copy on the CPU.
+        players: number of players.
+        engine: where they play; see actors.engines.ENGINES.
+        patience: seconds to wait for a block before the player is replaced.
+        address: address of a Ray cluster, or None.
+        ahead: number of blocks that a player may be ahead of the learner.
+        rounds: steps of each environment in a block.
+
+    Attributes:
+        pool: the environments.
+        steps_done: agent steps that the learner has taken.
+        clock: seconds that the learner has spent in "wait".
+        on_step: called with 1 after every agent step that is taken.
+        actors: the players' processes; None until the first transition is asked for.
+
+    Raises:
+        UsageError: if there are more players than environments.
+    """
+
+    PARTS = ("wait",)
+    METRICS = ("policy_lag", "player_fps", "learner_fps")
+
+    def __init__(
+        self,
+        source: ExperienceSourceFirstLast,
+        players: int = 1,
+        engine: str = "process",
+        patience: float = 60.0,
+        address: str | None = None,
+        ahead: int = 2,
+        rounds: int = 8,
+    ):
+        if players > len(source.pool):
+            raise UsageError(f"{players} players need an environment each, and there are {len(source.pool)}")
+        self.pool = source.pool
+        self.frame_skip = source.frame_skip
+        self.agent = source.agent
+        self.steps_done = 0
+        self.clock = Stopwatch()
+        self.actors: Actors | None = None
+        self._engine = engine
+        self._patience = patience
+        self._address = address
+        self._ahead = ahead
+        self._rounds = rounds
+        self._handles = [_Handle(part) for part in _parts(source, players)]
+        self._models: dict[int, Weights] = {}  # of the orders that may be open, by version
+        self._steps_at: dict[int, int] = {}  # agent steps when a version was broadcast
+        self._cycle = 0
+        self._place = 0  # transitions of the cycle that the learner has taken
+        self._episodes: list[Episode] = []
+        self._played = 0  # agent steps of all players since the start, and the seconds that they took
+        self._busy = 0.0
+        self._marks = (0, since_process_start(), 0.0, 0, 0.0)
+
+    def close(self) -> None:
+        """End the players."""
+        if self.actors is not None:
+            self.actors.close()
+
+    def __iter__(self) -> Iterator[ExperienceFirstLast]:
+        """Start the players, and yield transitions without end.
+
+        Raises:
+            RuntimeError: if they have been started before.
+            Stopped: if the run is to stop and no block comes.
+        """
+        if self.actors is not None:
+            raise RuntimeError("the players are playing already; keep the iterator that they were started with")
+        self._publish()
+        self.actors = actors = self._start()
+        for block in range(self._cycle, self._cycle + self._ahead + 1):
+            self._order(actors, block)
+        while True:
+            with self.clock("wait"):
+                self._wait(actors)
+            yield from self._transitions()
+            for handle in self._handles:
+                handle.finish_block()
+            self._cycle += 1
+            self._place = 0
+            self._publish()
+            self._order(actors, self._cycle + self._ahead)
+
+    def _start(self) -> Actors:
+        env, envs = self.pool[0], max(len(handle.snapshots) for handle in self._handles)
+        return start_actors(
+            self._engine,
+            partial(Player, rounds=self._rounds),
+            len(self._handles),
+            self._models[self._version(self._cycle)],
+            self._state_of,
+            patience=self._patience,
+            delay_of=self._delay_of,
+            stop_asked=self.stop_asked,
+            depth=self._ahead + 1,
+            room=block_size(env, self._rounds * envs, envs),
+            imports=("lib.actors.players",),
+            address=self._address,
+        )
+
+    def _state_of(self, number: int) -> tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]]:
+        handle = self._handles[number]
+        return handle.source, self._cycle + len(handle.blocks), handle.newest_snapshots()
+
+    def _delay_of(self, number: int) -> float:
+        """Return seconds in which a player has surely repeated the actions of its unfinished episodes."""
+        handle = self._handles[number]
+        return 2.0 * handle.seconds_per_step * sum(len(snapshot) for snapshot in handle.snapshots)
+
+    def _publish(self) -> None:
+        """Keep the weights with which this cycle begins. A resumed cycle has done so before."""
+        if self._cycle not in self._models:
+            self._models[self._cycle] = _weights(self.agent, self._cycle)
+            self._steps_at[self._cycle] = self.steps_done
+        for version in [version for version in self._models if version < self._version(self._cycle)]:
+            del self._models[version], self._steps_at[version]
+
+    def _order(self, actors: Actors, block: int) -> None:
+        model = self._models[self._version(block)]
+        if model.version != actors.model.version:
+            actors.broadcast(model)
+        for number in range(len(self._handles)):
+            actors.order(number)
+
+    def _version(self, block: int) -> int:
+        """Return the version of the weights with which a block is played."""
+        return max(0, block - self._ahead)
+
+    def _wait(self, actors: Actors) -> None:
+        """Wait until the cycle's block of every player has come."""
+        while not all(handle.blocks for handle in self._handles):
+            for number, block in actors.take():
+                self._handles[number].add(block)
+                self._played += len(block.arrays["actions"])
+                self._busy += block.seconds
+
+    def _transitions(self) -> Iterator[ExperienceFirstLast]:
+        """Yield the cycle's transitions, except those that the learner took before a resume."""
+        for transition, end, trace in list(self._cycle_content())[self._place :]:
+            self._place += 1
+            self.steps_done += 1
+            if end is not None:
+                self._episodes.append(Episode(*end, self.steps_done, since_process_start(), trace))
+            if self.on_step is not None:
+                self.on_step(1)
+            yield transition
+
+    def _cycle_content(
+        self,
+    ) -> Iterator[tuple[ExperienceFirstLast, tuple[float, int] | None, LazyTrace | None]]:
+        """Yield each transition of the cycle, and the return, length and trace of the episode that it ends."""
+        for handle in self._handles:
+            transitions, block = handle.blocks[0]
+            traces = handle.traces()
+            for place, transition in enumerate(transitions):
+                yield transition, block.ends.get(place), traces.get(place)
+
+    def metrics(self) -> dict[str, float]:
+        """Return policy_lag, player_fps and learner_fps since the last call.
+
+        policy_lag: agent steps that the learner has taken since it had the weights that chose the newest action.
+        player_fps, learner_fps: agent steps per second that the players and the learner would make without waiting.
+        """
+        now = (self.steps_done, since_process_start(), self.clock.seconds["wait"], self._played, self._busy)
+        steps, seconds, waited, played, busy = (new - old for new, old in zip(now, self._marks, strict=True))
+        self._marks = now
+        return {
+            "policy_lag": self.steps_done - self._steps_at[self._version(self._cycle)],
+            "player_fps": len(self._handles) * played / busy if busy else math.nan,
+            "learner_fps": steps / (seconds - waited) if seconds > waited else math.nan,
+        }
+
+    def pop_episodes(self) -> list[Episode]:
+        """Return the episodes whose last transition was taken since the last call, oldest first."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the cycle began and how much of it was taken. The blocks ahead will be played again.
+
+        The state is available at any time, also after players have died.
+        """
+        return {
+            "steps_done": self.steps_done,
+            "cycle": self._cycle,
+            "place": self._place,
+            "players": [handle.state_dicts() for handle in self._handles],
+            "models": {version: model.tensors for version, model in self._models.items()},
+            "steps_at": dict(self._steps_at),
+            "episodes": pack_episodes(self._episodes),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned. Call it before the first transition is asked for."""
+        self.steps_done = state["steps_done"]
+        self._cycle = state["cycle"]
+        self._place = state["place"]
+        self._models = {version: Weights(version, tensors) for version, tensors in state["models"].items()}
+        self._steps_at = dict(state["steps_at"])
+        self._episodes = unpack_episodes(state["episodes"])
+        for handle, states in zip(self._handles, state["players"], strict=True):
+            handle.load_snapshots(states)
+
+
+def block_seed(seed: int, player: int, block: int) -> int:
+    """Return the 32-bit seed of the random numbers that a player draws in a block, hashed from all three."""
+    return hashed_seed(seed, player, block, 1)
+
+
+def block_size(env: gym.Env, transitions: int, envs: int) -> int:
+    """Return the most bytes that the arrays of a block take.
+
+    Args:
+        env: one of the environments.
+        transitions: number of transitions in a block.
+        envs: number of environments that take turns.
+    """
+    space = env.observation_space
+    assert space.shape is not None
+    assert space.dtype is not None
+    stack, frame_shape = (space.shape[0], space.shape[1:]) if isinstance(env, FrameStack) else (1, space.shape)
+    frames = 2 * transitions + stack * envs  # a step brings one frame, and another one if it ends an episode
+    per_transition = 2 * 4 * stack + 1 + 8 + 8  # two states, done, action, reward; see packing.pack
+    alignment = 64 * 6
+    return frames * math.prod(frame_shape) * space.dtype.itemsize + transitions * per_transition + alignment
+
+
+def selector_values(selector: Any) -> dict[str, float]:
+    """Return an action selector's numbers, such as epsilon: all that a player needs to know of it."""
+    return {name: value for name, value in vars(selector).items() if isinstance(value, int | float)}
+
+
+def _weights(agent: Any, version: int) -> Weights:
+    """Return a copy of the model's weights and the selector's values."""
+    tensors = {MODEL + name: tensor.detach().to("cpu", copy=True) for name, tensor in agent.model.state_dict().items()}
+    for name, value in selector_values(agent.action_selector).items():
+        tensors[SELECTOR + name] = torch.tensor(value, dtype=torch.float64)
+    return Weights(version, tensors)
+
+
+def _without_prefix(tensors: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSourceFirstLast]:
+    """Share a source's environments among players. Each has a copy of the agent on the CPU."""
+    parts = []
+    for indices in np.array_split(np.arange(len(source.pool)), players):
+        agent = copy.copy(source.agent)
+        agent.model = copy.deepcopy(agent.model).cpu()
+        agent.action_selector = copy.copy(agent.action_selector)
+        agent.device = torch.device("cpu")
+        pool = [source.pool[index] for index in indices]
+        parts.append(ExperienceSourceFirstLast(pool, agent, source.gamma, source.seed, first_env=int(indices[0])))
+    return parts
+
+
+def _load(snapshots: Sequence[Snapshot], states: Sequence[dict[str, Any]]) -> None:
+    for snapshot, state in zip(snapshots, states, strict=True):
+        snapshot.load_state_dict(state | {"reset": state["reset"] or 0})
+
+
+def _follow(
+    snapshots: Sequence[Snapshot],
+    transitions: Sequence[ExperienceFirstLast],
+    block: Block,
+    traces: dict[int, LazyTrace],
+) -> None:
+    """Bring snapshots forward over a block, and collect traces of the episodes that end in it."""
+    for place, transition in enumerate(transitions):
+        snapshot = snapshots[place % len(snapshots)]
+        snapshot.append([transition.action])
+        snapshot.states = transition.last_state
+        if place in block.ends:
+            assert snapshot.reset is not None
+            length = len(snapshot)
+            traces[place] = snapshot.trace(0, length, length, transition.state)
+            snapshot.restart(snapshot.reset + 1)
+
+
+def _contiguous(transition: ExperienceFirstLast, frames: ContiguousFrames) -> ExperienceFirstLast:
+    """Return the transition with the frames of its states side by side in memory."""
+    state = frames(transition.state)
+    last_state = None if transition.last_state is None else frames(transition.last_state)
+    return dataclasses.replace(transition, state=state, last_state=last_state)

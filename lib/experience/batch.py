@@ -1,0 +1,55 @@
+"""Batches of transitions, sampled from a replay ring."""
+
+import dataclasses
+
+import torch
+
+
+@dataclasses.dataclass
+class Batch:
+    """Transitions over up to n steps.
+
+    Attributes:
+        states: (batch, *frame_shape, stack) in the type of the frames; see `for_net` for the layout of networks.
+        actions: (batch,) int64.
+        returns: (batch,) float32, discounted rewards from the state to the next state.
+        next_states: like states; without meaning if the episode terminated.
+        discounts: (batch,) float32, discount factors of the next state's value; 0 if the episode terminated.
+        indices: (batch,) int64, positions in the ring, for `update_priorities`.
+        weights: (batch,) float32, importance-sampling weights; 1 if sampling is uniform.
+    """
+
+    states: torch.Tensor
+    actions: torch.Tensor
+    returns: torch.Tensor
+    next_states: torch.Tensor
+    discounts: torch.Tensor
+    indices: torch.Tensor
+    weights: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+    def for_net(self, device: torch.device | str) -> "Batch":
+        """Return the batch on a device, with states in the layout of networks.
+
+        Stacked frames become (batch, stack, *frame_shape), single vectors and boards (batch, *frame_shape). Copies to a
+        GPU go through page-locked memory, so that the CPU does not wait for them.
+        """
+        to_gpu = torch.device(device).type == "cuda"
+
+        def move(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.pin_memory().to(device, non_blocking=True) if to_gpu else tensor.to(device)
+
+        states, next_states = move(self.states).movedim(-1, 1), move(self.next_states).movedim(-1, 1)
+        if states.shape[1] == 1 and states.ndim != 4:  # vectors and boards, which are not stacked
+            states, next_states = states.squeeze(1), next_states.squeeze(1)
+        return Batch(
+            states=states,
+            actions=move(self.actions),
+            returns=move(self.returns),
+            next_states=next_states,
+            discounts=move(self.discounts),
+            indices=move(self.indices),
+            weights=move(self.weights),
+        )

@@ -1,0 +1,76 @@
+"""Plain PTAN experience sources, adapted to what a run needs."""
+
+from typing import Any, Protocol
+
+from ignite.engine import Engine
+
+from lib.experience.episodes import Episode
+from lib.experience.interface import ExperienceSource
+from lib.system.clock import Stopwatch, since_process_start
+
+
+class RewardsSource(Protocol):
+    """The part of PTAN's experience sources that a run uses."""
+
+    def pop_rewards_steps(self) -> list[tuple[float, int]]:
+        """Return the (return, length) of each episode that ended since the last call."""
+        ...
+
+
+class PtanSource(ExperienceSource):
+    """Adapter for a plain PTAN source, which knows the returns and lengths of its episodes and nothing else.
+
+    An iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.
+
+    Args:
+        source: PTAN's source.
+        engine: training engine.
+    """
+
+    PARTS = ()
+
+    def __init__(self, source: RewardsSource, engine: Engine):
+        self.source = source
+        self.engine = engine
+        self.clock = Stopwatch()
+
+    @property
+    def steps_done(self) -> int:  # type: ignore[override] # read only here, an attribute in other sources
+        """Iterations of the engine."""
+        return self.engine.state.iteration
+
+    def pop_episodes(self) -> list[Episode]:
+        """Return the episodes that ended since the last call, oldest first."""
+        return [
+            Episode(total, length, self.steps_done, since_process_start())
+            for total, length in self.source.pop_rewards_steps()
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Raise NotImplementedError."""
+        raise NotImplementedError("a plain PTAN source cannot be saved")
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raise NotImplementedError."""
+        raise NotImplementedError("a plain PTAN source cannot be restored")
+
+
+def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine, saved: bool) -> ExperienceSource:
+    """Return the source itself, or an adapter if it is a plain PTAN source.
+
+    Args:
+        source: experience source.
+        engine: training engine.
+        saved: the run saves checkpoints.
+
+    Raises:
+        TypeError: if a plain PTAN source is to be saved.
+    """
+    if isinstance(source, ExperienceSource):
+        return source
+    if saved:
+        raise TypeError(
+            f"a plain PTAN source ({type(source).__name__}) cannot be saved in a checkpoint; "
+            "use lib.experience.source.ExperienceSourceFirstLast, or leave out save"
+        )
+    return PtanSource(source, engine)

@@ -1,0 +1,383 @@
+"""The contract that every engine keeps; each test is something that a learner may rely on."""
+
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import fakes
+from lib.actors.contract import ActorFailed, Actors, Stopped, Weights
+from lib.actors.engines import start_actors
+from lib.actors.process_worker import set_model
+from lib.actors.ray_cluster import RayActors, check_cluster, ray_package
+from lib.errors import UsageError
+from lib.system.machine import cores
+from lib.system.shared_memory import SharedWeights
+
+ENGINES = ("inline", "process", "ray")
+
+
+def model_of(version):
+    tensors = {"a": torch.arange(6.0).view(2, 3) + version, "b": torch.tensor(version, dtype=torch.bfloat16)}
+    return Weights(version, tensors)
+
+
+def started(engine, number=2, make=fakes.Counter, **options):
+    return start_actors(engine, make, number, model_of(1), **options)
+
+
+def numbers(segments):
+    return [(each["number"], each["count"], each["version"]) for each in segments]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray_workers_find_the_fakes():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fakes.__file__).parent), *sys.path]))
+        yield
+
+
+@pytest.fixture(scope="module")
+def _ray():
+    """One for all tests that do not ask for their own: it takes seconds to start."""
+    ray = ray_package(alone=True)
+    ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def _no_ray():
+    """For a test that starts its own; the shared one has to be gone."""
+    ray_package(alone=True).shutdown()
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request):
+    if request.param == "ray":
+        request.getfixturevalue("_ray")
+    return request.param
+
+
+@pytest.fixture(params=["process", "ray"])
+def losable(request):
+    if request.param == "ray":
+        request.getfixturevalue("_ray")
+    return request.param
+
+
+def test_gather_returns_segments_in_the_actors_order_played_with_the_newest_weights(engine):
+    with started(engine, 3) as crew:
+        assert numbers(crew.gather()) == [(0, 1, 1), (1, 1, 1), (2, 1, 1)]
+        crew.broadcast(model_of(2))
+        segments = crew.gather()
+        assert numbers(segments) == [(0, 2, 2), (1, 2, 2), (2, 2, 2)]
+        assert all(np.array_equal(each["weights"], np.arange(6.0).reshape(2, 3) + 2) for each in segments)
+        assert all(each["b"] == 2.0 for each in segments)
+        assert segments[1]["large"].shape == (1000, 7)
+        assert (segments[1]["large"] == 102).all()  # of actor 1, its second
+        # An earlier order is played with the version that was the newest then, or with a newer one.
+        crew.order(0)
+        crew.broadcast(model_of(3))
+        crew.order(1)
+        versions = {}
+        while len(versions) < 2:
+            versions |= {index: each["version"] for index, each in crew.take()}
+        assert versions[0] in (2, 3)
+        assert versions[1] == 3
+
+
+def test_a_segment_is_valid_until_the_next_but_one_is_ordered(engine):
+    with started(engine, 1) as crew:
+        [first] = crew.gather()
+        [second] = crew.gather()
+        assert (first["large"] == 1).all()
+        assert (second["large"] == 2).all()
+
+
+def test_a_segment_stays_valid_if_its_actor_is_replaced(losable):
+    with started(losable, 1, state_of=lambda number: {"count": 1}) as crew:
+        [first] = crew.gather()
+        os.kill(first["pid"], signal.SIGKILL)
+        crew.gather()
+        assert crew.replaced == 1
+        assert (first["large"] == 2).all()
+
+
+def test_a_new_actor_has_extra_time_to_restore_its_state():
+    with started("process", 1, patience=7.0, delay_of=lambda number: 1000.0) as crew:
+        for more in (1000.0 + crew.STARTING, 0.0):
+            crew.order(0)
+            assert crew._deadlines[0] - time.monotonic() == pytest.approx(7.0 + more, abs=1.0)
+            crew.take()
+
+
+def test_an_actor_starts_from_the_given_state(engine):
+    with started(engine, 2, state_of=lambda number: {"count": 10 * number}) as crew:
+        assert numbers(crew.gather()) == [(0, 1, 1), (1, 11, 1)]
+
+
+def test_inline_actors_have_no_deadline():
+    with started("inline", 3, make=fakes.Counter.slow, patience=0.1) as crew:
+        for count in (1, 2):
+            assert numbers(crew.gather()) == [(number, count, 1) for number in range(3)]
+        assert crew.replaced == 0
+
+
+def test_orders_beyond_the_depth_and_takes_without_an_order_are_refused(engine):
+    with started(engine) as crew:
+        with pytest.raises(RuntimeError, match="no segment was ordered"):
+            crew.take()
+        crew.order(1)
+        with pytest.raises(RuntimeError, match="actor 1 owes a segment already"):
+            crew.order(1)
+        [(index, segment)] = crew.take()
+        assert (index, segment["number"]) == (1, 1)
+
+
+def test_an_actor_may_have_several_open_orders_each_with_its_own_weights(engine):
+    with started(engine, 2, depth=3) as crew:
+        for version in (1, 2, 3):
+            crew.broadcast(model_of(version))
+            for index in (0, 1):
+                crew.order(index)
+        with pytest.raises(RuntimeError, match="actor 0 owes 3 segments already"):
+            crew.order(0)
+        came = {0: [], 1: []}
+        while sum(map(len, came.values())) < 6:
+            for index, segment in crew.take():
+                came[index].append((segment["count"], segment["version"], segment["weights"][0, 0]))
+        assert came == {index: [(1, 1, 1.0), (2, 2, 2.0), (3, 3, 3.0)] for index in (0, 1)}
+
+
+def test_a_replaced_actor_gets_all_its_open_orders_again_with_their_weights(losable):
+    received = []
+    with started(losable, 1, depth=3, state_of=lambda number: {"count": len(received)}) as crew:
+        for version in (1, 2, 3):
+            crew.broadcast(model_of(version))
+            crew.order(0)
+        received += [segment for _, segment in crew.take()]
+        os.kill(received[0]["pid"], signal.SIGKILL)
+        while len(received) < 3:
+            received += [segment for _, segment in crew.take()]
+        assert [(each["count"], each["version"]) for each in received] == [(1, 1), (2, 2), (3, 3)]
+        assert [each["b"] for each in received] == [1.0, 2.0, 3.0]
+
+
+def test_an_actor_that_raises_is_reported_with_its_traceback(engine):
+    with started(engine, make=fakes.Counter.raising) as crew:
+        for _ in range(3):
+            crew.gather()
+        with pytest.raises(ActorFailed, match=r"(?s)counter 1 at 3.*in fail_on_purpose.*Error: out of numbers"):
+            crew.gather()
+
+
+def test_an_actor_that_cannot_be_made_is_reported_with_its_traceback(engine):
+    with (
+        started(engine, make=fakes.Counter.unmakeable) as crew,
+        pytest.raises(ActorFailed, match=r"(?s)Actor \d could not be made.*ValueError: no such counter"),
+    ):
+        crew.gather()
+
+
+def test_a_usage_error_of_an_actor_stays_a_usage_error(engine):
+    with (
+        started(engine, make=fakes.Counter.unaffordable) as crew,
+        pytest.raises(UsageError, match=r"^counter 1000 needs 9 GB; take 3 at most$"),
+    ):
+        crew.gather()
+
+
+def test_an_actor_that_dies_is_replaced_and_each_segment_comes_once(losable, caplog):
+    counts, pids = {0: 0, 1: 0}, {}
+    with started(losable, 2, state_of=lambda number: {"count": counts[number]}) as crew:
+        for expected in range(1, 7):
+            if expected in (3, 5):  # while it is idle
+                os.kill(pids[1], signal.SIGKILL)
+            for index in range(2):
+                crew.order(index)
+            if expected == 4:  # while it is at work, or just done
+                os.kill(pids[1], signal.SIGKILL)
+            came = []
+            while len(came) < 2:
+                came += crew.take()
+            assert sorted((index, each["count"]) for index, each in came) == [(0, expected), (1, expected)]
+            counts |= {index: each["count"] for index, each in came}
+            pids = {index: each["pid"] for index, each in came}
+        assert crew.replaced in (2, 3)  # one may have given its segment before it was killed
+    assert "Actor 1 " in caplog.text
+    assert "It is replaced" in caplog.text
+
+
+def test_an_actor_that_hangs_is_replaced_after_its_patience(losable, tmp_path):
+    once = tmp_path / "hung"
+    with started(losable, 2, make=fakes.Counter.hanging(once), patience=1.0) as crew:
+        crew.gather()  # the first segments have more time
+        start = time.monotonic()
+        segments = crew.gather()
+        assert 1.0 <= time.monotonic() - start < 30
+        assert crew.replaced == 1
+        assert once.exists()
+        assert segments[0]["number"] == 0
+
+
+def test_versions_may_skip_but_not_go_back(engine):
+    with started(engine, 2) as crew:
+        for version in (1, 2, 6, 11, 12, 20):
+            crew.broadcast(model_of(version))
+            if version != 11:
+                assert [each["version"] for each in crew.gather()] == [version] * 2
+        with pytest.raises(ValueError, match="version 19 of the weights is older than 20"):
+            crew.broadcast(model_of(19))
+
+
+def test_a_stopping_learner_does_not_wait_for_an_actor_that_hangs(losable, tmp_path, monkeypatch):
+    monkeypatch.setattr(Actors, "STOPPING", 1.0)
+    asked = []
+    with started(losable, 2, make=fakes.Counter.hanging(tmp_path / "hung"), stop_asked=lambda: bool(asked)) as crew:
+        crew.gather()
+        asked.append(True)
+        start = time.monotonic()
+        with pytest.raises(Stopped):
+            crew.gather()
+        assert time.monotonic() - start < 10
+
+
+def test_an_actor_that_dies_again_and_again_ends_the_run(losable, monkeypatch):
+    monkeypatch.setattr(Actors, "TRIES", 3)
+    with (
+        started(losable, 1, make=fakes.Counter.dying) as crew,
+        pytest.raises(ActorFailed, match=r"(?s)actor 0 .* 3 replacements before it"),
+    ):
+        crew.gather()
+
+
+def test_close_leaves_no_process_behind(losable):
+    crew = started(losable, 2)
+    pids = {each["pid"] for each in crew.gather()}
+    crew.close()
+    deadline = time.monotonic() + 20
+    while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(("wrong", "number", "message"), [("inline", 0, "at least 1"), ("cloud", 1, "inline, process")])
+def test_unknown_engines_and_too_few_actors_are_refused(wrong, number, message):
+    with pytest.raises(UsageError, match=message):
+        start_actors(wrong, fakes.Counter, number, model_of(1))
+
+
+def test_a_state_that_cannot_be_pickled_is_refused():
+    with pytest.raises(UsageError, match=r"cannot be sent to another process.*--engine inline"):
+        start_actors("process", fakes.Counter, 1, model_of(1), lambda number: threading.Lock())
+
+
+def test_arrays_that_do_not_fit_into_shared_memory_go_through_the_pipe():
+    with started("process", 1, room=1000) as crew:
+        assert (crew.gather()[0]["large"] == 1).all()
+
+
+def test_an_overwritten_version_is_replaced_by_the_newest():
+    weights = SharedWeights(model_of(0).tensors.values(), 2)
+    for version in (4, 5, 6):
+        weights.publish(version, model_of(version).tensors.values())
+    seen = []
+
+    class Seeing:
+        def set_model(self, model):
+            seen.append((model.version, model.tensors["a"][0, 0].item()))
+
+    for version in (4, 5):
+        set_model(Seeing(), ["a", "b"], weights, version)
+    assert seen == [(6, 6.0), (5, 5.0)]
+
+
+def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UsageError, match=r"pip install '\.\[ray\]'"):
+        start_actors("ray", fakes.Counter, 1, model_of(1))
+
+
+@pytest.mark.usefixtures("_ray")
+def test_too_few_cpus_are_reported_with_the_fraction_that_fits():
+    with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; take --actors 4 at most, or --actor-cpus 0\.5"):
+        started("ray", 8, cpus=1.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number", "requested", "share"),
+    [
+        ([4.0], 8, None, 0.5),
+        ([4.0], 2, None, 1.0),
+        ([2.0], 3, None, 0.6666),
+        ([1.0, 2.0, 2.0], 8, None, 0.5),  # with 0.625, five CPUs by eight, the nodes have room for seven
+        ([1.0, 2.0, 2.0], 8, 0.5, 0.5),
+        ([0.0, 3.0], 3, 1.0, 1.0),
+        ([4.0], 3, 0.333333, 0.3333),
+    ],
+)
+def test_the_share_of_a_cpu_per_actor(nodes, number, requested, share):
+    assert RayActors._share(SimpleNamespace(number=number), nodes, requested) == share
+
+
+@pytest.mark.parametrize(
+    ("nodes", "number", "requested", "advice"),
+    [
+        ([1.0, 2.0, 2.0], 8, 0.625, r"Ray has 1 \+ 2 \+ 2; take --actors 7 at most, or --actor-cpus 0\.5$"),
+        ([2.0], 2, 5.0, r"Ray has 2; take --actor-cpus 1$"),
+        ([2.0], 2, 0.00001, r"Ray has 2; take --actor-cpus 1$"),
+        ([0.0], 2, None, r"Ray has no CPUs for 2 actors"),
+    ],
+)
+def test_actors_that_do_not_fit_on_the_nodes_are_refused(nodes, number, requested, advice):
+    with pytest.raises(UsageError, match=advice):
+        RayActors._share(SimpleNamespace(number=number), nodes, requested)
+
+
+@pytest.mark.usefixtures("_no_ray")
+def test_our_own_ray_listens_on_this_machine_only_and_ends():
+    with started("ray", cores() + 1) as crew:
+        segments = crew.gather()
+        assert numbers(segments) == [(number, 1, 1) for number in range(cores() + 1)]
+        assert {psutil.Process(each["pid"]).nice() for each in segments} == {psutil.Process().nice()}
+        processes = psutil.Process().children(recursive=True)
+        connections = [each for process in [psutil.Process(), *processes] for each in process.net_connections("inet")]
+        listening = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+    assert listening
+    assert listening <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+    assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"
+    assert not any("raylet" in process.name() for process in psutil.Process().children(recursive=True))
+
+
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [
+        ("somewhere", "no HOST:PORT"),
+        ("127.0.0.1:1", "nothing answers at 127.0.0.1:1"),
+        ("127.0.0.1:99999", "nothing answers"),
+    ],
+)
+def test_an_address_without_an_answer_is_refused(address, message):
+    start = time.monotonic()
+    with pytest.raises(UsageError, match=message):
+        check_cluster(address)
+    assert time.monotonic() - start < 15
+
+
+def test_a_port_without_a_ray_cluster_is_refused():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        start = time.monotonic()
+        with pytest.raises(UsageError, match="no Ray cluster answers there"):
+            check_cluster(f"127.0.0.1:{server.getsockname()[1]}")
+    assert time.monotonic() - start < 15

@@ -1,0 +1,253 @@
+"""The report page: complete, self-contained, safe against names with HTML, and readable in a browser."""
+
+import base64
+import json
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from finished_runs import add_scalars, add_videos, edit_params, make_run
+from PIL import Image
+
+import browser
+from lib.analysis import report
+from lib.errors import UsageError
+
+COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
+
+
+class StrictParser(HTMLParser):
+    """Parses a page, checks that all tags are closed in order, and collects tags, addresses and texts."""
+
+    VOID = frozenset(("br", "img", "link", "meta"))
+
+    def __init__(self, html):
+        super().__init__()
+        self.open, self.addresses, self.tags, self.text = [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        names = [name for name, _ in attributes]
+        assert len(names) == len(set(names)), (tag, names)
+        self.tags.append((tag, dict(attributes)))
+        self.addresses += [value for name, value in attributes if name in ("src", "href", "poster", "action", "data")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if self.open and self.open[-1] != "style" and data.strip():
+            self.text.append(data.strip())
+
+    def attributes_of(self, tag):
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def section_of(html, name):
+    start = html.index(f'<section id="{name}">')
+    return html[start : html.index("</section>", start) + len("</section>")]
+
+
+def decode(uri):
+    kind, _, data = uri.partition(";base64,")
+    return kind.removeprefix("data:"), base64.b64decode(data, validate=True)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Three seeds of one setting and one run with another gamma, with scalars and videos."""
+    folder = tmp_path_factory.mktemp("runs")
+    seeds = [make_run(folder / f"run-{seed}", seed, lambda n, seed=seed: 0.2 * n - 20 + seed) for seed in (1, 2, 3)]
+    for run in seeds:
+        add_scalars(run)
+    add_videos(seeds[0], "play-15000-episode-1-return-20.webm")
+    other = add_videos(make_run(folder / "other", gamma=0.9), "episode-120-return--3.webm")
+    return [*seeds, other]
+
+
+@pytest.fixture(scope="module")
+def page(runs, tmp_path_factory):
+    return report.write_report(runs, tmp_path_factory.mktemp("page") / "new" / "folder")
+
+
+@pytest.fixture
+def small_pictures(monkeypatch):
+    """Pictures are drawn quickly, for tests that do not look at them."""
+    monkeypatch.setattr(report, "DPI", 30)
+
+
+def test_the_page_and_the_terminal_show_the_same_numbers(answer, runs, page):
+    terminal = {line.split()[0]: line.split()[1:] for line in answer(COMPARE, *runs).splitlines()}
+    html = page.read_text()
+    for section, names in (
+        ("outcomes", ("steps", "episodes", "mean", "minutes", "steps/s", "solved")),
+        ("differences", ("seed", "gamma")),
+    ):
+        # One row per run in the page, one column per run in the terminal.
+        text = StrictParser(
+            html[html.index(f'<section id="{section}">') :].partition("</section>")[0] + "</section>"
+        ).text
+        header = text[text.index("run") + 1 : text.index(runs[0].name)]
+        for column, run in enumerate(runs):
+            row = text[text.index(run.name) + 1 :]
+            assert [row[header.index(name)] for name in names] == [terminal[name][column] for name in names]
+
+
+def test_the_page_of_one_run_is_written_to_its_folder(answer, tmp_path):
+    run = add_scalars(make_run(tmp_path / "run"))
+    assert answer(REPORT, run) == f"{run / 'report.html'}\n"
+    names = [f"report-{name}.png" for name in ("steps", "minutes", "speed", "parts")]
+    assert {file.name for file in run.glob("report*")} == {"report.html", *names}
+    images = StrictParser((run / "report.html").read_text()).attributes_of("img")
+    assert [decode(image["src"])[1] for image in images] == [(run / name).read_bytes() for name in names]
+    for name in names:
+        picture = Image.open(run / name).convert("L")
+        assert picture.width > 900
+        assert picture.getextrema()[0] < 100  # not empty
+
+
+def test_the_page_of_several_runs_is_written_to_the_current_folder_or_as_asked(
+    answer, monkeypatch, tmp_path, runs, small_pictures
+):
+    monkeypatch.chdir(tmp_path)
+    assert answer(REPORT, runs[0], runs[3], runs[0]) == f"{Path('report') / 'report.html'}\n"
+    details = StrictParser((tmp_path / "report" / "report.html").read_text()).attributes_of("details")
+    assert len(details) == 2  # a run that is given twice counts once
+    answer(REPORT, runs[0], "--output", tmp_path / "other" / "folder")
+    assert (tmp_path / "other" / "folder" / "report-steps.png").exists()
+
+
+def test_the_page_is_self_contained(page):
+    html = page.read_text()
+    parser = StrictParser(html)
+    assert parser.addresses
+    assert all(address.startswith("data:") for address in parser.addresses)
+    assert "url(" not in html
+    assert "@import" not in html
+    assert not parser.attributes_of("script")
+    assert len(parser.attributes_of("img")) == 4
+    assert all(image["alt"] for image in parser.attributes_of("img"))
+    policies = [meta["content"] for meta in parser.attributes_of("meta") if "http-equiv" in meta]
+    assert len(policies) == 1
+    assert policies[0].startswith("default-src 'none';")
+
+
+def test_the_videos_in_the_page_can_be_played(page, tmp_path):
+    videos = StrictParser(page.read_text()).attributes_of("video")
+    assert len(videos) == 2
+    for number, video in enumerate(videos):
+        kind, data = decode(video["src"])
+        assert kind == "video/webm"
+        (tmp_path / f"{number}.webm").write_bytes(data)
+        assert cv2.VideoCapture(str(tmp_path / f"{number}.webm")).get(cv2.CAP_PROP_FRAME_COUNT) == 10
+    assert "Return 20, episode 1 by the checkpoint of step 15,000" in page.read_text()
+    assert "Return -3, training episode 120" in page.read_text()
+
+
+def test_the_best_videos_of_all_runs_come_first_when_room_is_short(monkeypatch, tmp_path):
+    names = [f"episode-{n}-return-{total}.webm" for n, total in ((4, -2), (3, -9), (2, 21), (1, 3))]
+    one = add_videos(make_run(tmp_path / "one"), *names)
+    two = add_videos(make_run(tmp_path / "two"), "by hand.webm")
+    chosen = [names[2], names[3], names[1], "by hand.webm"]
+    assert [video.path.name for video in report.choose_videos([one, two])] == chosen
+    size = (one / "videos" / names[3]).stat().st_size
+    monkeypatch.setattr(report, "MAX_VIDEO_BYTES", 2 * size + size // 2)
+    assert [video.path.name for video in report.choose_videos([one, two]) if video.uri] == [names[2], "by hand.webm"]
+    html = report.render_page([one, two], [])
+    assert len(StrictParser(html).attributes_of("video")) == 2
+    assert str(Path("one", "videos", names[3])) in html  # named although it is left out
+
+
+def test_texts_of_a_run_are_never_html_or_formulas(tmp_path, small_pictures):
+    evil = "<script>alert(1)</script> & \"'$x^$"
+    run = make_run(tmp_path / "<b>&amp;", script=evil, knobs={"<i>": evil}, run_name=evil, env_name=evil)
+    add_scalars(add_videos(run, "<u>.webm"))
+    session = {"argv": ["./x.py", evil], "commit": evil, "machine": {evil: evil}, "versions": {evil: 1}}
+    edit_params(run, lambda params: params["sessions"][0].update(session))
+    html = report.write_report([run, make_run(tmp_path / "other")], tmp_path / "page").read_text()
+    parser = StrictParser(html)
+    assert not [tag for tag, _ in parser.tags if tag in ("script", "b", "i", "u")]
+    assert "alert(1)" in html
+    assert "<b>&amp;" in parser.text
+    assert any(evil in text for text in parser.text)
+
+
+def test_pictures_without_data_are_left_out_and_named(tmp_path, small_pictures):
+    def drawn():
+        pictures = report.draw_pictures([run])
+        html = report.render_page([run], pictures)
+        missing = html.partition("No run has recorded")[2].partition("</p>")[0]
+        return [picture.file for picture in pictures], ["speed" in missing, "time" in missing]
+
+    run = make_run(tmp_path / "run")
+    assert drawn() == (["report-steps.png", "report-minutes.png", "report-parts.png"], [True, False])
+    (run / "result.json").unlink()
+    assert drawn() == (["report-steps.png", "report-minutes.png"], [True, True])
+    add_scalars(run)
+    assert len(drawn()[0]) == 4
+
+
+def test_the_page_warns_if_runs_have_different_commits(tmp_path):
+    one, other = make_run(tmp_path / "one"), make_run(tmp_path / "other")
+    assert "do not all have the same" not in report.render_page([one, other], [])
+    edit_params(other, lambda params: params["sessions"][0].update(commit="abc123"))
+    assert "do not all have the same commit." in report.render_page([one, other], [])
+
+
+def test_a_run_without_episodes_is_refused(refused, runs, tmp_path):
+    run = make_run(tmp_path / "run", episodes=0)
+    message = refused(REPORT, runs[0], run)
+    assert f"{run} has no finished episode" in message
+    assert message.count("\n") == 1
+
+
+def test_an_output_that_cannot_be_written_is_refused(tmp_path, small_pictures):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path / "file", tmp_path / "file" / "page"):
+        with pytest.raises(UsageError, match=rf"{output} cannot be written .*--output"):
+            report.write_report([run], output)
+
+
+def look(page, picture, *options):
+    """Open a page in a browser, and return what it shows."""
+    command = [sys.executable, browser.__file__, page, picture, *options]
+    process = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    if process.returncode == browser.MISSING or "no Qt platform plugin could be initialized" in process.stderr:
+        pytest.skip(f"no browser starts here: {process.stderr.strip()}")
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, False), (390, True)])
+def test_a_browser_shows_the_whole_page(page, tmp_path, width, dark):
+    seen = look(page, tmp_path / "seen.png", "--width", width, *(["--dark"] if dark else []))
+    assert seen["inner"] == width
+    assert seen["width"] <= width  # nothing is wider than the window
+    assert len(seen["images"]) == 4
+    for natural, shown in seen["images"]:
+        assert natural > 900
+        assert 300 < shown < width
+    assert seen["videos"] == [[512, None]] * 2
+    assert "\nrun\tsteps\tepisodes\t" in seen["text"]["outcomes"]
+    assert "run-2\t15007\t150\t2.10\t" in seen["text"]["outcomes"]
+    assert "other\t1\t0.9" in seen["text"]["differences"]
+    assert (seen["scripts"], seen["fetched"], seen["console"]) == (0, [], [])
+    assert seen["dark"] == dark
+    picture = Image.open(tmp_path / "seen.png").convert("RGB")
+    assert picture.size == (width, seen["height"])
+    background = picture.getpixel((2, 2))
+    assert (max(background) < 60) == dark
+    # Content is drawn all the way down, except for gaps between sections.
+    pixels = np.asarray(picture, int)
+    busy = (np.abs(pixels - pixels[:, :1]).sum(axis=2) > 30).any(axis=1)
+    assert busy.mean() > 0.8
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100

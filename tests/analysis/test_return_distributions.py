@@ -1,0 +1,86 @@
+"""Figures of return distributions."""
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from ignite.engine import Engine
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lib import dqn_extra
+from lib.analysis import return_distributions
+from lib.analysis.return_distributions import ReturnDistributionFigure
+from lib.envs.masks import MaskedBox
+from lib.experience.ring import Ring
+from lib.nets import losses
+from lib.run import tensorboard
+from lib.run.tensorboard import TensorBoard
+
+SUPPORT = losses.support(-2.0, 2.0, 5)
+
+
+def test_each_state_is_shown_beside_the_distributions_of_its_actions():
+    net = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5, support=SUPPORT)
+    before = torch.get_rng_state()
+    states = np.eye(3, dtype=np.float32)[:2]
+    figure = return_distributions.draw(net, states)
+    assert net.training
+    assert torch.equal(torch.get_rng_state(), before)
+    assert len(figure.axes) == 2 * (1 + 4)
+    net.eval()
+    probs = net.predict(torch.from_numpy(states)).exp()
+    second_state_action_2 = figure.axes[1 + 4 + 1 + 2]
+    assert np.allclose([bar.get_height() for bar in second_state_action_2.patches], probs[1, 2].detach())
+
+
+def test_all_figures_show_the_same_states_also_in_a_resumed_run():
+    net, ring = dqn_extra.ExtendedDQN((3,), 4, support=SUPPORT), Ring(50, 1, (3,), 1, dtype=np.float32)
+    zeros = np.zeros(1, bool)
+
+    def add(numbers):
+        for number in numbers:
+            ring.add(np.full((1, 3), number, np.float32), np.zeros(1, int), np.zeros(1), zeros, zeros)
+
+    figures = ReturnDistributionFigure(net, ring)
+    assert len(figures.state_dict()["states"]) == 0
+    add(range(31))
+    figure = figures()
+    images = [figure.axes[row * 5].images[0].get_array() for row in range(figures.STATES)]
+    assert [image[0, 0] for image in images] == [0.0, 9.0, 19.0, 29.0]
+    saved = figures.state_dict()
+    add(range(100, 150))
+    figures()
+    assert torch.equal(figures.states, saved["states"])
+    resumed = ReturnDistributionFigure(net, ring)
+    resumed.load_state_dict(saved)
+    resumed()
+    assert torch.equal(resumed.states, saved["states"])
+
+
+def test_of_many_actions_the_best_are_drawn_and_invalid_ones_are_empty():
+    space = MaskedBox(spaces.Box(0.0, 1.0, (3,), np.float32), 40)
+    net = dqn_extra.ExtendedDQN(space, 40, support=SUPPORT)
+    states = np.ones((2, 43), np.float32)
+    states[:, 3:30] = 0.0  # 13 valid actions,
+    states[0, 33] = 0.0  # and one less in the first state
+    figure = return_distributions.draw(net, states)
+    columns = 1 + return_distributions.MAX_ACTIONS
+    assert len(figure.axes) == 2 * columns
+    assert figure.axes[0].images[0].get_array().shape == (1, 3)  # the mask is not shown
+    rows = [[axes for axes in figure.axes[row * columns + 1 : (row + 1) * columns] if axes.patches] for row in (0, 1)]
+    assert [len(row) for row in rows] == [12, 13]
+    assert not any("-10000" in axes.get_title() for row in rows for axes in row)
+    assert all(-3.0 < bound < 3.0 for row in rows for axes in row for bound in axes.get_xlim())
+
+
+def test_figures_are_written_at_agent_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensorboard, "FIGURES_EVERY", 3)
+    net = dqn_extra.ExtendedDQN((2, 36, 36), 2, support=SUPPORT)
+    states = np.zeros((1, 2, 36, 36), np.uint8)
+    board, engine = TensorBoard(tmp_path), Engine(lambda engine, batch: None)
+    figures = {"distributions": lambda: return_distributions.draw(net, states)}
+    board.attach_figures(engine, lambda: 10 * engine.state.iteration, figures)
+    engine.run(range(7))
+    board.close()
+    accumulator = EventAccumulator(str(tmp_path), size_guidance={"images": 0})
+    accumulator.Reload()
+    assert [event.step for event in accumulator.Images("pictures/distributions")] == [30, 60]

@@ -1,0 +1,61 @@
+"""Files of run folders: complete, missing, unfinished and damaged."""
+
+import os
+
+import pytest
+from finished_runs import PARTS, add_scalars, add_videos, make_run
+
+from lib.analysis import comparison
+from lib.analysis.run_data import list_videos, read_episodes, read_scalars, time_by_part
+from lib.errors import UsageError
+
+
+def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
+    run = make_run(tmp_path / "run")
+    assert read_scalars(run) == {}
+    assert time_by_part(run) == PARTS | {"rest": 0.5}
+    (run / "result.json").unlink()
+    assert time_by_part(run) == {}
+    add_scalars(run)
+    assert time_by_part(run) == PARTS
+
+
+def test_the_result_of_a_working_run_is_not_used(tmp_path):
+    run = add_scalars(make_run(tmp_path / "run"))
+    (run / "pid").write_text(str(os.getpid()))
+    assert time_by_part(run) == PARTS
+
+
+def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
+    names = [f"episode-{n}-return-{total}.webm" for n, total in ((5, -1), (4, -2), (3, -9), (2, 21), (1, 3))]
+    run = add_videos(make_run(tmp_path / "run"), *names, "by hand.webm", "episode-6-return-99.part.webm")
+    assert [path.name for path in list_videos(run)] == [names[3], "by hand.webm", names[4], *reversed(names[:3])]
+
+
+@pytest.mark.parametrize("content", [None, "", "episode,step,length,return,seconds,video\n"])
+def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
+    run = make_run(tmp_path / "run")
+    (run / "episodes.csv").unlink()
+    if content is not None:
+        (run / "episodes.csv").write_text(content)
+    assert read_episodes(run).empty
+    assert comparison.format_value(comparison.read_outcome(run)["mean"]) == "-"
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "facts"),
+    [
+        ("episodes.csv", "episode,reward\n1,2\n", "another version of this project, commit .* no length, return, sec"),
+        ("episodes.csv", "step,length,return,seconds\n1,2,three,4\n", "episodes.csv cannot be read: .*three"),
+        ("episodes.csv", "a,b\n1,2,3,4\n5,6,7,8,9\n", "episodes.csv cannot be read"),
+        ("params.json", '{"script": "01_ppo"}', "params.json lacks game, hyperparameters, knobs, seed, sessions"),
+        ("result.json", '{"stopped": ', "result.json cannot be read"),
+        ("result.json", "[1]", "result.json holds no JSON object"),
+    ],
+)
+def test_a_damaged_file_is_named(tmp_path, file, content, facts):
+    run = make_run(tmp_path / "run")
+    (run / file).write_text(content)
+    with pytest.raises(UsageError, match=facts) as error:
+        comparison.comparison_table([run])
+    assert "\n" not in str(error.value)

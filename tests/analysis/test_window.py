@@ -1,0 +1,50 @@
+"""The panel of action scores beside a frame."""
+
+import numpy as np
+
+from lib.analysis.window import BAR, BEST_BAR, MAX_SCORES, add_score_panel
+from lib.run import video_file
+
+FRAME = np.full((192, 144, 3), 200, np.uint8)
+
+
+def bars(scores, score_name="Q", mask=(True,)):
+    """Return (colour, length) of each bar from top to bottom."""
+    names = [str(action) for action in range(len(scores))]
+    shown = add_score_panel(FRAME, names, np.array(scores), score_name, np.array(mask))
+    width = video_file.enlarge(FRAME).shape[1]
+    assert np.array_equal(shown[:, :width], video_file.enlarge(FRAME))
+    panel = shown[:, width:]
+    found = []
+    for colour in (BEST_BAR, BAR):
+        same = (panel == colour).all(axis=2)
+        rows = np.flatnonzero(same[:, 8])
+        starts = rows[np.insert(np.diff(rows) > 1, 0, True)] if len(rows) else []
+        found += [(int(start), colour, int(same[start].sum())) for start in starts]  # the first row is above the text
+    return [(colour, length) for _, colour, length in sorted(found)]
+
+
+def test_the_length_of_a_bar_is_proportional_to_the_value():
+    (low, shortest), (best, longest), (middle, half) = bars([0.0, 4.0, 2.0])
+    assert (low, best, middle) == (BAR, BEST_BAR, BAR)
+    assert shortest <= 1 < half < longest
+    assert abs(half - longest / 2) <= 2
+
+
+def test_probabilities_are_shown_between_0_and_1():
+    (_, quarter), (_, most) = bars([0.25, 0.75], "probability")
+    assert abs(3 * quarter - most) <= 4
+
+
+def test_invalid_actions_are_left_out():
+    mask = [False, True, False, True]
+    assert [colour for colour, _ in bars([-1e9, 1.0, -1e9, 2.0], "Q", mask)] == [BAR, BEST_BAR]
+    assert [colour for colour, _ in bars([0.0, 0.25, 0.0, 0.75], "probability", mask)] == [BAR, BEST_BAR]
+
+
+def test_of_many_actions_the_best_are_shown_in_descending_order():
+    scores = np.random.default_rng(1).normal(size=243).astype(np.float32)
+    shown = bars(scores)
+    assert [colour for colour, _ in shown] == [BEST_BAR] + [BAR] * (MAX_SCORES - 1)
+    lengths = [length for _, length in shown[:-1]]
+    assert lengths == sorted(lengths, reverse=True)

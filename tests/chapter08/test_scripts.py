@@ -1,0 +1,472 @@
+"""Chapter 8: the loss of each extension, and short runs that have to solve a small environment."""
+
+import copy
+import dataclasses
+import importlib.util
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from ignite.engine import Events
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+
+from lib import common, dqn_extra
+from lib.experience.priority_ring import PrioritisedRing
+from lib.experience.ring import Batch
+from lib.hyperparameters import HYPERPARAMS
+from lib.nets import losses
+from lib.run import checkpoint
+from lib.run.options import RunOptions
+from running import PROJECT, assignments, folder, run, two_at_a_time
+
+SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
+
+
+def load(name, chapter="chapter08"):
+    spec = importlib.util.spec_from_file_location(name, PROJECT / chapter / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PARTS = load("08_dqn_rainbow").PARTS
+
+
+class Table(nn.Module):
+    """Action values of states that are row numbers."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = nn.Parameter(torch.tensor(rows))
+
+    def forward(self, states):
+        return self.rows[states.flatten().long()]
+
+
+def batch_of(states, actions, returns, next_states, discounts):
+    """Make a batch in the layout of Batch.for_net."""
+    return Batch(
+        states=torch.tensor(states)[:, None],
+        actions=torch.tensor(actions),
+        returns=torch.tensor(returns),
+        next_states=torch.tensor(next_states)[:, None],
+        discounts=torch.tensor(discounts),
+        indices=torch.arange(len(states)),
+        weights=torch.ones(len(states)),
+    )
+
+
+# State 0 leads to state 1 with a return of 2 over three steps. The episode ends in state 1. There the online network
+# prefers action 0, the target network action 1. The values 50, 60 and 70 must not be used: they belong to other actions
+# or to states after the end of the episode.
+NET = [[1.0, 50.0], [3.0, 2.0], [60.0, 60.0]]
+TARGET = [[50.0, 50.0], [10.0, 20.0], [70.0, 70.0]]
+BATCH = ([0, 1], [0, 1], [2.0, -1.0], [1, 2], [0.125, 0.0])
+
+
+def gradients(loss, *networks):
+    loss.backward()
+    return [network.rows.grad for network in networks]
+
+
+def chapter09_double_loss(batch, net, tgt_net):
+    on_device = SimpleNamespace(for_net=lambda device: batch)
+    return load("07_pong_in_minutes", "chapter09").calc_loss(on_device, net, tgt_net, "cpu", huber=False)
+
+
+@pytest.mark.parametrize("calc_loss", [load("03_dqn_double").calc_loss, chapter09_double_loss])
+def test_the_double_loss_by_hand(calc_loss):
+    net, target = Table(NET), Table(TARGET)
+    loss = calc_loss(batch_of(*BATCH), net, target)
+    first, second = 1.0 - (2.0 + 0.125 * 10.0), 2.0 - (-1.0)
+    assert loss.item() == pytest.approx((first**2 + second**2) / 2)
+    net_gradient, target_gradient = gradients(loss, net, target)
+    assert torch.allclose(net_gradient, torch.tensor([[first, 0.0], [0.0, second], [0.0, 0.0]]))
+    assert target_gradient is None
+
+
+def test_the_prioritised_errors_by_hand():
+    net, target = Table(NET), Table(TARGET)
+    errors = load("05_dqn_prio_replay").calc_errors(batch_of(*BATCH), net, target)
+    assert errors.tolist() == pytest.approx([1.0 - (2.0 + 0.125 * 20.0), 2.0 - (-1.0)])
+    assert gradients(errors.sum(), net, target)[1] is None
+
+
+def test_the_n_step_loss_by_hand():
+    net, target = Table(NET), Table(TARGET)
+    batch = batch_of(*BATCH)
+    batch.states = batch.states[..., None]  # frames last, as in a sampled batch
+    batch.next_states = batch.next_states[..., None]
+    loss = common.calc_loss_dqn(batch, net, target, gamma=0.7)  # gamma is not used, because a Batch has discounts
+    assert loss.item() == pytest.approx(((1.0 - (2.0 + 0.125 * 20.0)) ** 2 + 9.0) / 2)
+
+
+def random_batch(size=16):
+    generator = torch.Generator().manual_seed(1)
+    return Batch(
+        states=torch.rand(size, 1, 3, generator=generator),
+        actions=torch.randint(0, 4, (size,), generator=generator),
+        returns=torch.randn(size, generator=generator),
+        next_states=torch.rand(size, 1, 3, generator=generator),
+        discounts=torch.rand(size, generator=generator).round() * 0.9,
+        indices=torch.arange(size),
+        weights=torch.ones(size),
+    )
+
+
+@pytest.fixture
+def networks():
+    torch.manual_seed(0)
+
+    def make(**options):
+        return dqn_extra.ExtendedDQN((3,), 4, **options), dqn_extra.ExtendedDQN((3,), 4, **options)
+
+    return make
+
+
+def test_rainbow_with_one_part_equals_that_extension(networks):
+    rainbow, batch = load("08_dqn_rainbow"), random_batch()
+    net, target = networks()
+    loss, _ = rainbow.calc_loss(batch, net, target, double=True)
+    assert torch.allclose(loss, load("03_dqn_double").calc_loss(batch, net, target))
+    batch.weights = torch.rand(len(batch))
+    loss, errors = rainbow.calc_loss(batch, net, target, double=False)
+    assert torch.allclose(errors, load("05_dqn_prio_replay").calc_errors(batch, net, target))
+    assert torch.allclose(loss, (batch.weights * errors.square()).mean())
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    loss, divergences = rainbow.calc_loss(batch, net, target, double=False)
+    assert torch.allclose(loss, (batch.weights * divergences).mean())
+    assert torch.allclose(divergences.mean(), load("07_dqn_distrib").calc_loss(batch, net, target))
+
+
+def test_in_rainbow_the_online_network_selects_the_action_and_the_target_network_gives_the_distribution(networks):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    batch = random_batch()
+    _, divergences = load("08_dqn_rainbow").calc_loss(batch, net, target, double=True)
+    for row in range(len(batch)):
+        action = net(batch.next_states)[row].argmax()
+        probs = target.predict(batch.next_states)[row, action].exp()
+        [projected] = losses.project_distribution(
+            probs[None], batch.returns[[row]], batch.discounts[[row]], net.support
+        )
+        predicted = net.predict(batch.states)[row, batch.actions[row]]
+        divergence = sum(p * (p.log() - q) for p, q in zip(projected, predicted, strict=True) if p > 0)
+        assert divergences[row].item() == pytest.approx(divergence.item(), abs=1e-5)
+    assert not torch.allclose(divergences, load("08_dqn_rainbow").calc_loss(batch, net, target, double=False)[1])
+
+
+def train_briefly(monkeypatch, script, batches, huber=False, **changed):
+    """Train a loaded script on a number of batches.
+
+    Returns:
+        The objects that the script saves, the initial weights as "before", and the weights after each batch as "after".
+    """
+    saved = {"after": []}
+
+    def record(engine, params, exp_source, run_name, *, save, **options):
+        saved.update(save)
+        saved["before"] = copy.deepcopy(save["net"].state_dict())
+
+        @engine.on(Events.ITERATION_COMPLETED)
+        def note(engine):
+            saved["after"].append(copy.deepcopy(save["net"].state_dict()))
+            if engine.state.iteration == batches:
+                engine.terminate()
+
+    monkeypatch.setattr(common, "setup_ignite", record)
+    params = dataclasses.replace(
+        HYPERPARAMS["pong"],
+        env_name="fakes:Chain-v0",
+        replay_initial=64,
+        replay_size=500,
+        target_net_sync=10,
+        learning_rate=0.001,
+        huber=huber,
+    )
+    knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
+    knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False} | changed
+    script.train(params, RunOptions(knobs=knobs))
+    return saved
+
+
+def same(one, other):
+    return all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_the_target_network_is_copied_every_ten_steps(monkeypatch, script):
+    saved = train_briefly(monkeypatch, load(script.stem), 12)
+    after = saved["after"]
+    assert not same(saved["before"], after[0])
+    assert same(saved["target"].state_dict(), after[9])
+    assert not same(saved["target"].state_dict(), after[11])
+
+
+def test_with_several_environments_target_copies_and_epsilon_count_agent_steps(monkeypatch):
+    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 8, envs=2, without=["noisy"])
+    assert same(saved["target"].state_dict(), saved["after"][4])  # ten agent steps, two per iteration
+    assert saved["epsilon"].selector.epsilon == pytest.approx(1.0 - 16 / 100_000)
+
+
+@pytest.mark.parametrize(
+    "script", [path for path in SCRIPTS if path.stem != "07_dqn_distrib"], ids=lambda path: path.stem
+)
+def test_every_script_uses_the_huber_loss_if_params_ask_for_it(monkeypatch, script):
+    calls, penalties = [], losses.penalties
+    monkeypatch.setattr(losses, "penalties", lambda errors, huber: calls.append(huber) or penalties(errors, huber))
+    for huber in (True, False):
+        train_briefly(monkeypatch, load(script.stem), 1, huber, without=["distributional"])
+    assert calls == [True, False]
+
+
+@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
+def test_transitions_with_a_weight_of_zero_do_not_change_the_network(monkeypatch, name):
+    sample = PrioritisedRing.sample
+    monkeypatch.setattr(
+        PrioritisedRing,
+        "sample",
+        lambda ring, size: dataclasses.replace(sample(ring, size), weights=torch.zeros(size)),
+    )
+    saved = train_briefly(monkeypatch, load(name), 3)
+    assert same(saved["before"], saved["after"][-1])
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "errors_of"),
+    [
+        ("05_dqn_prio_replay", "calc_errors", lambda errors: errors),
+        ("08_dqn_rainbow", "calc_loss", lambda result: result[1]),
+    ],
+)
+def test_priorities_are_the_errors_of_the_same_batch(monkeypatch, name, function, errors_of):
+    script, priorities, expected, sampled, updated = load(name), [], [], [], []
+    update, sample, calculate = PrioritisedRing.update_priorities, PrioritisedRing.sample, getattr(script, function)
+
+    def record_sample(ring, size):
+        batch = sample(ring, size)
+        sampled.append(batch.indices.tolist())
+        return batch
+
+    def record_update(ring, indices, new):
+        updated.append(indices.tolist())
+        priorities.append(new.detach())
+        update(ring, indices, new)
+
+    def record_errors(*args):
+        result = calculate(*args)
+        expected.append(errors_of(result).abs())
+        return result
+
+    monkeypatch.setattr(PrioritisedRing, "sample", record_sample)
+    monkeypatch.setattr(PrioritisedRing, "update_priorities", record_update)
+    monkeypatch.setattr(script, function, record_errors)
+    train_briefly(monkeypatch, script, 3)
+    assert len(priorities) == len(expected) == 3
+    assert sampled == updated
+    for new, errors in zip(priorities, expected, strict=True):
+        assert new.std() > 0.0
+        assert torch.allclose(new, errors + 1e-5)
+
+
+def test_the_scripts_make_dueling_networks_and_the_given_kind_of_noise(monkeypatch):
+    assert train_briefly(monkeypatch, load("06_dqn_dueling"), 1)["net"].value is not None
+    for noise in ("factorised", "per-state", "independent"):
+        assert train_briefly(monkeypatch, load("04_dqn_noisy_net"), 1, noise=noise)["net"].advantage[0].noise == noise
+
+
+def test_rainbows_sigma_can_be_given_and_has_a_tenth_of_the_learning_rate(monkeypatch):
+    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, sigma=0.2)
+    sigmas = saved["before"]["advantage.0.weight_sigma"]
+    assert torch.allclose(sigmas, torch.tensor(0.2 / sigmas.shape[1] ** 0.5))
+    assert [group["lr"] for group in saved["optimizer"].param_groups] == pytest.approx([0.001, 0.0001])
+    saved = train_briefly(monkeypatch, load("08_dqn_rainbow"), 1, without=["noisy"])
+    assert [group["lr"] for group in saved["optimizer"].param_groups] == [0.001]
+
+
+def test_the_target_distribution_has_no_gradient(networks):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    load("07_dqn_distrib").calc_loss(random_batch(), net, target).backward()
+    assert all(parameter.grad is None for parameter in target.parameters())
+    assert all(parameter.grad is not None for parameter in net.parameters())
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_rainbows_target_has_no_gradient(networks, double):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    loss, _ = load("08_dqn_rainbow").calc_loss(random_batch(), net, target, double)
+    loss.backward()
+    assert all(parameter.grad is None for parameter in target.parameters())
+
+
+def test_states_after_a_termination_do_not_matter(networks):
+    net, target = networks(support=losses.support(-2.0, 2.0, 5))
+    batch, rainbow = random_batch(), load("08_dqn_rainbow")
+    batch.discounts = torch.zeros(len(batch))
+    _, expected = rainbow.calc_loss(batch, net, target, double=True)
+    batch.next_states = 100.0 * torch.rand_like(batch.next_states)
+    assert torch.allclose(rainbow.calc_loss(batch, net, target, double=True)[1], expected, atol=1e-5)
+
+
+FIELDS = ("replay_initial=200", "replay_size=2000", "epsilon_frames=1000", "learning_rate=0.001", "target_net_sync=50")
+CHAIN = ["--env-id", "fakes:Chain-v0", "--quiet", *assignments(*FIELDS)]
+LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
+RUNS = {
+    **{script.stem: (script, LEARN) for script in SCRIPTS},
+    **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "260"]) for part in PARTS},
+    "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
+    "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "260"]),
+    "independent": (SCRIPTS[3], ["--noise", "independent", *LEARN]),
+}
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    """Run every script on fakes.Chain, where random play succeeds in one of eight episodes.
+
+    Returns:
+        {name: (process, run folders)}.
+    """
+
+    def learn(name):
+        script, options = RUNS[name]
+        runs_dir = tmp_path_factory.mktemp(name)
+        process = run(script.relative_to(PROJECT), *CHAIN, *options, "--runs-dir", runs_dir)
+        return process, [path.parent for path in runs_dir.glob("*/result.json")]
+
+    return two_at_a_time(tmp_path_factory, learn, RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chain, name):
+    process, paths = chain[name]
+    assert process.returncode == 0, process.stderr
+    stopped = [json.loads((path / "result.json").read_text())["stopped"] for path in paths]
+    assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
+
+
+def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
+    [path] = chain["04_dqn_noisy_net"][1]
+    accumulator = EventAccumulator(str(path))
+    accumulator.Reload()
+    tags = set(accumulator.Tags()["scalars"])
+    assert {"train/snr_1", "train/snr_2"} <= tags
+    assert "train/epsilon" not in tags  # there is no other exploration than noise
+    fields = json.loads((path / "params.json").read_text())["hyperparameters"]
+    assert fields["epsilon_start"] == fields["epsilon_final"] == 0.0
+    assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # the initial ratio
+
+
+@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
+def test_beta_is_logged_and_rises(chain, name):
+    [path] = chain[name][1]
+    accumulator = EventAccumulator(str(path))
+    accumulator.Reload()
+    betas = [scalar.value for scalar in accumulator.Scalars("train/beta")]
+    assert 0.4 < betas[0] < betas[-1] < 0.5
+
+
+def test_the_range_of_rainbows_returns_can_be_given(chain):
+    supports = {
+        name: checkpoint.newest(chain[name][1][0] / "checkpoints")["net"]["support"]
+        for name in ("08_dqn_rainbow", "v-max")
+    }
+    assert torch.equal(supports["08_dqn_rainbow"], torch.linspace(-10.0, 10.0, 51))
+    assert torch.equal(supports["v-max"], torch.linspace(-2.0, 2.0, 51))
+
+
+def test_without_one_part_rainbow_has_all_other_parts(chain):
+    def parts_of(name):
+        [path] = chain[name][1]
+        content = checkpoint.newest(path / "checkpoints")
+        net, ring = content["net"], content["replay"]
+        fields = json.loads((path / "params.json").read_text())["hyperparameters"]
+        assert fields["epsilon_start"] == 1.0
+        assert ("advantage.0.weight_sigma" in net) == (fields["epsilon_final"] == 0.0)
+        return {
+            "dueling": "value.0.bias_mean" in net or "value.0.bias" in net,
+            "noisy": fields["epsilon_final"] == 0.0,
+            "prioritised": len(ring["weights"].unique()) > 2,
+            "distributional": "support" in net,
+        }
+
+    parts = ("dueling", "noisy", "prioritised", "distributional")
+    for part in PARTS:
+        assert parts_of(f"without-{part}") == {other: other != part for other in parts}
+    assert parts_of("without-all") == dict.fromkeys(parts, False)
+
+
+def test_the_fast_rainbow_uses_the_small_network_and_normalises_by_the_first_batch(tmp_path):
+    fields = assignments("replay_initial=80", "replay_size=400", "batch_size=4")
+    options = ("--fast", "--envs", 4, "--v-max", 2, "--quiet", *fields, "--stop-after", 120, "--runs-dir", tmp_path)
+    process = run(Path("chapter08/08_dqn_rainbow.py"), *options)
+    assert process.returncode == 0, process.stderr
+    content = checkpoint.newest(folder(tmp_path) / "checkpoints")
+    for net in (content["net"], content["target"]):
+        assert net["conv.body.first.weight"].shape == (16, 4, 8, 8)
+        assert net["conv.seen"]
+        assert net["conv.body.mean"].std() > 1.0
+    assert torch.equal(content["net"]["conv.body.mean"], content["target"]["conv.body.mean"])
+
+
+def test_each_part_of_rainbow_has_its_own_setting(monkeypatch, tmp_path):
+    rainbow = load("08_dqn_rainbow")
+    settings = {}
+
+    def record(batch, net, tgt_net, double, huber):
+        settings["double"] = double
+        raise KeyError("recorded")
+
+    make = PrioritisedRing.for_source
+
+    def make_ring(*args, **options):
+        settings.update(options)
+        return make(*args, **options)
+
+    monkeypatch.setattr(rainbow, "calc_loss", record)
+    monkeypatch.setattr(PrioritisedRing, "for_source", make_ring)
+    monkeypatch.setattr(common, "setup_ignite", lambda *args, **options: None)
+    params = dataclasses.replace(HYPERPARAMS["pong"], env_name="fakes:Chain-v0", replay_initial=64)
+    for without, expected in (
+        ([], (5, 0.5, True)),
+        (["n_step"], (1, 0.5, True)),
+        (["double"], (5, 0.5, False)),
+        (["prioritised"], (5, 0.0, True)),
+    ):
+        knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0, "sigma": 0.1}
+        with pytest.raises(KeyError, match="recorded"):
+            rainbow.train(params, RunOptions(runs_dir=tmp_path, knobs=knobs))
+        assert (settings["n_step"], settings["alpha"], settings["double"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "message"),
+    [
+        ("02_dqn_n_steps", ["-n", "0"], "argument -n: 0 is below 1"),
+        (
+            "07_dqn_distrib",
+            ["--v-max", "1e39"],
+            "v_min is -10 and v_max 1e+39; v_min has to be below v_max, both between",
+        ),
+        ("05_dqn_prio_replay", ["--alpha", "1.5"], "alpha is 1.5; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--beta", "-1"], "beta is -1.0; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--beta", "-1e-3"], "beta is -0.001; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--alpha", "-inf"], "alpha is -inf; it has to be between 0 and 1"),
+        ("05_dqn_prio_replay", ["--beta-steps", "0"], "beta_steps is 0; it has to be between 1 and 2**63"),
+        ("05_dqn_prio_replay", ["--beta-steps", "9" * 400], "not a whole number of 64 bits"),
+        ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be between 2 and 500"),
+        ("07_dqn_distrib", ["--v-min", "-1e1", "--v-max", "-2e1"], "v_min is -10 and v_max -20; v_min has to be below"),
+        ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),
+        ("08_dqn_rainbow", ["--without", "colours"], "invalid choice: 'colours'"),
+        ("08_dqn_rainbow", ["--v-max", "-2"], "argument --v-max: -2 is not above 0"),
+        ("08_dqn_rainbow", ["--sigma", "0"], "argument --sigma: 0 is not above 0"),
+        ("08_dqn_rainbow", ["--sigma", "1e4"], "sigma is 10000; it has to be between 1e-06 and 1000"),
+    ],
+)
+def test_invalid_options_are_refused_in_one_line_with_their_range(refused, tmp_path, script, options, message):
+    answer = refused(Path(f"chapter08/{script}.py"), *CHAIN, *options, "--runs-dir", tmp_path)
+    assert message in answer
+    assert answer.count("\n") == 1
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,96 @@
+"""03_parallel as a person runs it: its players end with it, and a lost player is replaced."""
+
+import json
+import os
+import re
+import signal
+
+import psutil
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from running import (
+    CATCH,
+    PARALLEL,
+    ROUNDS,
+    checkpoint_of,
+    differences,
+    episodes_of,
+    folder,
+    run,
+    run_by_itself,
+    scalars_of,
+    start,
+    wait_for,
+)
+
+pytestmark = pytest.mark.slow
+
+LIGHT = ("--replay-ratio", 8)  # four steps per update
+PLAYERS = (*CATCH, *ROUNDS[:2], "--players", 2, *LIGHT, "--set", "checkpoint_every=40", "--quiet", "--seed", 3)
+
+
+def gone(processes, seconds=10):
+    _, alive = psutil.wait_procs(processes, timeout=seconds)
+    return not alive
+
+
+def start_players(runs_dir):
+    """Start a run of two players and wait for two checkpoints. Return its process, its players, and all children."""
+    process = start(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir, start_new_session=True)
+    wait_for(lambda: len(list(runs_dir.glob("*/checkpoints/step-*.sha256"))) > 1, process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    return process, [child for child in children if child.ppid() != process.pid], children  # forked by the server
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Folder of an uninterrupted run with two players."""
+    runs_dir = tmp_path_factory.mktemp("players")
+    process = run_by_itself(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir)
+    assert process.returncode == 0, process.stderr
+    return folder(runs_dir)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_players_end_with_the_run_and_a_resumed_run_equals_the_uninterrupted_one(uninterrupted, tmp_path, number):
+    process, players, children = start_players(tmp_path)
+    assert len(players) == 2
+    if number == signal.SIGKILL:
+        process.kill()
+    else:
+        os.killpg(process.pid, number)  # as a terminal does, to the players as well
+    _, stderr = process.communicate(timeout=60)
+    assert gone(children)
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number
+        assert stderr == ""
+    resumed = run(PARALLEL, "--resume", folder(tmp_path), "--stop-after", 1140, "--quiet")
+    assert resumed.returncode == 0, resumed.stderr
+    assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
+    assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
+    assert scalars_of(uninterrupted) == scalars_of(folder(tmp_path))
+
+
+def test_a_killed_player_is_replaced_and_the_run_is_the_uninterrupted_one(uninterrupted, tmp_path):
+    process, players, children = start_players(tmp_path)
+    players[1].kill()
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    assert re.search(r"Actor [01] was killed by SIGKILL. It is replaced", stdout)
+    assert gone(children)
+    assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
+    assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
+
+
+@pytest.mark.parametrize(("ratio", "iterations"), [(16, 120)])
+def test_the_replay_ratio_is_held(tmp_path, ratio, iterations):
+    options = (*CATCH, *ROUNDS[:2], "--replay-ratio", ratio, "--stop-after", 960, "--quiet", "--runs-dir", tmp_path)
+    assert run(PARALLEL, *options).returncode == 0
+    assert json.loads((folder(tmp_path) / "result.json").read_text())["iterations"] == iterations
+    if iterations >= 100:
+        accumulator = EventAccumulator(str(folder(tmp_path)))
+        accumulator.Reload()
+        [measured] = accumulator.Scalars("train/replay_ratio")
+        assert measured.value == pytest.approx(ratio)
+        assert accumulator.Scalars("train/policy_lag")[0].value <= 24

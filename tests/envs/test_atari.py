@@ -1,0 +1,132 @@
+"""Atari preprocessing: equal to gymnasium's, in the plain and in the faster version."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from lib.envs import single_env
+from lib.envs.atari import frame_skip, reset_with_no_ops
+from lib.envs.single_env import make_env
+from oracles import atari
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "pong.json").read_text())
+
+
+def trace(env, seed, steps, actions_seed=0):
+    """Return digests of the newest frames, the rewards and the episode ends of random play."""
+    frames, rewards, ends = hashlib.sha256(), [], []
+    generator = np.random.default_rng(actions_seed)
+    state, _ = env.reset(seed=seed)
+    for _ in range(steps):
+        frames.update(np.ascontiguousarray(np.asarray(state)[-1]))
+        state, reward, terminated, truncated, _ = env.step(int(generator.integers(env.action_space.n)))
+        rewards.append(float(reward))
+        ends.append((terminated, truncated))
+        if terminated or truncated:
+            state, _ = env.reset()
+    digest = {
+        "frames": frames.hexdigest(),
+        "rewards": hashlib.sha256(repr(rewards).encode()).hexdigest(),
+        "ends": hashlib.sha256(repr(ends).encode()).hexdigest(),
+    }
+    return digest | {"return": sum(rewards), "episodes": sum(map(any, ends))}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [make_env, atari.make, lambda env_id: make_env(env_id, tweaked=True)],
+    ids=["plain", "gymnasium", "tweaked"],
+)
+def test_pong_has_the_golden_trace(make):
+    assert trace(make("PongNoFrameskip-v4"), GOLDEN["seed"], GOLDEN["steps"]) == GOLDEN["trace"]
+
+
+@pytest.mark.parametrize("game", ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"])
+def test_tweaked_wrappers_equal_the_plain_ones_over_whole_episodes(game):
+    tweaked, plain = make_env(game, tweaked=True), make_env(game)
+    generator = np.random.default_rng(3)
+    for seed in (5, 6):
+        tweaked_state, plain_state = tweaked.reset(seed=seed)[0], plain.reset(seed=seed)[0]
+        end = False
+        while not end:
+            assert np.array_equal(tweaked_state, plain_state)
+            action = int(generator.integers(plain.action_space.n))
+            tweaked_state, *tweaked_rest, tweaked_info = tweaked.step(action)
+            plain_state, *plain_rest, plain_info = plain.step(action)
+            assert tweaked_rest == plain_rest
+            end = any(plain_rest[1:])
+        assert np.array_equal(tweaked_state, plain_state)  # the last state, from which a truncated episode bootstraps
+        assert tweaked_info["episode"]["r"] == plain_info["episode"]["r"]
+        assert tweaked_info["episode"]["l"] == plain_info["episode"]["l"]
+
+
+def test_tweaked_wrappers_truncate_where_the_plain_ones_do(monkeypatch):
+    monkeypatch.setattr(
+        single_env, "make_plain_env", lambda env_id, render_mode: gym.make(env_id, max_num_frames_per_episode=203)
+    )
+    tweaked, plain = (make_env("PongNoFrameskip-v4", tweaked=choice) for choice in (True, False))
+    tweaked.reset(seed=1)
+    plain.reset(seed=1)
+    for _ in range(60):
+        tweaked_state, *tweaked_rest, _ = tweaked.step(2)
+        plain_state, *plain_rest, _ = plain.step(2)
+        assert np.array_equal(tweaked_state, plain_state)
+        assert tweaked_rest == plain_rest
+        if any(plain_rest[1:]):
+            break
+    assert plain_rest[1:] == [False, True]
+
+
+@pytest.mark.parametrize("game", ["BreakoutNoFrameskip-v4", "SpaceInvadersNoFrameskip-v4"])
+def test_states_equal_those_of_gymnasiums_wrappers_in_other_games(game):
+    env, twin = make_env(game), atari.make(game)
+    assert env.observation_space.shape == twin.observation_space.shape == (4, 84, 84)
+    state, twin_state = env.reset(seed=11)[0], twin.reset(seed=11)[0]
+    generator = np.random.default_rng(5)
+    for _ in range(150):
+        assert np.array_equal(state, twin_state)
+        action = int(generator.integers(env.action_space.n))
+        state, *rest, _ = env.step(action)
+        twin_state, *twin_rest, _ = twin.step(action)
+        assert rest == twin_rest
+
+
+def test_pong_has_six_actions_and_depends_on_the_seed():
+    env = make_env("PongNoFrameskip-v4")
+    assert env.action_space.n == 6
+    assert len({trace(env, seed, 40)["frames"] for seed in range(6)}) > 1
+
+
+def test_a_game_with_its_own_frame_skip_does_not_skip_twice():
+    env = make_env("ALE/Pong-v5")
+    env.reset(seed=0)
+    before = env.unwrapped.ale.getEpisodeFrameNumber()
+    env.step(0)
+    assert env.unwrapped.ale.getEpisodeFrameNumber() - before == 4
+    assert frame_skip(env) == 4
+    assert frame_skip(gym.make("CartPole-v1")) == 1
+
+
+def test_returns_are_counted_before_rewards_are_clipped():
+    env = make_env("SpaceInvadersNoFrameskip-v4")
+    env.reset(seed=1)
+    generator, clipped, end = np.random.default_rng(1), 0.0, False
+    while not end:
+        _, reward, terminated, truncated, info = env.step(int(generator.integers(6)))
+        clipped += reward
+        end = terminated or truncated
+    assert float(info["episode"]["r"]) > clipped > 0
+
+
+def test_the_number_of_no_ops_can_be_given():
+    env = make_env("PongNoFrameskip-v4")
+    env.reset(seed=1)
+    for no_ops in (3, 17):
+        reset_with_no_ops(env, no_ops)
+        assert env.unwrapped.ale.getEpisodeFrameNumber() == no_ops
+    env.reset(seed=1)  # draws the number again
+    assert env.unwrapped.ale.getEpisodeFrameNumber() != 17

@@ -1,0 +1,30 @@
+"""Frame stacks: shared frames, and states that are views."""
+
+import numpy as np
+
+import fakes  # noqa: F401
+from lib.envs.single_env import make_env
+
+
+def test_successive_states_share_their_frames():
+    env = make_env("fakes:Catch-v0")
+    first, _ = env.reset(seed=0)
+    second = env.step(0)[0]
+    assert second.frames[0] is first.frames[1]
+    assert np.asarray(second).shape == (4, 84, 84)
+    assert np.asarray(second, dtype=np.float32).dtype == np.float32
+
+
+def test_contiguous_states_equal_stacked_ones_and_are_views():
+    contiguous, plain = (make_env("fakes:Catch-v0", tweaked=choice) for choice in (True, False))
+    states = []
+    for episode in range(100):  # 700 frames, more than two strips of memory hold
+        states.append((contiguous.reset(seed=episode)[0], plain.reset(seed=episode)[0]))
+        for step in range(6):
+            states.append((contiguous.step(step % 3)[0], plain.step(step % 3)[0]))
+    for state, expected in states:  # later states have overwritten none of them
+        assert np.array_equal(state, expected)
+    first, second = np.asarray(states[1][0]), np.asarray(states[2][0])
+    assert np.shares_memory(first[1:], second[:-1])
+    assert np.shares_memory(first, np.asarray(states[1][0]))
+    assert not np.shares_memory(first, np.array(states[1][0], copy=True))

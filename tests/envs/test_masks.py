@@ -1,0 +1,56 @@
+"""Action masks: part of the state from the environment on."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import fakes
+from lib.envs import vector_env
+from lib.envs.masks import AppendMask, KeepOnlyMaskInfo
+from lib.envs.single_env import make_env
+from lib.errors import Fault, UsageError
+
+
+def test_a_mask_that_allows_no_action_is_replaced_at_the_end_of_an_episode_and_refused_before():
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info", length=2)
+    masked = AppendMask(env)
+    masked.reset()
+    masked.step(1)
+    allowed = env._mask
+    env._mask = lambda: allowed() * (env.t < 2)
+    assert masked.step(2)[0][2:].tolist() == [1.0] * 5
+    env._mask = lambda: np.zeros(5, np.int8)
+    with pytest.raises(Fault, match="no action is allowed, but its episode goes on"):
+        masked.reset()
+
+
+def test_a_mask_of_the_wrong_shape_and_a_missing_mask_are_refused():
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info")
+    masked = AppendMask(env)
+    env._mask = lambda: np.ones(4)
+    with pytest.raises(UsageError, match=r"an action mask of shape \(4,\); it has to be \(5,\)"):
+        masked.reset()
+    env.mask = None
+    with pytest.raises(Fault, match=r"info\['action_mask'\] before, but does not report it now"):
+        masked.step(1)
+
+
+def test_a_mask_that_is_missing_at_the_reset_is_refused():
+    env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)))
+    kept = KeepOnlyMaskInfo(env)
+    kept.reset()
+    env.mask = "info"
+    with pytest.raises(Fault, match="at a step, but did not report it at the reset"):
+        kept.step(1)
+
+
+def test_infos_other_than_the_mask_are_removed():
+    """gymnasium cannot combine arrays of different lengths, and it uses the name "episode" itself."""
+    envs = vector_env.make_vector_env("fakes:Talkative-v0", 2)
+    envs.reset(seed=1)
+    for _ in range(6):
+        *_, infos = envs.step(np.array([0, 1]))
+    assert infos["episode"]["l"].tolist() == [6, 6]
+    env = make_env("fakes:Talkative-v0")
+    env.reset(seed=1)
+    assert [set(env.step(0)[4]) for _ in range(6)] == [set()] * 5 + [{"episode"}]

@@ -1,0 +1,188 @@
+"""Observations of any environment become images, boards or vectors."""
+
+import logging
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import fakes
+from lib.envs import observations, single_env
+from lib.envs.masks import MaskedBox
+from lib.envs.observations import ObservationKind, observation_kind
+from lib.envs.single_env import make_env
+from lib.errors import UsageError
+
+CONVERTED = {  # shape of the converted observation, and the number by which it is divided
+    "Vector": ((6,), 1.0),
+    "Codes": ((6,), 12.0),
+    "Number": ((7,), 1.0),
+    "Parts": ((9,), 1.0),
+    "Board": ((1, 9, 8), 2.0),
+    "Planes": ((3, 7, 7), 255.0),
+}
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind"),
+    [
+        ((5,), ObservationKind.VECTOR),
+        ((1, 36, 36), ObservationKind.IMAGE),
+        ((4, 84, 84), ObservationKind.IMAGE),
+        ((40, 35, 90), ObservationKind.BOARD),
+        ((1, 90, 35), ObservationKind.BOARD),
+    ],
+)
+def test_the_kind_of_an_observation_depends_on_its_shape(shape, kind):
+    assert observation_kind(shape) is kind
+    assert observation_kind(spaces.Box(0.0, 1.0, shape)) is kind
+
+
+def test_the_kind_of_an_observation_does_not_depend_on_its_mask():
+    board = spaces.Box(0.0, 1.0, (1, 35, 40), np.float32)
+    assert MaskedBox(board, 10).shape == (1, 36, 40)
+    assert observation_kind(MaskedBox(board, 10)) is ObservationKind.BOARD
+
+
+@pytest.mark.parametrize("shape", [(), (84, 84), (1, 2, 3, 4)])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"it has to be \(channels, height, width\) or \(numbers,\)"):
+        observation_kind(shape)
+
+
+def first_observations(env_id):
+    """Return the converted space, and the first observation with and without conversion."""
+    env, plain = make_env(env_id), gym.make(env_id)
+    return env.observation_space, np.asarray(env.reset(seed=3)[0]), plain.reset(seed=3)[0]
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_observations_become_float32_vectors_or_boards(name):
+    shape, divisor = CONVERTED[name]
+    space, converted, plain = first_observations(f"fakes:{name}-v0")
+    assert space.shape == converted.shape == shape
+    assert space.dtype == converted.dtype == np.float32
+    assert space.contains(converted)
+    if name == "Number":
+        expected = np.eye(7)[plain]
+    elif name == "Parts":
+        expected = np.concatenate([np.eye(3)[plain["place"][0]], np.eye(4)[plain["place"][1]], plain["speed"]])
+    else:
+        expected = np.moveaxis(plain, 2, 0) if name == "Planes" else plain
+    assert np.allclose(converted.squeeze(), expected / divisor)
+
+
+def test_channels_are_the_shorter_one_of_the_first_and_the_last_axis():
+    for shape, expected in (((3, 9, 8), (3, 9, 8)), ((9, 8, 3), (3, 9, 8)), ((5, 6), (1, 5, 6)), ((), (1,))):
+        env = fakes.Shape(spaces.Box(0.0, 1.0, shape, np.float32))
+        prepared, kind = observations.prepare(env, "Shape")
+        state, _ = prepared.reset(seed=1)
+        assert state.shape == prepared.observation_space.shape == expected
+        assert kind is (ObservationKind.VECTOR if len(expected) == 1 else ObservationKind.BOARD)
+
+
+@pytest.mark.parametrize(
+    ("space", "grey"),
+    [
+        (spaces.Box(0, 255, (40, 50, 3), np.uint8), None),
+        (spaces.Box(0, 255, (3, 40, 50), np.uint8), None),
+        (spaces.Box(0, 255, (40, 50), np.uint8), lambda image: image),
+        (spaces.Box(-1.0, 1.0, (40, 50, 1), np.float32), lambda image: np.round((image[:, :, 0] + 1) * 127.5)),
+    ],
+)
+def test_large_observations_become_grey_uint8_images(space, grey):
+    prepared, kind = observations.prepare(fakes.Shape(space), "Shape")
+    image, plain = prepared.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0]
+    assert kind is ObservationKind.IMAGE
+    assert image.shape == prepared.observation_space.shape == (40, 50)
+    assert image.dtype == prepared.observation_space.dtype == np.uint8
+    assert grey is None or np.array_equal(image, grey(plain))
+
+
+class Colours(fakes.Catch):
+    """Catch as an image with channels."""
+
+    def __init__(self, channels):
+        super().__init__(zoom=8)
+        self.channels = channels
+        self.observation_space = spaces.Box(0, 255, (*self.observation_space.shape, channels), np.uint8)
+
+    def _observation(self):
+        return np.repeat(super()._observation()[:, :, None], self.channels, axis=2)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_with_a_channel_axis_become_stacks_of_grey_frames(channels, monkeypatch):
+    monkeypatch.setattr(single_env, "make_plain_env", lambda env_id, render_mode=None: Colours(channels))
+    env = make_env("Colours")
+    assert np.asarray(env.reset(seed=0)[0]).shape == env.observation_space.shape == (4, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        (spaces.Box(0.0, 1.0, (2, 3, 4, 5)), "of 4 dimensions"),
+        (spaces.Box(-np.inf, np.inf, (50, 50), np.float32), "without bounds"),
+        (spaces.Box(0, 255, (50, 50, 4), np.uint8), "images of 4 channels"),
+        (spaces.Text(5), "no fixed number of numbers"),
+        (spaces.Sequence(spaces.Discrete(3)), "no fixed number of numbers"),
+    ],
+)
+def test_observations_that_no_network_takes_are_refused(space, message):
+    with pytest.raises(UsageError, match=message):
+        observations.prepare(fakes.Shape(space), "Shape")
+
+
+def test_integers_behind_a_users_own_flattening_wrapper_are_divided_too():
+    parts = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Box(0, 12, (3,), np.int64)})
+    flat = gym.wrappers.FlattenObservation(fakes.Shape(parts))
+    own = gym.wrappers.ReshapeObservation(flat, (2, 3))
+    prepared, _ = observations.prepare(own, "Shape")
+    assert prepared.observation_space.shape == (1, 2, 3)
+    converted, plain = prepared.reset(seed=1)[0], own.reset(seed=1)[0]
+    assert np.allclose(converted[0], plain / [[1, 1, 1], [12, 12, 12]])
+
+
+def test_conversion_of_integers_is_logged_once(caplog):
+    observations._warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            make_env("fakes:Codes-v0")
+        make_env("fakes:Vector-v0")
+    [message] = caplog.messages
+    assert message.startswith("fakes:Codes-v0: ")
+    assert "float32, divided by" in message
+    assert "12" in message
+
+
+def test_integers_with_the_bounds_of_their_type_are_not_divided(caplog):
+    observations._warn_once.cache_clear()
+    space = spaces.Box(np.iinfo(np.int64).min, np.iinfo(np.int64).max, (2,), np.int64)
+    prepared, _ = observations.prepare(fakes.Shape(space), "Shape")
+    assert np.array_equal(prepared.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0].astype(np.float32))
+    assert "converted to float32." in caplog.text
+
+
+class Mission(spaces.Space):
+    """A space that gymnasium does not know, as in MiniGrid."""
+
+    def sample(self, *_, **__):
+        return "go to the door"
+
+
+@pytest.mark.parametrize("mission", [Mission(), spaces.Text(20)])
+def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_not_flattened(caplog, mission):
+    board = spaces.Box(0, 10, (7, 7, 3), np.uint8)
+    observations._warn_once.cache_clear()
+    prepared, kind = observations.prepare(fakes.Shape(spaces.Dict({"image": board, "mission": mission})), "Grid")
+    assert kind is ObservationKind.BOARD
+    assert prepared.reset(seed=1)[0].shape == (3, 7, 7)
+    assert "of the observations 'mission' is left out" in caplog.text
+    speed = spaces.Box(-1.0, 1.0, (2,), np.float64)
+    more = spaces.Dict({"image": board, "direction": spaces.Discrete(4), "mission": mission, "speed": speed})
+    prepared, kind = observations.prepare(fakes.Shape(more), "Grid")
+    assert kind is ObservationKind.VECTOR
+    converted, plain = prepared.reset(seed=1)[0], fakes.Shape(more).reset(seed=1)[0]
+    parts = {"direction": np.eye(4)[plain["direction"]], "image": plain["image"].ravel() / 10, "speed": plain["speed"]}
+    assert np.allclose(converted, np.concatenate([parts[name] for name in more.spaces if name in parts]))

@@ -1,0 +1,49 @@
+"""Environments of the user in every script, and modules that cannot be imported."""
+
+import pytest
+
+from running import PROJECT, assignments, folder
+
+SCRIPTS = sorted(
+    path.relative_to(PROJECT) for name in ("chapter0*", "distributed") for path in PROJECT.glob(f"{name}/[0-9]*.py")
+)
+SHORT = ("--seed", 1, "--quiet", "--stop-after")
+DQN = assignments("replay_initial=60", "replay_size=400", "batch_size=4")
+PPO = assignments("envs=4", "rollout=8", "minibatch=16")
+
+
+def short_run(script, env_id):
+    is_ppo = script.parent.name == "distributed"
+    small = (*PPO, *SHORT, 96) if is_ppo else (*DQN, *SHORT, 108)
+    extra = {"03_parallel": ("--replay-ratio", 4), "07_pong_in_minutes": ("--envs", 6)}.get(script.stem, ())
+    return "--env-id", env_id, *small, *extra
+
+
+@pytest.mark.parametrize(
+    ("script", "env_id"),
+    [(script, "Board-method-v0") for script in SCRIPTS] + [(script, "Codes-info-v0") for script in SCRIPTS[-4::2]],
+)
+def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action(script, env_id, answer, tmp_path):
+    """fakes.Shape raises an error if an action is not allowed."""
+    answer(script, *short_run(script, env_id), "--env-module", "fakes", "--runs-dir", tmp_path, code=0)
+    episodes = (folder(tmp_path) / "episodes.csv").read_text().splitlines()
+    assert len(episodes) > 10
+    answer(PROJECT / "tools/evaluate.py", folder(tmp_path), "--episodes", 2, "--epsilon", 0.5, "--quiet")
+
+
+def test_a_module_that_fails_to_import_is_refused_with_the_reason(refused, tmp_path, monkeypatch):
+    script = SCRIPTS[0]
+    (tmp_path / "broken_module.py").write_text("import gymnasium\n\nundefined_name\n")
+    (tmp_path / "unwritten_module.py").write_text("import gymnasium\nprint(\n")
+    (tmp_path / "leaving_module.py").write_text("import sys\n\nsys.exit(3)\n")
+    monkeypatch.chdir(tmp_path)
+    for module, reason in (
+        ("broken_module", "NameError: name 'undefined_name' is not defined (line 3 of"),
+        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'. It has to be installed"),
+        ("unwritten_module", f"SyntaxError: '(' was never closed (line 2 of {tmp_path}/unwritten_module.py)"),
+        ("leaving_module", "SystemExit: 3 (line 3 of"),
+    ):
+        message = refused(script, "--env-id", "Chain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
+        assert f"the module '{module}' of '{module}:Chain-v0' fails to import: {reason}" in message
+    assert "--env-id says which; give it as well" in refused(script, "--env-module", "fakes")
+    assert "names a module already" in refused(script, "--env-module", "fakes", "--env-id", "fakes:Chain-v0")

@@ -1,0 +1,36 @@
+"""Making one environment: which ones are refused, and how their actions are numbered."""
+
+import pytest
+from gymnasium import spaces
+
+import fakes  # noqa: F401
+from lib.envs.single_env import make_env
+from lib.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("NoSuchGame-v0", "has to be registered"),
+        ("no_such_module:Game-v0", "No module named 'no_such_module'"),
+        ("Pendulum-v1", "finitely many actions"),
+        ("fakes:Continuous-v0", "finitely many actions"),
+        ("fakes:Heat-v0", "of 4 dimensions"),
+    ],
+)
+def test_environments_that_no_script_can_use_are_refused(env_id, message):
+    with pytest.raises(UsageError, match=message):
+        make_env(env_id)
+
+
+def test_a_missing_render_mode_is_refused():
+    with pytest.raises(UsageError, match=r"fakes:Catch-v0 .* its render_modes are \[\].*'rgb_array'"):
+        make_env("fakes:Catch-v0", render_mode="rgb_array")
+    assert make_env("fakes:Shown-v0", render_mode="rgb_array").render_mode == "rgb_array"
+
+
+def test_actions_are_counted_from_0():
+    env = make_env("fakes:Seventh-v0")
+    env.reset(seed=1)
+    assert env.action_space == spaces.Discrete(5)
+    assert [env.step(action)[1] for action in (0, 1, 4)] == [0.0, 1.0, 0.0]

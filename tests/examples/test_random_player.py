@@ -1,0 +1,96 @@
+"""The random player, and what both games have in common."""
+
+import subprocess
+import sys
+import warnings
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from examples.blocks import Blocks
+from examples.random_player import play, random_legal
+from examples.snake import DOWN, RIGHT, START_LENGTH, UP, Snake
+from running import PROJECT
+
+BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
+    "examples.blocks:Blocks-v0",
+    "examples.snake:Snake-v0",
+    "examples.snake:SnakeStepPenalty-v0",
+)
+
+
+class LenientBlocks(Blocks):
+    """Blocks for gymnasium's checker, which knows no masks: each action is mapped to a legal one."""
+
+    def step(self, action):
+        legal = self.action_masks().nonzero()[0]
+        return super().step(legal[action % len(legal)])
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_gymnasium_s_checker_accepts_the_environment(env_id):
+    env = LenientBlocks() if env_id == BLOCKS else gym.make(env_id, disable_env_checker=True).unwrapped
+    env.spec = gym.spec(env_id.split(":")[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env)
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_seed_repeats_its_episodes(env_id):
+    first, second, other = (play(gym.make(env_id), 20, seed) for seed in (5, 5, 6))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not np.array_equal(first["return"], other["return"])
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_pickled_environment_continues_its_episode(env_id):
+    env, rng = gym.make(env_id), np.random.default_rng(2)
+    _, info = env.reset(seed=2)
+    *_, info = env.step(random_legal(env, info, rng))
+    copy = cloudpickle.loads(cloudpickle.dumps(env))
+    for _ in range(5):
+        action = random_legal(env, info, rng)
+        (state, *rest, info), (state_of_copy, *rest_of_copy, _) = env.step(action), copy.step(action)
+        assert np.array_equal(state, state_of_copy)
+        assert rest == rest_of_copy
+
+
+def test_blocks_reports_legal_actions_by_a_method_and_snake_in_its_info():
+    same_step = AutoresetMode.SAME_STEP
+    blocks = SyncVectorEnv([lambda: gym.make(BLOCKS)] * 2, autoreset_mode=same_step)
+    assert "action_mask" not in blocks.reset(seed=1)[1]
+    assert [mask.shape for mask in blocks.call("action_masks")] == [(243,)] * 2
+    snakes = SyncVectorEnv([lambda: gym.make(SNAKE)] * 2, autoreset_mode=same_step)
+    assert snakes.reset(seed=1)[1]["action_mask"].tolist() == [[1, 1, 1, 0]] * 2
+    assert not snakes.envs[0].has_wrapper_attr("action_masks")
+
+
+def test_every_legal_action_is_drawn_and_no_other():
+    rng = np.random.default_rng(1)
+    snake, blocks = Snake(6), Blocks()
+    _, info = snake.reset(seed=1, options={"body": [(2, 1), (2, 2)], "food": (0, 0)})
+    assert {random_legal(snake, info, rng) for _ in range(50)} == {UP, RIGHT, DOWN}
+    checkers = np.indices((9, 9)).sum(axis=0) % 2 == 0
+    blocks.reset(seed=1, options={"board": checkers, "pieces": ["#", "##", "##"]})
+    assert {random_legal(blocks, {}, rng) for _ in range(500)} == set(np.flatnonzero(~checkers))
+    assert {random_legal(gym.make("CartPole-v1"), {}, rng) for _ in range(50)} == {0, 1}
+
+
+def test_a_truncated_episode_ends():
+    assert play(gym.make(BLOCKS, max_episode_steps=4), 3)["steps"].tolist() == [4, 4, 4]
+
+
+def test_the_command_prints_the_mean_of_every_result():
+    command = [sys.executable, "-m", "examples.random_player", SNAKE, "--episodes", "20"]
+    printed = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True).stdout
+    lines = {line.split()[0]: line for line in printed.splitlines()}
+    results = play(gym.make(SNAKE), 20)
+    assert set(results) == {"return", "steps", "info['length']"}
+    for name, values in results.items():
+        assert f" mean {values.mean():.3f} " in lines[name]
+    assert (results["info['length']"] - START_LENGTH - 1 <= results["return"]).all()

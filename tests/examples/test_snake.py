@@ -1,0 +1,200 @@
+"""Snake: moves, food, deaths, starvation, masks and rewards."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from examples import snake
+from examples.snake import DOWN, LEFT, RIGHT, UP, Snake
+from oracles import boards
+
+RING = [(2, 2), (2, 3), (3, 3), (3, 2)]  # the head is beside the tail
+ROUND = [LEFT, UP, RIGHT, DOWN]  # one round through RING
+
+
+def cells(plane):
+    return [tuple(cell) for cell in np.argwhere(plane).tolist()]
+
+
+def start(body, food=(0, 0), size=6):
+    env = Snake(size)
+    _, info = env.reset(seed=1, options={"body": body, "food": food})
+    return env, info
+
+
+def test_the_tail_follows_the_head():
+    env, _ = start([(2, 1), (2, 2), (2, 3)])
+    state, reward, terminated, truncated, info = env.step(DOWN)
+    assert cells(state[0]) == [(2, 2), (2, 3), (3, 3)]
+    assert state[0, 2, 2:4] * 3 == pytest.approx([1, 2])  # positions counted from the tail
+    assert state[0, 3, 3] == 1.0
+    assert cells(state[1]) == [(3, 3)]
+    assert cells(state[2]) == [(0, 0)]
+    assert (reward, terminated, truncated, info["length"]) == (0.0, False, False, 3)
+
+
+def test_a_snake_that_eats_grows():
+    env, _ = start([(2, 1), (2, 2), (2, 3)], food=(2, 4))
+    state, reward, terminated, _, info = env.step(RIGHT)
+    assert cells(state[0]) == [(2, 1), (2, 2), (2, 3), (2, 4)]
+    assert (reward, terminated, info["length"]) == (1.0, False, 4)
+    assert len(cells(state[2])) == 1
+    assert not (state[0] * state[2]).any()  # the new food is on a free cell
+    state, *_ = env.step(UP)
+    assert cells(state[0]) == [(1, 4), (2, 2), (2, 3), (2, 4)]
+
+
+@pytest.mark.parametrize(
+    ("body", "action", "food"),  # food lies where a wrong cell index would wrap around to
+    [
+        ([(0, 1), (0, 2)], UP, (5, 2)),
+        ([(2, 4), (2, 5)], RIGHT, (3, 0)),
+        ([(4, 3), (5, 3)], DOWN, (0, 3)),
+        ([(2, 1), (2, 0)], LEFT, (1, 5)),
+    ],
+)
+def test_a_wall_kills(body, action, food):
+    env, _ = start(body, food)
+    state, reward, terminated, truncated, info = env.step(action)
+    assert (reward, terminated, truncated, info["length"]) == (-1.0, True, False, 2)
+    assert cells(state[1]) == [body[-1]]
+    assert sorted(cells(state[0])) == sorted(body)
+
+
+def test_the_own_body_kills():
+    env, _ = start([(1, 2), *RING])
+    assert env.step(UP)[1:3] == (-1.0, True)
+
+
+def test_a_snake_may_enter_the_cell_that_its_tail_leaves():
+    env, _ = start(RING)
+    state, reward, terminated, *_ = env.step(UP)
+    assert (reward, terminated) == (0.0, False)
+    assert sorted(cells(state[0])) == sorted(RING)
+    assert cells(state[1]) == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("body", "mask"),
+    [
+        ([(3, 2), (2, 2)], [1, 1, 0, 1]),
+        ([(2, 1), (2, 2)], [1, 1, 1, 0]),
+        ([(1, 2), (2, 2)], [0, 1, 1, 1]),
+        ([(2, 3), (2, 2)], [1, 0, 1, 1]),
+    ],
+)
+def test_turning_back_is_masked_and_has_no_effect(body, mask):
+    env, info = start(body)
+    assert info["action_mask"].tolist() == mask
+    assert info["action_mask"].dtype == np.int8
+    state, _, terminated, _, info = env.step(mask.index(0))
+    assert not terminated
+    assert info["action_mask"].tolist() == mask
+    assert cells(state[1]) == [tuple(2 * np.subtract(body[1], body[0]) + body[0])]  # one cell straight on
+
+
+STARVES = [(False, False)] * 35 + [(False, True)]  # terminated and truncated in the 36 steps of a 6 x 6 board
+
+
+def test_a_snake_starves_after_as_many_steps_as_the_board_has_cells():
+    env, _ = start(RING[:3])
+    assert [env.step(action)[2:4] for action in ROUND * 9] == STARVES
+
+
+def test_food_resets_the_time_to_starvation():
+    env, _ = start(RING[:3], food=(3, 5))
+    for action in ROUND * 8:
+        env.step(action)
+    assert [env.step(RIGHT)[1] for _ in range(2)] == [0.0, 1.0]  # eats in the 34th step
+    env._food = 0
+    assert [env.step(action)[2:4] for action in [UP, LEFT, DOWN, RIGHT] * 9] == STARVES
+
+
+def test_a_snake_that_fills_the_board_wins():
+    rows = [[(row, column) for column in range(4)] for row in range(4)]
+    path = [*rows[0], *rows[1][::-1], *rows[2], *rows[3][::-1]]
+    env, _ = start(path[:-1], food=path[-1], size=4)
+    state, reward, terminated, truncated, info = env.step(LEFT)
+    assert (reward, terminated, truncated, info["length"]) == (1.0, True, False, 16)
+    assert state[0].all()
+    assert not state[2].any()
+
+
+def test_whole_episodes_equal_those_of_the_slow_twin():
+    rng, env = np.random.default_rng(1), Snake(5)
+    deaths = foods = 0
+    for episode in range(200):
+        state, info = env.reset(seed=episode)
+        slow = boards.Snake(5, [(2, 0), (2, 1), (2, 2)])
+        ended = False
+        while not ended:
+            assert np.array_equal(state[0], slow.plane())
+            assert cells(state[1]) == slow.body[-1:]
+            assert info["length"] == len(slow.body)
+            (food,) = cells(state[2])
+            action = int(rng.integers(4))
+            state, reward, terminated, truncated, info = env.step(action)
+            lives = slow.move(action, food)
+            eats = lives and slow.body[-1] == food
+            assert terminated == (not lives)
+            assert reward == float(eats) - terminated
+            ended, deaths, foods = terminated or truncated, deaths + terminated, foods + eats
+    assert deaths > 100
+    assert foods > 50
+
+
+def test_a_step_penalty_makes_an_early_death_the_better_choice():
+    def play(env_id, actions):
+        env, total = gym.make(env_id), 0.0
+        env.reset(seed=1, options={"food": (0, 0)})
+        for action in actions:
+            _, reward, terminated, truncated, _ = env.step(action)
+            total += reward
+            if terminated or truncated:
+                return total
+
+    into_the_wall, in_circles = [RIGHT] * 9, [UP, LEFT, DOWN, RIGHT] * 26
+    assert play("Snake-v0", into_the_wall) == -1.0
+    assert play("Snake-v0", in_circles) == 0.0
+    assert play("SnakeStepPenalty-v0", into_the_wall) == pytest.approx(-1.5)
+    assert play("SnakeStepPenalty-v0", in_circles) == pytest.approx(-10.0)
+
+
+def test_a_board_without_room_is_refused():
+    with pytest.raises(ValueError, match=r"size 3 .* 4 or more"):
+        Snake(3)
+
+
+def test_the_rendered_frame_shows_the_snake_and_its_food():
+    env = gym.make("Snake-v0", render_mode="rgb_array")
+    env.reset(seed=1, options={"body": [(4, 4), (4, 5), (3, 5)], "food": (9, 0)})
+    frame = env.render()
+    assert (frame.shape, frame.dtype) == ((160, 160, 3), np.uint8)
+    centres = frame[8::16, 8::16]
+    assert cells((centres == snake.HEAD).all(axis=-1)) == [(3, 5)]
+    assert cells((centres == snake.FOOD).all(axis=-1)) == [(9, 0)]
+    assert cells((centres != snake.GROUND).any(axis=-1)) == [(3, 5), (4, 4), (4, 5), (9, 0)]
+    env.step(UP)
+    assert cells((env.render()[8::16, 8::16] == snake.HEAD).all(axis=-1)) == [(2, 5)]
+    assert gym.make("Snake-v0").unwrapped.render() is None
+
+
+def test_a_length_of_ten_can_be_reached():
+    assert np.mean([hunt(seed) for seed in range(5)]) > 10
+
+
+def hunt(seed):
+    """Play greedily: survive the next step, then get nearer to the food. Return the final length."""
+    env = gym.make("Snake-v0")
+    (state, info), ended = env.reset(seed=seed), False
+    while not ended:
+        (head,), (food,) = cells(state[1]), cells(state[2])
+        blocked = np.pad(state[0] > 1 / info["length"] + 1e-6, 1, constant_values=True)
+
+        def cost(action, head=head, food=food, blocked=blocked):
+            row, column = np.add(head, snake.MOVES[action])
+            return blocked[row + 1, column + 1], abs(row - food[0]) + abs(column - food[1])
+
+        state, _, terminated, truncated, info = env.step(min(range(4), key=cost))
+        ended = terminated or truncated
+    return info["length"]

@@ -1,0 +1,148 @@
+"""The replay buffer against a plain list, its memory forecast, and its state_dict."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from ptan.experience import ExperienceFirstLast
+
+from fakes import Alternating, Catch, Counting
+from lib import common
+from lib.envs.frames import FrameStack, LazyFrames
+from lib.errors import UsageError
+from lib.experience.replay_buffer import ReplayBuffer
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.system import memory
+from oracles.replay import ListReplay
+
+
+def source_of(*envs):
+    return ExperienceSourceFirstLast(list(envs), Alternating(), gamma=0.9, seed=0)
+
+
+def last(transition):
+    return None if transition.last_state is None else int(transition.last_state[0])
+
+
+def numbered(n):
+    return ExperienceFirstLast(
+        np.array([n % 256], np.uint8), n % 5, float(n), None if n % 3 == 0 else np.array([n + 1])
+    )
+
+
+class RingTwin(RuleBasedStateMachine):
+    """Random operations on the buffer and on a plain list; after each, both hold the same transitions."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+        self.capacity = 7
+        self.ring = self.fresh()
+        self.twin = ListReplay(self.capacity)
+
+    def fresh(self):
+        ring = ReplayBuffer(source_of(Counting()), self.capacity)
+        ring.experience_source_iter = iter(self.endless())
+        return ring
+
+    def endless(self):
+        while True:
+            self.count += 1
+            item = numbered(self.count)
+            self.twin.add(item)
+            yield item
+
+    @rule(samples=st.integers(0, 20))
+    def populate(self, samples):
+        self.ring.populate(samples)
+
+    @rule()
+    def save_and_load(self):
+        state = self.ring.state_dict()
+        self.ring = self.fresh()
+        self.ring.load_state_dict(state)
+
+    @rule(batch_size=st.integers(1, 9))
+    def sample(self, batch_size):
+        if len(self.twin.items) < batch_size:
+            with pytest.raises(UsageError, match=f"a batch of {batch_size} cannot be drawn"):
+                self.ring.sample(batch_size)
+        else:
+            held = {item.reward for item in self.twin.items}
+            assert {item.reward for item in self.ring.sample(batch_size)} <= held
+
+    @invariant()
+    def same_transitions(self):
+        oldest = self.ring.pos if len(self.ring) == self.capacity else 0
+        held = [self.ring.buffer[(oldest + i) % self.capacity] for i in range(len(self.ring))]
+        assert [(t.action, t.reward, last(t)) for t in held] == [(t.action, t.reward, last(t)) for t in self.twin.items]
+
+
+TestRingTwin = RingTwin.TestCase
+TestRingTwin.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+
+
+def test_sampling_is_uniform():
+    np.random.seed(0)
+    ring = ReplayBuffer(source_of(Counting(length=1000)), 10)
+    ring.populate(25)
+    counts = Counter(t.reward for _ in range(1000) for t in ring.sample(9))
+    assert len(counts) == 10
+    chi_square = sum((count - 900) ** 2 / 900 for count in counts.values())
+    assert chi_square < 27.9  # 99.9 % of a chi-square with 9 degrees of freedom
+
+
+def stacked_ring(capacity, steps):
+    ring = ReplayBuffer(source_of(FrameStack(Counting(length=50))), capacity)
+    ring.populate(steps)
+    return ring
+
+
+def test_a_saved_buffer_holds_each_frame_once_and_comes_back_the_same():
+    ring = stacked_ring(30, 40)
+    state = ring.state_dict()
+    assert len(state["transitions"]["frames"]) == 30 + 4  # four frames of the oldest state, then one per step
+    back = stacked_ring(30, 0)
+    back.load_state_dict(state)
+    for ours, theirs in zip(ring.buffer, back.buffer, strict=True):
+        assert isinstance(theirs.state, LazyFrames)
+        assert np.array_equal(ours.state, theirs.state)
+        assert np.array_equal(ours.last_state, theirs.last_state)
+    assert all(torch.equal(a, b) for a, b in _tensors(state, back.state_dict()))
+
+
+def _tensors(a, b):
+    pairs = ((a["transitions"][name], b["transitions"][name]) for name in a["transitions"])
+    return [(x, y) for x, y in pairs if isinstance(x, torch.Tensor)]
+
+
+def test_loaded_frames_are_freed_one_by_one():
+    back = stacked_ring(30, 0)
+    back.load_state_dict(stacked_ring(30, 40).state_dict())
+    assert all(frame.base is None for t in back.buffer for frame in t.state.frames)
+
+
+@pytest.mark.parametrize(("capacity", "initial", "kept"), [(100, 9, 11), (10, 50, 10)])
+def test_a_batch_that_can_never_be_drawn_is_refused_before_the_first_step(capacity, initial, kept):
+    env = Counting()
+    ring = ReplayBuffer(source_of(env), capacity)
+    with pytest.raises(UsageError, match=f"a batch of 12 cannot be drawn from {kept} transitions"):
+        common.batch_generator(ring, initial, 12, steps=2)
+    assert not ring.buffer
+    assert env.seeds == []
+    assert len(next(common.batch_generator(ring, initial, kept, steps=2))) == kept
+
+
+def test_a_buffer_that_does_not_fit_into_memory_is_refused_with_a_size_that_does(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: 10_000_000)
+    source = source_of(FrameStack(Counting()))
+    with pytest.raises(UsageError, match=r"replay of 1,000,000 transitions needs 0\.702 GB .* 0\.01 GB are free"):
+        ReplayBuffer(source, 1_000_000)
+    fitting = int(0.8 * 10_000_000 / 702)
+    assert ReplayBuffer(source, fitting).capacity == fitting
+    saved, unsaved = (ReplayBuffer.forecast(FrameStack(Catch(9)), 1000, saved) for saved in (True, False))
+    assert saved - unsaved == 1000 * 81

@@ -1,0 +1,219 @@
+"""Replay rings against their slow twin: transitions, limits, checkpoints."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rings import batch_at, check, index_of, places_of, random_steps, ring_and_twin, sample_many
+
+from lib.errors import UsageError
+from lib.experience.priority_ring import PrioritisedRing
+from lib.experience.ring import Ring
+from lib.system import memory
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    num_envs=st.integers(1, 3),
+    n_step=st.integers(1, 4),
+    count=st.integers(1, 40),
+    extra=st.integers(0, 8),
+)
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_every_transition_equals_that_of_the_slow_twin(kind, seed, num_envs, n_step, count, extra):
+    ring, twin = ring_and_twin(kind, 3 + n_step + extra, num_envs, n_step)
+    for step in random_steps(np.random.default_rng(seed), num_envs, count):
+        ring.add(*step)
+        twin.add(*step)
+        places = places_of(twin, num_envs)
+        assert ring.num_transitions == len(places)
+        assert len(ring) == min(len(twin.steps[0]), ring.length) * num_envs
+        kept = [own[-ring.length :] for own in twin.steps]
+        truncations = [ends and not terminated for own in kept for _, _, _, terminated, ends, _ in own]
+        assert len(ring._final_frames) == sum(truncations)
+        if places:
+            check(batch_at(ring, places), places, twin)
+        if kind is PrioritisedRing:
+            rows = {index_of(ring, place) for place in places}
+            assert set(np.flatnonzero(ring._tree[np.arange(ring._tree.size)]).tolist()) == rows
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("last", [1, 2, 7, 20])
+def test_unfinished_episodes_can_be_truncated(kind, n_step, last):
+    ring, twin = ring_and_twin(kind, 9, 2, n_step)
+    ring.truncate_episodes(np.zeros((2, 1), np.int32))  # does nothing to an empty ring
+    for number, step in enumerate(random_steps(np.random.default_rng(7), 2, 26), 1):
+        ring.add(*step)
+        frames, actions, rewards, terminated, truncated, final_frames = step
+        if number == last:
+            ring.truncate_episodes(final_frames)
+            truncated = np.ones(2, bool)
+        twin.add(frames, actions, rewards, terminated, truncated, final_frames)
+    places = places_of(twin, 2)
+    check(batch_at(ring, places), places, twin)
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_all_valid_transitions_and_no_others_are_sampled(kind):
+    ring, twin = ring_and_twin(kind, 12, 2, 2)
+    for step in random_steps(np.random.default_rng(0), 2, 30):
+        ring.add(*step)
+        twin.add(*step)
+    batch = sample_many(ring, 4000)
+    assert len(batch) == 4000
+    newest_frames = [int(state[0, -1]) for state in batch.states]
+    places = [(frame % 1000, frame // 1000 - 1) for frame in newest_frames]
+    assert set(places) == set(places_of(twin, 2))
+    check(batch, places, twin)
+    counts = batch.indices.bincount(minlength=24)
+    expected = 4000 / ring.num_transitions
+    assert all(0.7 * expected < count < 1.3 * expected for count in counts[counts > 0].tolist())
+    assert batch.weights.tolist() == [1.0] * 4000
+    assert batch.states.shape == batch.next_states.shape == (4000, 1, 3)
+    assert batch.returns.dtype == batch.discounts.dtype == batch.weights.dtype == torch.float32
+    assert batch.actions.dtype == batch.indices.dtype == torch.int64
+    assert batch.states.dtype == batch.next_states.dtype == torch.int32  # the type of the frames
+
+
+def test_states_have_their_frames_last_and_are_contiguous():
+    ring = Ring(40, 2, (8, 6), stack=4)
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 255, (12, 2, 8, 6)).astype(np.uint8)
+    nothing = np.zeros(2, bool)
+    for step in frames:
+        ring.add(step, np.zeros(2, int), np.zeros(2), nothing, nothing)
+    batch = ring._make_batch(np.array([5, 9]), np.array([1, 0]), np.ones(2))
+    assert batch.states.is_contiguous()
+    assert np.array_equal(batch.states[0], np.moveaxis(frames[2:6, 1], 0, -1))
+    assert np.array_equal(batch.next_states[1], np.moveaxis(frames[7:11, 0], 0, -1))
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_a_batch_larger_than_the_ring_is_refused(kind):
+    ring, _ = ring_and_twin(kind, 9, 2, 2)
+    for step in random_steps(np.random.default_rng(1), 2, 30):
+        ring.add(*step)
+    with pytest.raises(
+        UsageError,
+        match="a batch of 19 cannot be drawn from 18 steps; batch_size, times the environments, has to be at most that",
+    ):
+        ring.sample(19)
+    assert len(ring.sample(18)) == 18
+
+
+def test_a_batch_goes_to_the_network_with_its_frames_before_the_pixels():
+    ring, _ = ring_and_twin(Ring, 9, 2, 2)
+    for step in random_steps(np.random.default_rng(1), 2, 12):
+        ring.add(*step)
+    batch = ring.sample(5)
+    moved = batch.for_net("cpu")
+    assert moved.states.shape == moved.next_states.shape == (5, 3, 1)
+    assert torch.equal(moved.states[:, :, 0], batch.states[:, 0, :])
+    assert torch.equal(moved.next_states[:, :, 0], batch.next_states[:, 0, :])
+    assert torch.equal(moved.returns, batch.returns)
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 5, 4)], ids=["vector", "board"])
+def test_a_vector_or_board_goes_to_the_network_without_a_stack_axis(shape):
+    ring = Ring(20, 2, shape, stack=1, dtype=np.float32)
+    nothing = np.zeros(2, bool)
+    frames = np.random.default_rng(0).random((4, 2, *shape), np.float32)
+    for step in frames:
+        ring.add(step, np.zeros(2, int), np.zeros(2), nothing, nothing)
+    batch = batch_at(ring, [(1, 0), (2, 1)]).for_net("cpu")
+    assert np.array_equal(batch.states, [frames[1, 0], frames[2, 1]])
+    assert np.array_equal(batch.next_states, [frames[2, 0], frames[3, 1]])
+
+
+def test_steps_of_the_wrong_shape_are_refused():
+    ring, _ = ring_and_twin(Ring, 9, 2, 2)
+    step = list(next(random_steps(np.random.default_rng(1), 2, 1)))
+    for argument, right in enumerate(step):
+        for wrong in (right[0], right[:1], np.concatenate([right, right], -1), np.int32(3)):
+            with pytest.raises(ValueError, match=rf"it has to be {re.escape(str(right.shape))}"):
+                ring.add(*step[:argument], wrong, *step[argument + 1 :])
+    assert len(ring) == 0
+    with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
+        Ring(20, 0, (1,))
+    ring.add(*step)
+    with pytest.raises(UsageError, match="batch_size is 0; it has to be at least 1"):
+        ring.sample(0)
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+@pytest.mark.parametrize("count", [4, 20])
+def test_a_restored_ring_samples_the_same_batches(tmp_path, kind, count):
+    ring, _ = ring_and_twin(kind, 9, 2, 2)
+    steps = list(random_steps(np.random.default_rng(1), 2, 40))
+    for step in steps[: count - 1]:
+        ring.add(*step)
+    if kind is PrioritisedRing:
+        ring.update_priorities(ring.sample(4).indices, torch.tensor([0.5, 2.0, 7.0, 3.0]))
+    ring.add(*steps[count - 1])  # its priority counts as soon as its next state is in the ring
+    torch.save(ring.state_dict(), tmp_path / "ring.pt")
+    other, _ = ring_and_twin(kind, 9, 2, 2)
+    other.load_state_dict(torch.load(tmp_path / "ring.pt", weights_only=True))
+    for step in steps[count:]:
+        ring.add(*step)
+        other.add(*step)
+        for a, b in zip(*(dataclasses.astuple(each.sample(5)) for each in (ring, other)), strict=True):
+            assert torch.equal(a, b)
+
+
+def test_a_ring_copies_the_arrays_that_are_added():
+    ring, twin = ring_and_twin(Ring, 9, 2, 2)
+    for step in random_steps(np.random.default_rng(5), 2, 7):
+        twin.add(*(array.copy() for array in step))
+        ring.add(*step)
+        for array in step:
+            array[:] = 1
+    places = places_of(twin, 2)
+    assert ring._final_frames
+    check(batch_at(ring, places), places, twin)
+
+
+def test_too_few_steps_missing_final_frames_and_missing_memory_are_refused(monkeypatch):
+    ring, _ = ring_and_twin(Ring, 9, 2, 2)
+    step = next(random_steps(np.random.default_rng(1), 2, 1))
+    with pytest.raises(UsageError, match=r"cannot be drawn from 0 steps of each of 2 .* take a larger replay_initial"):
+        ring.sample(1)
+    with pytest.raises(UsageError, match=r"n_step=2 cannot be drawn from 2 steps .* n_step \(-n\) of 1 at most, or"):
+        ring.require(1, new_steps=4)
+    ring.require(6, new_steps=5)
+    with pytest.raises(UsageError, match="a batch of 7 cannot be drawn from 6 steps"):
+        ring.require(7, new_steps=5)
+    with pytest.raises(ValueError, match="its final frame is needed"):
+        ring.add(*step[:3], np.zeros(2, bool), np.ones(2, bool), None)
+    with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need 5 at least"):
+        Ring(6, 2, (1,), stack=4)
+    monkeypatch.setattr(memory, "free", lambda: 10**9)
+    with pytest.raises(UsageError, match=r"needs 7\.08 GB .*, and 1 GB are free; --set replay_size=113026 would fit"):
+        Ring(10**6, 8, (84, 84))
+
+
+def test_evenly_spaced_states_cover_the_ring_without_random_draws():
+    ring, _ = ring_and_twin(Ring, 20, 2, 1)
+    nothing = np.zeros(2, bool)
+    for step in range(51):
+        ring.add(np.full((2, 1), step), np.zeros(2, int), np.zeros(2), nothing, nothing)
+    before = ring._generator.bit_generator.state
+    newest = ring.evenly_spaced_states(4)[:, -1, 0].tolist()
+    assert ring._generator.bit_generator.state == before
+    oldest = 51 - ring.length + ring.stack - 1
+    assert newest == np.linspace(oldest, 49, 4).astype(int).tolist()
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_the_forecast_equals_the_memory_of_a_ring(kind):
+    ring = kind(20_000, 4, (3,), stack=1, dtype=np.float32)
+    arrays = list(ring._arrays().values())
+    if kind is PrioritisedRing:
+        arrays += [ring._priorities, *ring._tree._levels]
+    assert sum(array.nbytes for array in arrays) == pytest.approx(kind.forecast(20_000, (3,), np.float32), rel=0.02)

@@ -1,0 +1,130 @@
+"""Streams of environments that step together, and the rings that they fill."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+import fakes
+from lib.envs import vector_env
+from lib.experience.priority_ring import PrioritisedRing
+from lib.experience.ring import Ring
+from lib.experience.stream import ExperienceStream, Stream
+
+
+def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, monkeypatch):
+    def make_stream():
+        return Stream(vector_env.make_vector_env("fakes:Refusing-v0", 2), seed=1)
+
+    first = make_stream()
+    first.begin()
+    for _ in range(4):
+        first.step(np.array([0, 1]))
+    monkeypatch.setattr(fakes.Refusing, "left", 5)
+    resumed = make_stream()
+    resumed.load_state_dict(first.state_dict())
+    assert "do not repeat themselves" in caplog.text
+    assert "(RuntimeError: not allowed)" in caplog.text
+    monkeypatch.setattr(fakes.Refusing, "left", 100)
+    assert resumed.steps_done == resumed.began == 8
+    assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
+
+
+def idle(states, agent_states):
+    return np.zeros(len(states), np.int64), agent_states
+
+
+idle.initial_state = lambda: None
+
+
+def make_stream_and_ring(env_id, kind=Ring):
+    source = ExperienceStream(vector_env.make_vector_env(env_id, 2), idle, seed=1)
+    return source, kind.for_source(source, 40, n_step=3, gamma=0.5)
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_transitions_end_where_environments_were_reset_on_resume(kind):
+    source, ring = make_stream_and_ring("fakes:Forgetful-v0", kind)
+    ring.populate(8)
+    last = source.states.copy()  # after four of seven steps
+    saved = {"source": source.state_dict(), "replay": ring.state_dict()}
+    for _ in range(20):  # the new episode may be the same by chance
+        resumed, resumed_ring = make_stream_and_ring("fakes:Forgetful-v0", kind)
+        resumed.load_state_dict(saved["source"])
+        resumed_ring.load_state_dict(saved["replay"])
+        if resumed.broken_off is not None:
+            break
+    assert np.array_equal(resumed.broken_off, last)
+    assert resumed.began == 8
+    resumed_ring.populate(8)
+    both = np.arange(2)
+    batch = resumed_ring._make_batch(np.full(2, 3), both, np.ones(2))
+    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
+    assert batch.discounts.tolist() == [0.5, 0.5]
+    next_batch = resumed_ring._make_batch(np.full(2, 4), both, np.ones(2))
+    assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
+
+
+@pytest.mark.parametrize("restart", [Stream.RESTART, 10])
+def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch, restart):
+    monkeypatch.setattr(Stream, "RESTART", restart)
+    envs = SyncVectorEnv([lambda: fakes.Counting(length=3, truncates=True)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    envs = RecordEpisodeStatistics(vector_env.FinalStates(envs))
+    source = ExperienceStream(envs, idle, seed=1)
+    ring = Ring.for_source(source, 40, n_step=2, gamma=0.5)
+    ring.populate(24)
+    # Observations are 0, 1, 2 and finally 3; rewards are 1, 2, 3. With restart=10, each environment is reset after
+    # five steps.
+    lengths = [3, 3, 3, 3] if restart > 10 else [3, 2, 3, 2]
+    expected = [
+        (at, min(at + 2, length), at + 1 + (0.5 * (at + 2) if at + 2 <= length else 0), 0.5 ** min(2, length - at))
+        for length in lengths
+        for at in range(length)
+    ]
+    for step, (state, next_state, total, discount) in enumerate(expected[:9]):
+        batch = ring._make_batch(np.full(2, step), np.arange(2), np.ones(2))
+        result = batch.states, batch.next_states, batch.returns, batch.discounts
+        assert [tensor.flatten().tolist() for tensor in result] == [
+            *([state] * 2, [next_state] * 2),
+            *([total] * 2, [discount] * 2),
+        ], step
+
+
+def test_a_stream_has_to_be_started_before_its_first_step():
+    envs = vector_env.make_vector_env("CartPole-v1", 2)
+    with pytest.raises(RuntimeError, match=r"have not begun; call begin\(\) first"):
+        Stream(envs).step(np.zeros(2, np.int64))
+
+
+def test_the_agent_state_is_reset_after_each_episode():
+    def counting(states, agent_states):
+        assert [state + 1 for state in agent_states] == (states[:, 0] + 1).tolist()
+        return np.zeros(2, np.int64), [state + 1 for state in agent_states]
+
+    counting.initial_state = lambda: 0
+    envs = SyncVectorEnv([partial(fakes.Counting, n) for n in (2, 3)], autoreset_mode=AutoresetMode.SAME_STEP)
+    steps = iter(ExperienceStream(RecordEpisodeStatistics(vector_env.FinalStates(envs)), counting))
+    for _ in range(12):
+        next(steps)
+
+
+@pytest.mark.parametrize("env_id", ["fakes:Board-method-v0", "fakes:Vector-info-v0", "fakes:Image-info-v0"])
+def test_sampled_states_have_their_masks(env_id):
+    envs = vector_env.make_vector_env(env_id, 3)
+
+    def agent(states, agent_states):
+        played.append(states.copy())
+        return np.full(3, (len(played) + 1) % 5), agent_states
+
+    played = []
+    agent.initial_state = lambda: None
+    source = ExperienceStream(envs, agent, seed=1)
+    ring = Ring.for_source(source, 60)
+    ring.populate(48)
+    batch = ring.sample(40)
+    states = batch.for_net("cpu").states.numpy()
+    for index, state in zip(batch.indices.tolist(), states, strict=True):
+        step, env = divmod(index, 3)
+        assert np.array_equal(state, played[step][env])

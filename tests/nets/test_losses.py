@@ -1,0 +1,177 @@
+"""Targets and losses: small examples by hand, and comparisons with loops."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lib.errors import UsageError
+from lib.nets import losses
+from oracles import distribution
+
+
+def test_double_q_targets_by_hand():
+    # The online network prefers actions 2, 0 and 1. The target network would prefer the values 90 and 80. The value
+    # 1000 comes after a termination and does not count.
+    targets = losses.double_q_targets(
+        returns=torch.tensor([1.0, -1.0, 2.0]),
+        discounts=torch.tensor([0.9, 0.81, 0.0]),
+        next_q_values=torch.tensor([[0.0, 1.0, 3.0], [5.0, 4.0, 0.0], [0.0, 1.0, 0.0]]),
+        next_target_q_values=torch.tensor([[90.0, 7.0, 10.0], [20.0, 80.0, 3.0], [4.0, 1000.0, 5.0]]),
+    )
+    assert targets.tolist() == pytest.approx([1.0 + 0.9 * 10.0, -1.0 + 0.81 * 20.0, 2.0])
+
+
+@pytest.mark.parametrize("argument", range(4))
+@pytest.mark.parametrize("shape", [(3, 1), (2, 4), (1,), (2,)])
+def test_targets_of_mismatched_shapes_are_refused(argument, shape):
+    arguments = [torch.zeros(3), torch.zeros(3), torch.zeros(3, 4), torch.zeros(3, 4)]
+    arguments[argument] = torch.zeros(shape)
+    with pytest.raises(ValueError, match=r"have to be \(batch,\), \(batch,\), \(batch, n_actions\)"):
+        losses.double_q_targets(*arguments)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), n_actions=st.integers(1, 6))
+def test_q_targets_equal_those_of_a_loop(seed, n_actions):
+    generator = torch.Generator().manual_seed(seed)
+    returns, discounts = torch.randn(8, generator=generator), torch.rand(8, generator=generator).round() * 0.99
+    online_values, target_values = torch.randn(2, 8, n_actions, generator=generator)
+    double = losses.double_q_targets(returns, discounts, online_values, target_values)
+    single = losses.q_targets(returns, discounts, target_values)
+    for row in range(8):
+        best = max(range(n_actions), key=lambda action: online_values[row, action].item())
+        for targets, next_value in ((double, target_values[row, best]), (single, max(target_values[row]))):
+            expected = returns[row].item() + discounts[row].item() * next_value.item()
+            assert targets[row].item() == pytest.approx(expected, abs=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), atoms=st.integers(2, 51))
+def test_the_divergence_equals_that_of_a_loop(seed, atoms):
+    generator = torch.Generator().manual_seed(seed)
+    targets, predicted = (3.0 * torch.randn(2, 4, atoms, generator=generator)).softmax(2)
+    targets[:, 0] = 0.0
+    divergences = losses.kl_divergence(targets, predicted.log()).tolist()
+    for row, divergence in enumerate(divergences):
+        pairs = zip(targets[row].tolist(), predicted[row].tolist(), strict=True)
+        assert divergence == pytest.approx(sum(p * math.log(p / q) for p, q in pairs if p > 0.0), abs=1e-4)
+
+
+def test_the_loss_of_a_prioritised_batch_is_a_weighted_mean():
+    each, weights = torch.tensor([1.0, 10.0, 100.0]), torch.tensor([1.0, 0.5, 0.0])
+    assert losses.weighted_mean(each, weights).item() == pytest.approx((1.0 + 5.0) / 3)
+    with pytest.raises(ValueError, match=r"losses, weights have the shapes .*; all have to be \(batch,\)"):
+        losses.weighted_mean(each, weights[:, None])
+
+
+def test_values_after_a_termination_may_be_infinite_or_nan():
+    values = torch.tensor([float("inf"), float("nan"), 2.0])
+    targets = losses.td_targets(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0.0, 0.0, 0.5]), values)
+    assert targets.tolist() == [1.0, 2.0, 4.0]
+    with pytest.raises(ValueError, match=r"all have to be \(batch,\)"):
+        losses.td_targets(torch.zeros(3), torch.zeros(3), torch.zeros(3, 1))
+
+
+def test_shapes_that_torch_would_broadcast_are_refused():
+    with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
+        losses.select_actions(torch.zeros(3, 4), torch.zeros(3, 1, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"have to be \(batch, n_actions, ...\) and \(batch,\)"):
+        losses.select_actions(torch.zeros(3), torch.zeros(3, dtype=torch.int64))
+    for shapes in (((3, 5), (1, 5)), ((3, 2, 5), (3, 2, 5))):
+        with pytest.raises(ValueError, match=r"both have to be \(batch, atoms\)"):
+            losses.kl_divergence(*map(torch.zeros, shapes))
+
+
+def test_the_output_of_each_rows_action_is_selected():
+    outputs = torch.arange(12.0).reshape(3, 2, 2)  # (batch, n_actions, atoms)
+    assert losses.select_actions(outputs, torch.tensor([1, 0, 1])).tolist() == [[2.0, 3.0], [4.0, 5.0], [10.0, 11.0]]
+    assert losses.select_actions(outputs[..., 0], torch.tensor([1, 0, 1])).tolist() == [2.0, 4.0, 10.0]
+
+
+def test_a_projection_by_hand():
+    # Atoms -1, 0, 1, 2. Row 0: 0.5 + 0.5 * z is 0, 0.5, 1, 1.5; halves go to both neighbours. Row 1: everything is
+    # beyond the upper end. Row 2: terminated, so all probability is at the return of 1.25.
+    next_probs = torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1], [0.9, 0.0, 0.0, 0.1]])
+    returns, discounts = torch.tensor([0.5, 30.0, 1.25]), torch.tensor([0.5, 1.0, 0.0])
+    projected = losses.project_distribution(next_probs, returns, discounts, losses.support(-1.0, 2.0, 4))
+    expected = [[0.0, 0.2, 0.6, 0.2], [0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.75, 0.25]]
+    assert torch.allclose(projected, torch.tensor(expected), atol=1e-6)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    atoms=st.integers(2, 51),
+    v_min=st.integers(-20, 5),
+    width=st.integers(1, 30),
+    discount=st.sampled_from([0.0, 0.5, 0.97, 1.0]),
+)
+def test_a_projection_equals_that_of_the_slow_twin_and_keeps_all_probability(seed, atoms, v_min, width, discount):
+    generator = torch.Generator().manual_seed(seed)
+    next_probs = torch.rand(4, atoms, generator=generator).softmax(1)
+    returns = torch.rand(4, generator=generator) * 2 * width - width
+    support = losses.support(v_min, v_min + width, atoms)
+    projected = losses.project_distribution(next_probs, returns, torch.full((4,), discount), support)
+    for row in range(4):
+        twin = distribution.project(next_probs[row].tolist(), returns[row].item(), discount, v_min, v_min + width)
+        assert projected[row].tolist() == pytest.approx(twin, abs=1e-4)
+    assert projected.sum(1).tolist() == pytest.approx([1.0] * 4, abs=1e-5)
+
+
+def test_a_projection_within_the_support_keeps_the_mean():
+    support = losses.support(-10.0, 10.0, 51)
+    next_probs = torch.rand(8, 51, generator=torch.Generator().manual_seed(0)).softmax(1)
+    returns, discounts = torch.linspace(-0.9, 0.9, 8), torch.full((8,), 0.9)
+    means = (losses.project_distribution(next_probs, returns, discounts, support) * support).sum(1)
+    assert torch.allclose(means, returns + discounts * (next_probs * support).sum(1), atol=1e-5)
+
+
+def test_the_divergence_by_hand():
+    # 0.5 ln(0.5 / 0.25) + 0.5 ln(0.5 / 0.75); an atom with a target probability of 0 adds nothing.
+    targets, predicted = torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([[0.25, 0.75], [0.5, 0.5]])
+    assert losses.kl_divergence(targets, predicted.log()).tolist() == pytest.approx([0.143841, 0.693147], abs=1e-5)
+
+
+def test_the_gradient_of_the_divergence_equals_that_of_the_cross_entropy():
+    generator = torch.Generator().manual_seed(0)
+    targets = torch.rand(5, 7, generator=generator).softmax(1)
+    logits = torch.rand(5, 7, generator=generator, requires_grad=True)
+    [gradient] = torch.autograd.grad(losses.kl_divergence(targets, logits.log_softmax(1)).sum(), logits)
+    [expected] = torch.autograd.grad(torch.nn.functional.cross_entropy(logits, targets, reduction="sum"), logits)
+    assert torch.allclose(gradient, expected, atol=1e-6)
+
+
+def test_penalties_are_squared_errors_or_huber_losses():
+    errors = torch.tensor([-3.0, -0.5, 0.0, 1.0, 2.0], requires_grad=True)
+    assert losses.penalties(errors).tolist() == [9.0, 0.25, 0.0, 1.0, 4.0]
+    assert losses.penalties(errors, huber=True).tolist() == [2.5, 0.125, 0.0, 0.5, 1.5]
+    losses.penalties(errors, huber=True).sum().backward()
+    assert errors.grad.tolist() == [-1.0, -0.5, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-1.0, 1.0, 1), "atoms is 1; it has to be between 2 and 500"),
+        ((-1.0, 1.0, 10**9), "atoms is 1000000000; it has to be between 2 and 500"),
+        ((2.0, 2.0, 51), "v_min is 2 and v_max 2; v_min has to be below v_max"),
+        ((0.0, float("nan"), 51), "v_min has to be below v_max"),
+        (
+            (0.0, float("inf"), 51),
+            r"v_min is 0 and v_max inf; v_min has to be below v_max, both between -1e\+30 and 1e\+30",
+        ),
+        ((-1e39, 1e39, 51), "v_min is -1e.39 and v_max 1e.39; v_min has to be below v_max, both between"),
+        ((1e8, 1e8 + 1.0, 51), "float32 cannot tell 51 returns between them apart"),
+    ],
+)
+def test_an_invalid_support_is_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        losses.support(*arguments)
+
+
+def test_a_projection_of_mismatched_shapes_is_refused():
+    with pytest.raises(ValueError, match=r"have to be \(batch, atoms\), \(batch,\), \(batch,\) and \(atoms,\)"):
+        losses.project_distribution(torch.ones(2, 3), torch.ones(2), torch.ones(2, 1), torch.ones(3))

@@ -1,0 +1,83 @@
+"""Action masks in networks, targets and action selection: invalid actions are never chosen."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import fakes
+from lib import dqn_extra, dqn_model
+from lib.envs import vector_env
+from lib.envs.masks import MaskedBox, append_mask
+from lib.envs.single_env import make_env
+from lib.nets import losses
+from lib.nets.masking import INVALID, MaskSplitter
+
+MASKED = [f"fakes:{shape}-{how}-v0" for shape in fakes.SHAPES for how in ("info", "method")]
+
+
+@pytest.mark.parametrize("env_id", MASKED)
+def test_states_with_a_mask_are_split_into_the_plain_state_and_the_mask(env_id):
+    plain = make_env(env_id.replace("-info", "").replace("-method", ""))
+    env = make_env(env_id)
+    for channels_last in (False, True):
+        split = MaskSplitter(env.observation_space, channels_last)
+        state, expected = (np.asarray(each.reset(seed=5)[0]) for each in (env, plain))
+        for step in range(5):
+            states = torch.from_numpy(state)[None]
+            if channels_last and states.ndim == 4:
+                states = states.permute(0, 2, 3, 1)
+            observations, allowed = split(states)
+            if channels_last and observations.ndim == 4:
+                observations = observations.permute(0, 3, 1, 2)
+            assert observations.shape[1:] == split.shape == plain.observation_space.shape
+            assert np.array_equal(observations[0].numpy(), expected)
+            assert allowed.tolist() == [[action != step for action in range(5)]]
+            action = (step + 1) % 5
+            state, expected = (np.asarray(each.step(action)[0]) for each in (env, plain))
+
+
+def test_a_mask_can_fill_several_rows_of_a_board():
+    state, mask = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4), np.arange(11) % 3 == 0
+    space = MaskedBox(spaces.Box(0.0, 24.0, (2, 3, 4)), 11)
+    masked = append_mask(state, mask)
+    assert masked.shape == space.shape == (2, 3 + 3, 4)
+    assert space.contains(masked)
+    observations, allowed = MaskSplitter(space)(torch.from_numpy(masked)[None])
+    assert np.array_equal(observations[0].numpy(), state)
+    assert np.array_equal(allowed[0].numpy(), mask)
+
+
+def first_states(env_id, num_envs=4):
+    envs = vector_env.make_vector_env(env_id, num_envs)
+    return envs.single_observation_space, envs.reset(seed=1)[0]
+
+
+@pytest.mark.parametrize("env_id", MASKED)
+def test_invalid_actions_have_no_value_in_any_dqn(env_id):
+    space, states = first_states(env_id)
+    support = losses.support(-1.0, 1.0, 11)
+    nets = [dqn_model.DQN(space, 5), dqn_extra.ExtendedDQN(space, 5, dueling=True)]
+    nets += [dqn_extra.ExtendedDQN(space, 5, noise=dqn_extra.FACTORISED, support=support)]
+    nets += [dqn_model.DQN(space, 5, normalise=True)]
+    for net in nets:
+        values = net(torch.from_numpy(states))
+        assert (values[:, 0] == INVALID).all()
+        assert (values[:, 1:].abs() < 100).all()
+        assert values[:, 1:].std() > 0
+    assert (nets[2].predict_best(torch.from_numpy(states)).exp().sum(1) - 1.0).abs().max() < 1e-5
+
+
+def test_targets_ignore_invalid_actions():
+    """The highest value of the next state belongs to an action that is not allowed."""
+    space, states = first_states("fakes:Vector-info-v0", num_envs=1)
+    net = dqn_model.DQN(space, 5)
+    with torch.no_grad():
+        net.fc[-1].weight.zero_()
+        net.fc[-1].bias.copy_(torch.tensor([100.0, 3.0, 1.0, 2.0, 2.5]))
+        following = net(torch.from_numpy(states))
+    targets = losses.q_targets(torch.tensor([1.0]), torch.tensor([0.5]), following)
+    assert targets.tolist() == [1.0 + 0.5 * 3.0]
+    assert losses.double_q_targets(torch.tensor([1.0]), torch.tensor([0.5]), following, following + 1.0).tolist() == [
+        3.0
+    ]

@@ -1,0 +1,108 @@
+"""bfloat16 and torch.compile: when they are used, and how close their results are to float32."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fakes import pong_ring
+from lib import common, dqn_model
+from lib.errors import UsageError
+from lib.nets import precision
+
+
+@pytest.mark.parametrize(
+    ("flags", "dtype"), [("fpu avx512_bf16 sse", torch.bfloat16), ("fpu sse avx512f", torch.float32)]
+)
+def test_bfloat16_is_used_if_the_processor_supports_it_and_otherwise_a_warning_is_logged_once(
+    monkeypatch, caplog, flags, dtype
+):
+    monkeypatch.setattr(precision.Path, "read_text", lambda self: f"flags : {flags}\n")
+    precision.fast_dtype.cache_clear()
+    for _ in range(2):
+        assert precision.fast_dtype(torch.device("cpu")) == dtype
+    precision.fast_dtype.cache_clear()
+    assert caplog.text.count("No bfloat16 on this cpu") == (dtype == torch.float32)
+
+
+def test_compiling_without_a_compiler_is_refused(monkeypatch):
+    monkeypatch.setattr(precision.shutil, "which", lambda name: None)
+    with pytest.raises(UsageError, match=r"install g\+\+, or leave --compile out"):
+        precision.compile_networks(nn.Linear(2, 2))
+
+
+@pytest.mark.skipif(not precision.shutil.which("g++"), reason="needs a C++ compiler")
+def test_a_compiled_network_gives_the_same_values():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    states = torch.rand(5, 3)
+    expected = net(states)
+    precision.compile_networks(net)
+    assert net._compiled_call_impl is not None
+    assert torch.allclose(net(states), expected, atol=1e-6)
+
+
+class Learner:
+    """Network, target network and optimizer as in 05_native_envs.py (float32) or 06_fast_learner.py (bfloat16)."""
+
+    def __init__(self, weights, dtype):
+        fast = dtype == torch.bfloat16
+        self.net = dqn_model.DQN((4, 84, 84), 6, dtype)
+        self.net.load_state_dict(weights)
+        if fast:
+            self.net.to(memory_format=torch.channels_last)
+        self.target = copy.deepcopy(self.net)
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-4, fused=fast)
+
+    def learn(self, batch):
+        self.optimizer.zero_grad()
+        loss = common.calc_loss_dqn(batch, self.net, self.target, gamma=0.99)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+
+@pytest.fixture(scope="module")
+def replay():
+    return pong_ring()
+
+
+@pytest.fixture
+def learners():
+    """A float32 and a bfloat16 learner with the same initial weights."""
+    torch.manual_seed(1)
+    weights = dqn_model.DQN((4, 84, 84), 6).state_dict()
+    return Learner(weights, torch.float32), Learner(weights, torch.bfloat16)
+
+
+def test_the_gradient_in_bfloat16_is_close_to_float32(learners, replay):
+    plain, fast = learners
+    batch = replay.sample(64)
+    assert fast.learn(batch) == pytest.approx(plain.learn(batch), rel=5e-3)
+    assert all(weights.grad.dtype == torch.float32 for weights in fast.net.parameters())
+    expected, gradient = (
+        torch.cat([weights.grad.flatten() for weights in learner.net.parameters()]) for learner in (plain, fast)
+    )
+    assert 0.0 < (gradient - expected).norm() < 0.1 * expected.norm()
+
+
+def test_two_hundred_updates_in_bfloat16_stay_close_to_float32(learners, replay):
+    """The bounds are 0.05 of a reward for values and 2 % for losses.
+
+    For comparison, a change of the initial weights by a millionth makes a difference of 0.004 and 0.1 %.
+    """
+    plain, fast = learners
+    losses = []
+    for update in range(200):
+        batch = replay.sample(8)
+        losses.append((plain.learn(batch), fast.learn(batch)))
+        if update % 50 == 49:
+            for learner in (plain, fast):
+                learner.target.load_state_dict(learner.net.state_dict())
+    plain_losses, fast_losses = np.array(losses).T
+    states = replay.sample(256).for_net("cpu").states
+    with torch.no_grad():
+        assert 0.0 < (fast.net(states) - plain.net(states)).abs().max() < 0.05
+    assert np.abs(fast_losses - plain_losses).mean() < 0.02 * plain_losses.mean()

@@ -1,0 +1,53 @@
+"""PPO with action masks: invalid actions are never drawn and do not count."""
+
+import numpy as np
+import pytest
+import torch
+
+import fakes
+from lib.envs import vector_env
+from lib.ppo.model import Model
+from lib.ppo.rollout import Agent
+from lib.ppo.update import Trainer
+
+MASKED = [f"fakes:{shape}-{how}-v0" for shape in fakes.SHAPES for how in ("info", "method")]
+
+
+def first_states(env_id):
+    envs = vector_env.make_vector_env(env_id, 4)
+    return envs.single_observation_space, envs.reset(seed=1)[0]
+
+
+@pytest.mark.parametrize("env_id", MASKED)
+def test_invalid_actions_have_no_probability(env_id):
+    space, states = first_states(env_id)
+    probabilities = Agent(Model(space, 5)).probabilities(states)
+    assert (probabilities[:, 0] == 0.0).all()
+    assert np.allclose(probabilities.sum(1), 1.0)
+
+
+def test_invalid_actions_are_never_drawn():
+    space, states = first_states("fakes:Vector-info-v0")
+    agent = Agent(Model(space, 5))
+    noise = torch.ones(4, 5)
+    noise[:, 0] = 0.0
+    assert (agent(torch.from_numpy(states), noise)[0] > 0).all()
+
+
+def test_the_entropy_counts_valid_actions_only():
+    space, states = first_states("fakes:Vector-info-v0")
+    model = Model(space, 5)
+    torch.nn.init.zeros_(model.policy.weight)
+    trainer = Trainer(
+        model, torch.optim.Adam(model.parameters()), minibatch=4, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.1
+    )
+    columns = [
+        torch.from_numpy(states),
+        torch.ones(4, dtype=torch.int64),
+        torch.full((4,), -np.log(4.0)),
+        torch.rand(4),
+    ]
+    metrics = trainer.learn([*columns, torch.rand(4)], 0.0)
+    assert metrics["entropy"] == pytest.approx(np.log(4.0))
+    assert metrics["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert all(parameter.isfinite().all() for parameter in model.parameters())

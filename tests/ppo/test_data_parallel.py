@@ -1,0 +1,113 @@
+import re
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from gymnasium import spaces
+from ppo_setup import trainer_of
+
+from lib.errors import Fault, UsageError
+from lib.ppo.data_parallel import DataParallelTrainer, _exchange
+from lib.ppo.model import Model
+from lib.ppo.rollout import Rollout
+from running import assignments, checkpoint_of, folder, run, start, wait_for
+
+ACTORS = Path("distributed/02_ppo_actors.py")
+
+
+def image_model():
+    torch.manual_seed(1)
+    return Model(spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
+
+
+def image_rollout(seed):
+    generator = torch.Generator().manual_seed(seed)
+    size = (8, 4)
+    return Rollout(
+        values=torch.randn(size, generator=generator),
+        next_values=torch.randn(size, generator=generator),
+        rewards=torch.randn(size, generator=generator),
+        states=torch.randint(0, 255, (*size, 36, 36, 2), dtype=torch.uint8, generator=generator),
+        actions=torch.randint(0, 3, size, generator=generator),
+        log_probs=torch.full(size, -1.1),
+        terminated=torch.zeros(size, dtype=torch.bool),
+        ended=torch.zeros(size, dtype=torch.bool),
+    )
+
+
+def sgd_trainer():
+    model = image_model()
+    sgd = torch.optim.SGD(model.parameters(), 0.1)
+    return trainer_of(
+        model, sgd, minibatch=16, lam=0.95, entropy=0.01, kl_target=0.01, kl_final=0.01, final_temperature=0.5
+    )
+
+
+@pytest.mark.parametrize("learners", [2, 4])
+def test_several_learners_make_the_update_of_one(learners):
+    alone, first = sgd_trainer(), sgd_trainer()
+    together = DataParallelTrainer(first, learners)
+    threads = torch.get_num_threads()
+    try:
+        for number, progress in enumerate((0.25, 0.25, 1.0, 0.25)):
+            metrics = []
+            for trainer in (alone, together):
+                torch.manual_seed(number)
+                metrics.append(trainer.update(image_rollout(number), progress))
+            assert metrics[0] == pytest.approx(metrics[1], abs=1e-5)
+            for one, other in zip(alone.model.parameters(), first.model.parameters(), strict=True):
+                assert torch.allclose(one, other, atol=1e-6)
+        assert not torch.allclose(alone.model.policy.weight, image_model().policy.weight, atol=1e-4)
+    finally:
+        together.close()
+        torch.set_num_threads(threads)
+
+
+def test_the_death_of_a_learner_ends_the_run_which_can_be_resumed(tmp_path):
+    settings = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000")
+    options = ("--env-id", "CartPole-v1", *settings, "--quiet", "--engine", "inline", "--learners", 2)
+    process = start(ACTORS, *options, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt.sha256")), process)
+    [learner] = learners_of(process)
+    learner.kill()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.search(r"error: .*(lost contact|learner 1 .* was killed by SIGKILL).*--resume", stderr), stderr
+    path = folder(tmp_path)
+    resumed = run(ACTORS, "--resume", path, "--stop-after", checkpoint_of(path)["source"]["steps_done"] + 640)
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def learners_of(process):
+    """The further learners of a run with inline actors: its only child processes without children."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [
+        child for child in children if child.children() == [] and "resource_tracker" not in " ".join(child.cmdline())
+    ]
+
+
+def test_learners_that_cannot_share_the_minibatch_are_refused():
+    with pytest.raises(UsageError, match=r"3 learners .* minibatches of 16.* 1, 2, 4, 8, 16"):
+        DataParallelTrainer(trainer_of(image_model(), minibatch=16), 3)
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "message"),
+    [
+        ("cuda:1", 2, "--device cpu .*cuda.* it is cuda:1"),
+        ("mps", 0, "--device cpu .*cuda.* it is mps"),
+        ("cuda", 2, "4 learners .* GPU each, and 2 .*--learners 2"),
+    ],
+)
+def test_devices_that_several_learners_cannot_use_are_refused(monkeypatch, device, gpus, message):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    trainer = trainer_of(image_model(), device=device)
+    with pytest.raises(UsageError, match=message):
+        DataParallelTrainer(trainer, 4)
+
+
+def test_a_failed_exchange_becomes_a_fault_that_names_resume():
+    with pytest.raises(Fault, match=r"\(Connection closed\)\. .*--resume"), _exchange():
+        raise RuntimeError("Connection closed\nby peer")

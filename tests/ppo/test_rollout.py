@@ -1,0 +1,215 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from ppo_setup import Fixed, vectorised
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fakes import Bandit, Counting
+from lib.envs import vector_env
+from lib.errors import UsageError
+from lib.experience.stream import Part
+from lib.ppo.model import Model
+from lib.ppo.rollout import Agent, Sampler, rollouts
+from lib.system import memory
+from lib.system.seeds import episode_seed
+
+IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+
+
+def fields(rollout):
+    return [getattr(rollout, field.name).clone() for field in dataclasses.fields(rollout)]
+
+
+def test_a_rollout_that_would_not_fit_into_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: 10_000)
+    envs = vectorised(Counting, 2)
+    fitting = int(0.8 * 10_000 / (2 * 27))
+    with pytest.raises(UsageError, match=rf"1,000 steps of 2 .*--set rollout={fitting}"):
+        Sampler(envs, None, 1000)
+    rollout = Sampler(envs, Agent(None), fitting).empty()
+    assert sum(tensor.nbytes for tensor in vars(rollout).values()) == 2 * 27 * fitting
+
+
+@pytest.mark.parametrize("truncates", [True, False])
+def test_a_rollout_holds_the_steps_and_the_values_of_the_next_states(truncates):
+    sampler = Sampler(vectorised(lambda: Counting(3, truncates), 2), Fixed(), steps=4)
+    reported_steps = []
+    sampler.on_step = reported_steps.append
+    played = iter(sampler)
+    for states, values, next_values, rewards, ended in (
+        ([0, 1, 2, 0], [0, 10, 20, 0], [10, 20, 30, 10], [1, 2, 3, 1], [0, 0, 1, 0]),
+        ([1, 2, 0, 1], [10, 20, 0, 10], [20, 30, 10, 20], [2, 3, 1, 2], [0, 1, 0, 0]),
+    ):
+        rollout = next(played)
+        for index in range(2):
+            assert rollout.states[:, index, 0].tolist() == states
+            assert rollout.values[:, index].tolist() == values
+            assert rollout.rewards[:, index].tolist() == rewards
+            assert rollout.ended[:, index].tolist() == [bool(end) for end in ended]
+            assert rollout.terminated[:, index].tolist() == [bool(end) and not truncates for end in ended]
+            follows = ~rollout.terminated[:, index]
+            assert rollout.next_values[follows, index].tolist() == [
+                value for value, follow in zip(next_values, follows, strict=True) if follow
+            ]
+        assert rollout.log_probs.tolist() == [[-0.5] * 2] * 4
+    assert sampler.steps_done == 16
+    assert reported_steps == [2] * 8
+    assert [(episode.total, episode.length, episode.step) for episode in sampler.pop_episodes()] == [
+        *[(6.0, 3, 6)] * 2,
+        *[(6.0, 3, 12)] * 2,
+    ]
+    assert sampler.pop_episodes() == []
+
+
+def test_images_have_their_channels_last():
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    sampler = Sampler(envs, Agent(Model(envs.single_observation_space, 6)), steps=3, seed=4)
+    assert sampler.frame_skip == 4
+    rollout = next(iter(sampler))
+    assert rollout.states.shape == (3, 2, 84, 84, 4)
+    assert rollout.states.dtype == torch.uint8
+    twin = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    states, _ = twin.reset(seed=episode_seed(4, 0, 0))
+    for t in range(3):
+        assert np.array_equal(rollout.states[t].numpy(), states.transpose(0, 2, 3, 1))
+        states, *_ = twin.step(rollout.actions[t].numpy())
+
+
+@pytest.mark.parametrize("restart", [10**6, 40])
+def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, restart):
+    monkeypatch.setattr(Sampler, "RESTART", restart)
+    model = Model(IMAGES, 6)
+
+    def sampler_of():
+        envs = vector_env.make_vector_env("PongNoFrameskip-v4", 3)
+        return Sampler(envs, Agent(model), steps=5, seed=2)
+
+    torch.manual_seed(3)
+    first = sampler_of()
+    played = iter(first)
+    for _ in range(4):
+        next(played)
+    state = first.state_dict()
+    expected = [fields(next(played)) for _ in range(3)]
+    resumed = sampler_of()
+    resumed.load_state_dict(state)
+    torch.manual_seed(4)  # the global generator has no influence
+    played = iter(resumed)
+    for rollout in expected:
+        assert all(torch.equal(a, b) for a, b in zip(rollout, fields(next(played)), strict=True))
+    assert resumed.steps_done == first.steps_done == 105
+
+
+@pytest.mark.parametrize("restart", [10**6, 24])
+def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, restart):
+    monkeypatch.setattr(Sampler, "RESTART", restart)
+    model = Model(IMAGES, 6)
+
+    def played(first, num_envs):
+        envs = vector_env.make_vector_env("PongNoFrameskip-v4", num_envs)
+        sampler = Sampler(envs, Agent(model), steps=5, seed=2, part=Part(first, num_envs, of=4))
+        return [fields(rollout) for _, rollout in zip(range(3), sampler, strict=False)]
+
+    for whole, *parts in zip(played(0, 4), played(0, 1), played(1, 3), strict=True):
+        for together, *apart in zip(whole, *parts, strict=True):
+            assert torch.allclose(together, torch.cat(apart, dim=1), atol=1e-6)  # equal up to rounding
+
+
+def test_periodic_resets_truncate_unfinished_episodes(monkeypatch):
+    monkeypatch.setattr(Sampler, "RESTART", 12)
+    sampler = Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
+    played = iter(sampler)
+    for states, next_values, ended in (
+        ([0, 1, 2, 3], [10, 20, 30, 40], [0, 0, 0, 0]),
+        ([4, 5, 0, 1], [50, 60, 10, 20], [0, 1, 0, 0]),
+        ([2, 3, 4, 5], [30, 40, 50, 60], [0, 0, 0, 1]),
+    ):
+        rollout = next(played)
+        for index in range(2):
+            assert rollout.states[:, index, 0].tolist() == states
+            assert rollout.next_values[:, index].tolist() == next_values
+            assert rollout.ended[:, index].tolist() == [bool(end) for end in ended]
+        assert not rollout.terminated.any()
+    assert sampler.pop_episodes() == []  # a truncation by reset is not a finished episode
+    assert len(sampler.state_dict()["actions"]) == 0
+
+
+def test_environments_that_cannot_be_restored_are_logged(caplog):
+    sampler = Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
+    next(iter(sampler))
+    state = sampler.state_dict()
+    state["actions"] = state["actions"][:3]
+    Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4).load_state_dict(state)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_the_first_rollout_of_a_new_run_only_fits_the_normalisation():
+    model = Model(spaces.Box(0, 255, (1,), np.uint8), 2)
+    sampler = Sampler(vectorised(lambda: Counting(100), 2), Agent(model), steps=4)
+    assert next(rollouts(sampler, model)).states[:, 0, 0].tolist() == [4, 5, 6, 7]
+    assert model.body.mean.item() == 1.5
+    resumed = Sampler(vectorised(lambda: Counting(100), 2), Agent(model), steps=4)
+    resumed.load_state_dict(sampler.state_dict())
+    assert next(rollouts(resumed, model)).states[:, 0, 0].tolist() == [8, 9, 10, 11]
+    assert model.body.mean.item() == 1.5
+
+
+def test_actions_are_sampled_with_the_policys_probabilities():
+    torch.manual_seed(1)
+    model = Model(spaces.Box(0.0, 1.0, (2,)), 3)
+    with torch.no_grad():
+        model.policy.weight.zero_()
+        model.policy.bias.copy_(torch.tensor([0.5, 0.2, 0.3]).log())
+    noise = Sampler(vectorised(Bandit, 20), Agent(model), steps=1000)._noise().flatten(0, 1)
+    actions, log_probs, _ = Agent(model)(torch.zeros(20_000, 2), noise)
+    shares = actions.bincount() / len(actions)
+    assert shares.tolist() == pytest.approx([0.5, 0.2, 0.3], abs=0.015)
+    assert torch.allclose(log_probs.exp(), torch.tensor([0.5, 0.2, 0.3])[actions])
+
+
+def test_torch_acts_in_one_thread_and_gets_its_threads_back():
+    before = torch.get_num_threads()
+    threads = []
+
+    class Watching(Fixed):
+        def __call__(self, states, noise):
+            threads.append(torch.get_num_threads())
+            return super().__call__(states, noise)
+
+    torch.set_num_threads(2)
+    try:
+        next(iter(Sampler(vectorised(lambda: Counting(3), 2), Watching(), steps=2)))
+        assert threads == [1, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+class Casts(TorchDispatchMode):
+    """Count the casts of tensors of one shape."""
+
+    def __init__(self, shape):
+        super().__init__()
+        self.shape = shape
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten._to_copy.default and args[0].shape == self.shape
+        return func(*args, **(kwargs or {}))
+
+
+def test_weights_are_cast_once_per_rollout():
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
+    model = Model(envs.single_observation_space, 6, torch.bfloat16)
+    played = iter(Sampler(envs, Agent(model), steps=3, seed=4))
+    for _ in range(2):
+        with Casts(model.body.third.weight.shape) as casts:
+            rollout = next(played)
+        assert casts.count == 1
+        with torch.no_grad():
+            for states, values in zip(rollout.states, rollout.values, strict=True):
+                assert torch.equal(model(states)[1], values)
+            model.body.third.weight.mul_(-1.5)  # in place, like an optimizer

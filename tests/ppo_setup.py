@@ -1,0 +1,71 @@
+"""Builders for the tests of lib.ppo: vector environments, rollouts and trainers."""
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from lib.envs import vector_env
+from lib.ppo.rollout import Rollout
+from lib.ppo.update import Trainer, UpdateSettings
+
+
+def vectorised(make, n):
+    """Step n environments together; `make` creates one."""
+    envs = SyncVectorEnv([make] * n, autoreset_mode=AutoresetMode.SAME_STEP)
+    return RecordEpisodeStatistics(vector_env.FinalStates(envs))
+
+
+class Fixed:
+    """Agent that always takes action 0; the value of a state is ten times its first number."""
+
+    device = "cpu"
+
+    def __call__(self, states, noise):
+        n = len(states)
+        return torch.zeros(n, dtype=torch.int64), torch.full((n,), -0.5), self.values(states)
+
+    def values(self, states):
+        return 10.0 * states[:, 0].float()
+
+
+def rollout_of(rewards, values, next_values, terminated, ended):
+    """A rollout with these entries, lists [t][n]; states, actions and log-probabilities are 0."""
+    shape = np.shape(rewards)
+    return Rollout(
+        states=torch.zeros(*shape, 1),
+        actions=torch.zeros(shape, dtype=torch.int64),
+        log_probs=torch.zeros(shape),
+        values=torch.tensor(values, dtype=torch.float32),
+        next_values=torch.tensor(next_values, dtype=torch.float32),
+        rewards=torch.tensor(rewards, dtype=torch.float32),
+        terminated=torch.tensor(terminated),
+        ended=torch.tensor(ended),
+    )
+
+
+def random_rollout(steps, envs, state_size=5, n_actions=4):
+    """A rollout of random numbers, with random ends of episodes."""
+    ended = torch.rand(steps, envs) < 0.25
+    return Rollout(
+        states=torch.randn(steps, envs, state_size),
+        actions=torch.randint(n_actions, (steps, envs)),
+        log_probs=-2 * torch.rand(steps, envs),
+        values=torch.randn(steps, envs),
+        next_values=torch.randn(steps, envs),
+        rewards=torch.randn(steps, envs),
+        terminated=ended & (torch.rand(steps, envs) < 0.5),
+        ended=ended,
+    )
+
+
+def settings_of(**changes):
+    """Settings for small tests."""
+    values = {"minibatch": 4, "epochs": 2, "gamma": 0.9, "lam": 0.9, "clip": 0.2, "entropy": 0.0}
+    return UpdateSettings(**values | changes)
+
+
+def trainer_of(model, optimizer=None, device="cpu", **changes):
+    """A trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
+    optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
+    return Trainer(model, optimizer, settings_of(**changes), device)

@@ -1,0 +1,257 @@
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from ignite.engine import Engine, Events
+
+from lib.errors import Fault
+from lib.run import checkpoint
+from lib.run.events import EpisodeEvents, register_events
+from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
+
+WEIGHTS = {"net": {"w": torch.arange(4.0)}}
+
+
+def save(folder, name="step-000000001.pt", content=WEIGHTS):
+    checkpoint.VerifiedSaver(folder)(content, name)
+    return folder / name
+
+
+def test_a_saved_checkpoint_is_read_back_and_sha256sum_verifies_it(tmp_path):
+    file = save(tmp_path)
+    assert torch.equal(checkpoint.load(file)["net"]["w"], WEIGHTS["net"]["w"])
+    checked = subprocess.run(["sha256sum", "-c", f"{file.name}.sha256"], cwd=tmp_path, capture_output=True, text=True)
+    assert checked.stdout == f"{file.name}: OK\n"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
+
+
+def test_without_checkpoints_the_newest_is_none(tmp_path):
+    assert checkpoint.newest(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: data[:-7], lambda data: data[:40] + b"?" + data[41:], lambda data: b""]
+)
+def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, damage):
+    save(tmp_path, "step-000000001.pt", WEIGHTS | {"iteration": 1})
+    file = save(tmp_path, "step-000000002.pt", WEIGHTS | {"iteration": 2})
+    assert checkpoint.newest(tmp_path)["iteration"] == 2
+    file.write_bytes(damage(file.read_bytes()))
+    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert "step-000000002.pt is damaged" in caplog.text
+    assert file.with_suffix(".damaged").exists()
+    caplog.clear()
+    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert caplog.text == ""
+
+
+def test_if_all_checkpoints_are_damaged_nothing_is_changed(tmp_path):
+    files = [save(tmp_path, f"step-00000000{k}.pt") for k in (1, 2)]
+    for file in files:
+        file.write_bytes(file.read_bytes()[:100])
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(Fault, match="none of the 2 checkpoints"):
+        checkpoint.newest(tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
+def test_a_checkpoint_without_a_valid_digest_is_rejected(tmp_path, content):
+    file = save(tmp_path)
+    digest = file.with_name(file.name + ".sha256")
+    digest.unlink() if content is None else digest.write_bytes(content)
+    with pytest.raises(Fault, match=r"cannot be read|is damaged"):
+        checkpoint.load(file)
+
+
+class Code:
+    """An object that creates a folder when it is unpickled."""
+
+    def __reduce__(self):
+        return os.mkdir, (str(Path(__file__).parent / "executed"),)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda content, file: pickle.dump(content, file.open("wb"))])
+def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path, write):
+    file = save(tmp_path)
+    write({"net": Code()}, file)
+    digest = checkpoint._digest(file)
+    file.with_name(file.name + ".sha256").write_text(f"{digest}  {file.name}\n")
+    with pytest.raises(Fault, match=r"more than tensors and plain values|present format"):
+        checkpoint.load(file)
+    assert not (Path(__file__).parent / "executed").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("enforce fail\nmore")])
+def test_a_full_disk_leaves_the_previous_checkpoint_readable(tmp_path, monkeypatch, error):
+    file = save(tmp_path)
+
+    def write_half(content, into):
+        into.write(b"half of it")
+        raise error
+
+    monkeypatch.setattr(torch, "save", write_half)
+    saver = checkpoint.VerifiedSaver(tmp_path)
+    saver.remove(file.name)
+    with pytest.raises(Fault, match=r"step-000000002\.pt could not be saved: .*(No space left|enforce fail)"):
+        saver(WEIGHTS, "step-000000002.pt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
+    checkpoint.load(file)
+
+
+def test_the_advice_after_a_full_disk_depends_on_the_checkpoints(tmp_path, monkeypatch):
+    def full(content, into):
+        raise OSError(28, "No space left on device")
+
+    save(tmp_path, "best-000000001.pt")  # which cannot be resumed
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "save", full)
+        with pytest.raises(Fault, match="Nothing was saved before; make room and start a new run"):
+            save(tmp_path, "step-000000002.pt")
+    save(tmp_path, "step-000000002.pt")
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(Fault, match="What was saved before is kept; make room and go on with --resume"):
+        save(tmp_path, "step-000000003.pt")
+
+
+def test_an_outdated_file_is_removed_after_its_successor_is_written(tmp_path):
+    first = save(tmp_path, "step-000000001.pt")
+    saver = checkpoint.VerifiedSaver(tmp_path)
+    saver.remove(first.name)
+    assert first.exists()
+    saver(WEIGHTS, "step-000000002.pt")
+    assert not first.exists()
+    saver.remove("step-000000002.pt")
+    saver(WEIGHTS, "step-000000002.pt")  # saved once more under the same name, as after a resume
+    assert checkpoint.load(tmp_path / "step-000000002.pt")
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, bad):
+    with pytest.raises(Fault, match="not finite"):
+        save(tmp_path, content={"net": {"w": torch.tensor([1.0, bad])}})
+    assert list(tmp_path.iterdir()) == []
+
+
+WRITER = """
+    import sys, torch
+    from pathlib import Path
+    from lib.run import checkpoint
+    folder = Path(sys.argv[1])
+    saver = checkpoint.VerifiedSaver(folder)
+    content = {"net": {"w": torch.zeros(3_000_000)}}
+    for step in range(1, 10_000):
+        if step > 2:
+            saver.remove(f"step-{step - 2:09d}.pt")
+        content["net"]["w"][0] = step
+        saver(content, f"step-{step:09d}.pt")
+        print(step, flush=True)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.011, 0.043, 0.087])
+def test_a_process_killed_while_saving_leaves_a_readable_checkpoint(tmp_path, delay):
+    writer = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    for _ in range(3):
+        writer.stdout.readline()
+    time.sleep(delay)
+    writer.kill()
+    printed = [int(line) for line in writer.communicate()[0].split()]
+    saved = int(checkpoint.newest(tmp_path)["net"]["w"][0])
+    assert saved >= max([3, *printed])
+    (tmp_path / "step-999999999.pt.sha256").write_text("of a file that was never renamed")
+    checkpoint.VerifiedSaver(tmp_path)
+    assert not list(tmp_path.glob("*.tmp"))
+    assert {path.name.removesuffix(".sha256") for path in tmp_path.iterdir()} == set(names(tmp_path))
+
+
+class Scalar:
+    def __init__(self, value=0.0):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": torch.tensor(self.value)}
+
+    def load_state_dict(self, state):
+        self.value = state["value"].item()
+
+
+def train(folder, iterations, every, losses=None, best_at=()):
+    """An engine whose network is a number that counts iterations; one iteration is one agent step."""
+    net = Scalar()
+    losses = losses or {}
+
+    def process(engine, batch):
+        net.value = float(engine.state.iteration)
+        return {"loss": losses.get(engine.state.iteration, 0.0)}
+
+    engine = Engine(process)
+    register_events(engine)
+    stopper = Stopper(lambda: engine.state.iteration, iterations, None)
+    objects = {"net": net, "iteration": checkpoint.Iteration(engine), "epsilon": Scalar(1.0)}
+    stopper.watch_loss(engine)
+
+    @engine.on(Events.ITERATION_COMPLETED)
+    def best(engine):
+        if engine.state.iteration in best_at:
+            engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
+
+    stopper.watch_ends(engine)
+    checkpoint.Checkpointer(objects, folder, every, stopper).attach(engine)
+    engine.run(iter(range(10_000)))
+    stopper.release_signals()
+    return stopper
+
+
+def names(folder):
+    return sorted(path.name for path in folder.glob("*.pt"))
+
+
+def test_checkpoints_are_saved_first_regularly_and_at_the_end_and_two_are_kept(tmp_path):
+    train(tmp_path, 1, every=10)
+    assert names(tmp_path) == ["step-000000001.pt"]
+    train(tmp_path, 25, every=10)
+    assert names(tmp_path) == ["step-000000020.pt", "step-000000025.pt"]
+
+
+def test_the_best_checkpoint_holds_the_networks_and_only_one_is_kept(tmp_path):
+    train(tmp_path, 25, every=10, best_at=(3, 17))
+    assert names(tmp_path) == ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt"]
+    best = checkpoint.load(tmp_path / "best-000000017.pt")
+    assert best == {"net": {"value": torch.tensor(17.0)}, "iteration": {"iteration": 17}}
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_path):
+    stopper = train(tmp_path, 25, every=10, losses={20: float("nan")}, best_at=(20,))
+    assert stopper.reason == NOT_FINITE
+    assert EXIT_CODES[stopper.reason] == 1
+    assert names(tmp_path) == ["step-000000001.pt", "step-000000010.pt"]
+
+
+@pytest.mark.parametrize("content", [{}, [1, 2], {"net": {"value": 1}}, {"net": 5}, {"net": {}}])
+def test_a_checkpoint_that_does_not_fit_is_reported_in_one_line(content):
+    with pytest.raises(Fault, match="does not fit") as fault:
+        checkpoint.restore({"net": Scalar()}, content)
+    assert "\n" not in str(fault.value)
+
+
+def test_copies_beside_the_checkpoints_are_left_alone(tmp_path):
+    for copy in ("step-copy.pt", "step-000000099 (1).pt", "best.pt"):
+        (tmp_path / copy).write_bytes(b"mine")
+    train(tmp_path, 45, every=10)
+    assert names(tmp_path) == [
+        "best.pt",
+        "step-000000040.pt",
+        "step-000000045.pt",
+        "step-000000099 (1).pt",
+        "step-copy.pt",
+    ]
+    assert checkpoint.newest(tmp_path)["iteration"] == {"iteration": 45}

@@ -1,0 +1,101 @@
+import csv
+import math
+
+import pytest
+from ignite.engine import Engine
+from ptan.ignite import EndOfEpisodeHandler
+from sources import CountingSource
+
+from lib.run.episodes import EpisodeFile, Episodes, last_step
+from lib.run.events import EpisodeEvents, register_events
+
+
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None):
+    """Run an engine in whose iterations episodes end.
+
+    Returns:
+        the counter of the episodes, and the fired events as (step, name).
+    """
+    source = CountingSource(returns)
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    register_events(engine)
+    episodes = Episodes(source, stop_reward, milestone)
+    episodes.attach(engine)
+    fired = []
+    for event in EpisodeEvents:
+        engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
+    if path is not None:
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, EpisodeFile(path, episodes))
+    engine.run(source.batches(), max_iters=iterations, epoch_length=iterations)
+    return episodes, fired
+
+
+def first_step_of(name, fired):
+    return next(step for step, event in fired if event == name)
+
+
+def test_the_game_is_solved_by_the_mean_of_the_last_hundred_episodes():
+    # ptan's smoothed average would need about 190 good episodes after the 60 bad ones.
+    returns = {step: -21.0 if step <= 60 else 21.0 for step in range(1, 400)}
+    episodes, fired = run(returns, 399)
+    solved_at = first_step_of("BOUND_REWARD_REACHED", fired)
+    bad_allowed = math.floor((21 - 18) / 42 * 100)  # bad episodes in a window with mean 18
+    assert solved_at == 60 + 100 - bad_allowed
+    assert episodes.reached["17.0"]["step"] == 60 + 100 - math.floor((21 - 17) / 42 * 100)
+    assert episodes.reached["18.0"]["step"] == solved_at
+
+
+def test_a_stop_reward_below_the_milestone_solves_the_game():
+    episodes, fired = run({step: step / 10 for step in range(1, 250)}, 249, stop_reward=10.0)
+    assert first_step_of("BOUND_REWARD_REACHED", fired) == 150  # the mean of 5.1 to 15.0 is the first above 10
+    assert set(episodes.reached) == {"10.0", "17.0"}
+
+
+def test_without_bounds_nothing_is_solved():
+    episodes, fired = run(dict.fromkeys(range(1, 150), 21.0), 149, stop_reward=None, milestone=None)
+    assert episodes.reached == {}
+    assert "BOUND_REWARD_REACHED" not in {event for _, event in fired}
+
+
+def test_fewer_than_a_hundred_episodes_never_solve_the_game():
+    episodes, fired = run(dict.fromkeys(range(1, 100), 21.0), 99)
+    assert episodes.reached == {}
+    assert "BOUND_REWARD_REACHED" not in {event for _, event in fired}
+
+
+def test_the_best_mean_is_over_at_least_ten_episodes():
+    returns = {1: 21.0} | dict.fromkeys(range(2, 13), -21.0) | {13: 0.0}
+    episodes, fired = run(returns, 13)
+    assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, 13]
+    assert episodes.best_mean == pytest.approx((21 - 21 * 11 + 0) / 13)
+
+
+def test_the_smoothed_return_is_the_one_of_ptan():
+    returns = {1: 10.0, 2: 0.0, 3: -4.0}
+    episodes, _ = run(returns, 3)
+    source = CountingSource(returns)
+    source.pop_rewards_steps = lambda: [(episode.total, episode.length) for episode in source.pop_episodes()]
+    engine = Engine(lambda engine, batch: None)
+    EndOfEpisodeHandler(source).attach(engine)
+    engine.run(source.batches(), max_iters=3, epoch_length=3)
+    assert episodes.smoothed == pytest.approx(engine.state.metrics["avg_reward"])
+
+
+def test_the_counts_continue_after_a_resume():
+    before, _ = run({1: 1.0, 2: 3.0}, 2)
+    after = Episodes(CountingSource(), 18.0)
+    after.load_state_dict(before.state_dict())
+    assert (after.count, list(after.returns), after.best_mean) == (2, [1.0, 3.0], before.best_mean)
+    assert after.seconds > before.seconds - 1
+
+
+def test_episodes_csv_has_a_row_for_each_episode(tmp_path):
+    run({3: -21.0, 5: 2.5}, 5, path=tmp_path / "episodes.csv")
+    with (tmp_path / "episodes.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["episode"], row["step"], row["length"], row["return"], row["video"]) for row in rows] == [
+        ("1", "3", "10", "-21", ""),
+        ("2", "5", "10", "2.5", ""),
+    ]
+    assert last_step(tmp_path) == 5
+    assert last_step(tmp_path / "nowhere") == 0

@@ -1,0 +1,171 @@
+"""Evaluation: whole episodes with their own seeds, and no effect on the training around them."""
+
+from contextlib import contextmanager
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
+from ignite.engine import Engine, Events
+
+from fakes import Counting
+from lib.envs.single_env import make_env
+from lib.run import evaluation
+from lib.run.evaluation import evaluate, evaluator
+from lib.run.events import EvaluationEvents
+
+
+class RandomReturns(gym.Env):
+    """Episodes of two steps with random rewards below 1. Action 1 earns 10 more."""
+
+    observation_space = spaces.Box(0, 255, (1,), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seed, self.steps = seed, 0
+        return np.zeros(1, np.uint8), {}
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.steps, np.uint8), self.np_random.random() + 10 * action, False, self.steps == 2, {}
+
+
+class EqualReturns(RandomReturns):
+    """Episodes with the same return, whose states show their seed."""
+
+    observation_space = spaces.Box(0, 2**32, (1,), np.int64)
+
+    def step(self, action):
+        self.steps += 1
+        return np.full(1, self.seed), 1.0, False, self.steps == 2, {}
+
+
+def always(action):
+    return lambda states: np.full(len(states), action)
+
+
+def test_returns_and_lengths_of_whole_episodes_are_reported():
+    metrics = evaluate(always(0), Counting(3), episodes=4)
+    assert metrics["returns"] == [6.0] * 4
+    assert metrics["lengths"] == [3] * 4
+    assert (metrics["episodes"], metrics["mean"], metrics["std"], metrics["distinct"]) == (4, 6.0, 0.0, 1)
+
+
+def test_returns_are_not_clipped():
+    env = ClipReward(RecordEpisodeStatistics(Counting(3)), -1.0, 1.0)
+    assert evaluate(always(0), env, episodes=2)["returns"] == [6.0, 6.0]
+
+
+def test_episodes_with_equal_returns_but_other_states_are_distinct():
+    metrics = evaluate(always(0), EqualReturns(), episodes=3)
+    assert (metrics["returns"], metrics["distinct"]) == ([2.0] * 3, 3)
+
+
+def test_each_number_of_no_ops_starts_one_atari_episode_before_any_is_repeated(monkeypatch):
+    monkeypatch.setattr(evaluation, "NOOP_MAX", 5)
+    env = make_env("PongNoFrameskip-v4")
+    player = evaluation.EpisodePlayer(env)
+
+    def first_frame(seed, number):
+        assert player.play(always(0), seed, number, stopped=lambda: True) is None
+        return env.unwrapped.ale.getEpisodeFrameNumber()
+
+    first, other = ([first_frame(seed, number) for number in range(6)] for seed in (3, 4))
+    assert sorted(first[:5]) == sorted(other[:5]) == [1, 2, 3, 4, 5]
+    assert first != other
+    assert first[5] == first[0]
+
+
+def test_an_endless_episode_is_cut(monkeypatch):
+    monkeypatch.setattr(evaluation, "MAX_STEPS", 5)
+    metrics = evaluate(always(0), Counting(100), episodes=2)
+    assert (metrics["lengths"], metrics["returns"]) == ([5, 5], [15.0, 15.0])
+
+
+def test_every_episode_has_its_own_seed_derived_from_the_evaluation_s():
+    first, again, other = (evaluate(always(0), RandomReturns(), episodes=5, seed=seed) for seed in (1, 1, 2))
+    assert first == again
+    assert first["distinct"] == 5
+    assert not set(first["returns"]) & set(other["returns"])
+    for name in ("mean", "std", "min", "max"):
+        assert first[name] == getattr(np, name)(first["returns"])
+
+
+def test_the_policy_chooses_every_action():
+    seen = []
+
+    def policy(states):
+        seen.append(states.tolist())
+        return np.array([1])
+
+    metrics = evaluate(policy, RandomReturns(), episodes=2)
+    assert seen == [[[0]], [[1]]] * 2
+    assert all(20.0 < total < 22.0 for total in metrics["returns"])
+
+
+def test_an_evaluator_can_run_again():
+    engine = evaluator(always(0), RandomReturns(), seed=1)
+    first = dict(engine.run(range(5)).metrics)
+    assert dict(engine.run(range(5)).metrics) == first
+
+
+def test_an_abandoned_evaluation_reports_nothing_and_can_be_repeated():
+    calls = []
+
+    def stopped():
+        calls.append(None)
+        return len(calls) == 8
+
+    reported = []
+    engine = evaluator(always(0), RandomReturns(), seed=1, stopped=stopped)
+    engine.add_event_handler(EvaluationEvents.EVALUATED, lambda engine: reported.append(engine.state.metrics))
+    engine.run(range(5))
+    assert len(calls) == 8
+    assert not reported
+    engine.run(range(5))
+    assert reported[0]["episodes"] == 5
+
+
+def test_evaluations_during_training_change_neither_random_numbers_nor_the_training_time():
+    steps, evaluated_at, untimed_blocks = 0, [], 0
+
+    def train(engine, number):
+        nonlocal steps
+        steps += 4
+        return torch.rand(()).item()
+
+    def drawing_policy(states):
+        evaluated_at.append(steps)
+        torch.rand(3)
+        return np.zeros(len(states), np.int64)
+
+    @contextmanager
+    def untimed():
+        nonlocal untimed_blocks
+        untimed_blocks += 1
+        yield
+
+    def outputs(every):
+        nonlocal steps
+        steps, collected = 0, []
+        torch.manual_seed(1)
+        engine = Engine(train)
+        if every:
+            evaluation.attach(engine, evaluator(drawing_policy, RandomReturns()), every, lambda: steps, untimed)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: collected.append(engine.state.output))
+        engine.run(range(10))
+        return collected
+
+    assert outputs(None) == outputs(10)
+    assert sorted(set(evaluated_at)) == [12, 20, 32, 40]
+    assert untimed_blocks == 4
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_all_states_are_watched_including_the_last(count):
+    watched = []
+    evaluation.EpisodePlayer(Counting(count)).play(always(0), 0, 0, watch=watched.append)
+    assert len(watched) == count + 1

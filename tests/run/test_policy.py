@@ -1,0 +1,68 @@
+"""Greedy and epsilon-greedy policies."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from torch import nn
+
+from lib import dqn_extra
+from lib.nets.masking import INVALID
+from lib.ppo.model import Model
+from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy
+
+VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
+STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
+
+
+class ConstantValues(nn.Module):
+    """The same Q-values in every state."""
+
+    def __init__(self, *values):
+        super().__init__()
+        self.values = torch.tensor(values)
+
+    def forward(self, states):
+        return self.values.expand(len(states), len(self.values))
+
+    def split(self, states):
+        return states, (self.values != INVALID).expand(len(states), len(self.values))
+
+
+def test_the_greedy_policy_uses_no_noise_and_leaves_the_network_in_training_mode():
+    torch.manual_seed(1)
+    net = dqn_extra.ExtendedDQN((3,), 6, sigma=0.5)
+    before = torch.get_rng_state()
+    policy = GreedyPolicy(net)
+    first, second = policy.scores(STATES), policy.scores(STATES)
+    assert np.array_equal(first, second)
+    assert policy(STATES).tolist() == first.argmax(1).tolist()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert net.training
+    assert policy.score_name == "Q"
+
+
+def test_a_ppo_model_is_scored_by_its_probabilities():
+    model = Model(VECTOR, 6)
+    policy = GreedyPolicy(model)
+    logits = model(torch.from_numpy(STATES))[0].detach()
+    assert policy.score_name == "probability"
+    assert np.allclose(policy.scores(STATES), logits.softmax(1).numpy(), atol=1e-6)
+    assert policy(STATES).tolist() == logits.argmax(1).tolist()
+
+
+def test_without_a_mask_all_actions_are_allowed():
+    assert GreedyPolicy(Model(VECTOR, 6)).action_mask(STATES).tolist() == [[True]] * 5
+
+
+def test_random_actions_are_taken_with_probability_epsilon():
+    best = GreedyPolicy(ConstantValues(0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
+    actions = EpsilonGreedyPolicy(best, 6, 0.3, seed=2)(np.zeros((10_000, 1)))
+    assert (actions != 5).mean() == pytest.approx(0.3 * 5 / 6, abs=0.02)
+    assert (EpsilonGreedyPolicy(best, 6, 0.0, seed=2)(np.zeros((100, 1))) == 5).all()
+
+
+def test_random_actions_respect_the_mask():
+    policy = EpsilonGreedyPolicy(GreedyPolicy(ConstantValues(INVALID, 1.0, 2.0, INVALID, 0.0)), 5, 0.6, seed=2)
+    shares = np.bincount(policy(np.zeros((30_000, 1))), minlength=5) / 30_000
+    assert shares == pytest.approx([0.0, 0.2, 0.6, 0.0, 0.2], abs=0.02)

@@ -1,0 +1,26 @@
+import subprocess
+
+from lib.run import provenance
+from lib.system import files
+
+
+def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_or_results_do(tmp_path, monkeypatch):
+    def git(*arguments):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    monkeypatch.setattr(files, "PROJECT", tmp_path)
+    git("init")
+    for name in ("code.py", "README.md", "docs/page.md", "benchmarks/results/figures.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("old")
+    git("add", ".")
+    git("commit", "-m", "first")
+    head = git("rev-parse", "HEAD")
+    assert provenance.commit() == head
+    (tmp_path / "docs" / "page.md").write_text("new")
+    (tmp_path / "README.md").write_text("new")
+    (tmp_path / "benchmarks" / "results" / "figures.csv").unlink()
+    assert provenance.commit() == head
+    (tmp_path / "code.py").write_text("new")
+    assert provenance.commit() == f"{head}+"

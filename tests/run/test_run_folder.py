@@ -1,0 +1,103 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS
+from lib.run import provenance, run_folder
+from lib.run.options import RunOptions
+
+PONG = HYPERPARAMS["pong"]
+
+
+def test_folder_names_have_no_colon_and_are_numbered_if_they_repeat(tmp_path):
+    runs = [run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path / "new" / "runs")) for _ in range(3)]
+    first, second, third = (run.path.name for run in runs)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{4}-pong-01_baseline", first)
+    if second.startswith(first):  # the minute may have changed in between
+        assert second == f"{first}-2"
+    assert len({first, second, third}) == 3
+
+
+def test_params_json_has_the_settings_and_the_session(tmp_path):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path, seed=9, knobs={"envs": 3}))
+    content = json.loads((run.path / "params.json").read_text())
+    assert content["hyperparameters"]["replay_size"] == 100_000
+    assert (content["script"], content["seed"], content["knobs"]) == ("01_baseline", 9, {"envs": 3})
+    [session] = content["sessions"]
+    assert session["versions"]["ptan"] == "0.8.1"
+    assert session["machine"]["cores"] >= 1
+    assert session["argv"] == sys.argv
+    assert session["commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", session["commit"])
+
+
+def test_a_resumed_run_adds_its_session_and_logs_what_changed(tmp_path, monkeypatch, caplog):
+    first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    first.close()
+    options = RunOptions(resume=first.path)
+    before = (first.path / "params.json").read_bytes()
+    for versions in (provenance.versions(), {"torch": "9.9"}):
+        assert "Changed since the last session" not in caplog.text
+        monkeypatch.setattr(provenance, "versions", lambda versions=versions: versions)
+        run = run_folder.Run("01_baseline", PONG, options)
+        assert (first.path / "params.json").read_bytes() == before  # the resume may still be refused
+        run.add_session()
+        before = (first.path / "params.json").read_bytes()
+        run.close()
+    assert "Changed since the last session: versions." in caplog.text
+    sessions = json.loads((first.path / "params.json").read_text())["sessions"]
+    assert [session["versions"]["torch"] == "9.9" for session in sessions] == [False, False, True]
+
+
+def test_the_result_of_the_last_session_moves_into_params_json(tmp_path):
+    first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    first.write_json("result.json", {"stopped": "solved", "evaluation": {"mean": 20.5}})
+    first.close()
+    for _ in range(2):
+        run = run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path))
+        run.add_session()
+        run.close()  # without a result, like a killed process
+        assert not (first.path / "result.json").exists()
+    first_session, *others = json.loads((first.path / "params.json").read_text())["sessions"]
+    assert first_session["result"] == {"stopped": "solved", "evaluation": {"mean": 20.5}}
+    assert ["result" in session for session in others] == [False, False]
+
+
+HOLDER = """
+import sys
+from pathlib import Path
+from lib.hyperparameters import HYPERPARAMS
+from lib.run.options import RunOptions
+from lib.run.run_folder import Run
+run = Run("01_baseline", HYPERPARAMS["pong"], RunOptions(resume=Path(sys.argv[1])))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
+    first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    first.close()
+    options = RunOptions(resume=first.path)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(first.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
+        run_folder.Run("01_baseline", PONG, options)
+    holder.kill()
+    holder.wait()
+    run_folder.Run("01_baseline", PONG, options).close()
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    run.write_json("result.json", {"a": 1})
+    with pytest.raises(TypeError):
+        run.write_json("result.json", {("no", "key"): 1})
+    assert json.loads((run.path / "result.json").read_text()) == {"a": 1}
+    assert not [path for path in os.listdir(run.path) if path.endswith(".tmp")]

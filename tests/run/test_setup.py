@@ -1,0 +1,180 @@
+"""The whole loop, as setup_ignite assembles it."""
+
+import dataclasses
+
+import numpy as np
+import ptan
+import pytest
+import torch
+from ignite.engine import Engine
+from ptan.experience import ExperienceFirstLast
+from torch import nn
+
+from fakes import Counting, Failing
+from lib import common
+from lib.experience.replay_buffer import ReplayBuffer
+from lib.experience.source import ExperienceSourceFirstLast
+from lib.hyperparameters import HYPERPARAMS
+from lib.run import checkpoint
+from lib.run.options import RunOptions
+from lib.run.setup import setup_ignite
+from lib.system import memory
+
+
+class TapedEnv(Counting):
+    """An environment that records its calls."""
+
+    def __init__(self, tape, **kwargs):
+        super().__init__(**kwargs)
+        self.tape = tape
+
+    def reset(self, **kwargs):
+        self.tape.append("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action):
+        self.tape.append("step")
+        return super().step(action)
+
+
+class TapedAgent(ptan.agent.BaseAgent):
+    """An agent that records its calls and always takes action 0."""
+
+    def __init__(self, tape):
+        self.tape = tape
+
+    def __call__(self, states, agent_states):
+        self.tape.append("act")
+        return [0] * len(states), agent_states
+
+
+class TapedBuffer(ReplayBuffer):
+    """A replay buffer that records its calls."""
+
+    def __init__(self, tape, *args):
+        super().__init__(*args)
+        self.tape = tape
+
+    def _add(self, sample):
+        self.tape.append("add")
+        super()._add(sample)
+
+    def sample(self, batch_size):
+        self.tape.append("sample")
+        return super().sample(batch_size)
+
+
+def source_of(env):
+    return ExperienceSourceFirstLast(env, TapedAgent([]), gamma=0.9)
+
+
+def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_path):
+    tape = []
+    source = ExperienceSourceFirstLast(TapedEnv(tape, length=3), TapedAgent(tape), gamma=0.9)
+    buffer = TapedBuffer(tape, source, 100)
+    engine = Engine(lambda engine, batch: tape.append("train") or {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    setup_ignite(engine, params, source, "tape", args=RunOptions(runs_dir=tmp_path, stop_after=5))
+    state = engine.run(common.batch_generator(buffer, params.replay_initial, 2))
+    warm_up = ["reset", "act", "step", "add", "act", "step", "add"]
+    iteration = ["act", "step", "add", "sample", "train"]
+    end_of_episode = ["act", "step", "reset", "add", "sample", "train"]
+    assert tape == warm_up + end_of_episode + iteration * 2
+    assert (state.iteration, source.steps_done, state.stopped) == (3, 5, "step limit")
+
+
+def test_free_memory_is_returned_every_twenty_iterations(tmp_path, monkeypatch):
+    trimmed_at = []
+    monkeypatch.setattr(memory.Trimmer, "__call__", lambda self: trimmed_at.append(source.steps_done))
+    source = source_of(Counting())
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    setup_ignite(engine, params, source, "trims", args=RunOptions(runs_dir=tmp_path, stop_after=50))
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert trimmed_at == [22, 42]
+
+
+def test_a_script_may_end_its_run(tmp_path):
+    source = source_of(Counting())
+    engine = Engine(lambda engine, batch: engine.terminate() or {"loss": 0.0})
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "ends", args=RunOptions(runs_dir=tmp_path))
+    state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert (state.iteration, state.stopped) == (1, "ended by the script")
+
+
+@pytest.mark.parametrize(("fails", "saved"), [("acting", 8), ("learning", 3)])
+def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves_nothing(tmp_path, fails, saved):
+    env = Failing("raise", at=9) if fails == "acting" else Counting()
+    net = nn.Linear(1, 1)
+    source = source_of(env)
+
+    def process_batch(engine, batch):
+        with torch.no_grad():
+            net.weight.fill_(engine.state.iteration)
+        if fails == "learning" and engine.state.iteration == 4:
+            raise RuntimeError("the loss broke")
+        return {"loss": 0.0}
+
+    engine = Engine(process_batch)
+    args = RunOptions(runs_dir=tmp_path, quiet=True)
+    run = setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=args, save={"net": net})
+    with pytest.raises(RuntimeError, match="broke"):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    content = checkpoint.newest(run.checkpoints)
+    assert content["source"]["steps_done"] == saved
+    assert content["net"]["weight"].item() == saved - 2  # that of the last complete iteration
+
+
+def test_a_resume_completes_the_steps_of_an_iteration_that_failed():
+    def buffer_of(numbers):
+        buffer = ReplayBuffer(source_of(Counting()), 100)
+        buffer.experience_source_iter = (ExperienceFirstLast(np.array([n]), n, 0.0, None) for n in numbers)
+        return buffer
+
+    failing = buffer_of(number if number < 8 else next(iter(())) for number in range(100))
+    failing.populate(6)
+    with pytest.raises(RuntimeError):
+        failing.populate(4)  # two are added before the error
+    resumed = buffer_of(range(8, 100))
+    resumed.load_state_dict(failing.state_dict())
+    resumed.populate(0)  # the warm-up is complete
+    for expected in (10, 14):
+        resumed.populate(4)
+        assert [transition.action for transition in resumed.buffer] == list(range(expected))
+
+
+def plain_ptan(env):
+    agent = ptan.agent.DQNAgent(lambda states: torch.zeros(len(states), 2), ptan.actions.ArgmaxActionSelector())
+    source = ptan.experience.ExperienceSourceFirstLast(env, agent, gamma=0.9)
+    return source, ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
+
+
+def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path, capsys):
+    source, buffer = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
+    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path))
+    state = engine.run(common.batch_generator(buffer, 10, 4))
+    assert state.stopped == "solved"
+    output = capsys.readouterr().out
+    assert "Episode 12: reward=15, steps=5, speed=" in output
+    assert "after 100 episodes and " in output
+    assert run.path.parent == tmp_path
+
+
+def test_a_plain_source_of_ptan_counts_iterations_as_steps(tmp_path):
+    source, buffer = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    args = RunOptions(runs_dir=tmp_path, stop_after=10_020, quiet=True)
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "book", args=args)
+    state = engine.run(common.batch_generator(buffer, 10, 4))
+    assert (state.iteration, state.stopped) == (10_020, "step limit")
+
+
+def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
+    source, _ = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    args = RunOptions(runs_dir=tmp_path / "runs", quiet=True)
+    with pytest.raises(TypeError, match="cannot be saved in a checkpoint"):
+        setup_ignite(engine, HYPERPARAMS["pong"], source, "book", args=args, save={"net": nn.Linear(1, 1)})
+    assert not (tmp_path / "runs").exists()

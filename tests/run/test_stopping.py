@@ -1,0 +1,141 @@
+import os
+import signal
+
+import pytest
+from ignite.engine import Engine, Events
+from sources import CountingSource
+
+from lib.run import stopping
+from lib.run.events import EpisodeEvents, register_events
+from lib.run.speed import Speed
+from lib.run.stopping import EXIT_CODES, NOT_FINITE, SIGNALS, SOLVED, STEPS, TIME, Interrupted, Stopper, as_ctrl_c
+
+
+def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_batch=None):
+    """Run an engine with one agent step per iteration.
+
+    Args:
+        step_limit: agent steps to stop at.
+        time_limit: seconds to stop after.
+        losses: losses by iteration; 0 for all others.
+        at: iteration after which `handler` is called.
+        handler: function of the engine.
+        in_batch: function that is called while the batch of iteration 3 is made.
+
+    Returns:
+        the last iteration and the reason for the end.
+    """
+    losses = losses or {}
+    source = CountingSource()
+
+    def batches():
+        for step in source.batches():
+            if in_batch is not None and step == 3:
+                in_batch()
+            yield step
+
+    engine = Engine(lambda engine, batch: {"loss": losses.get(engine.state.iteration, 0.0)})
+    register_events(engine)
+    Speed(source).attach(engine)
+    stopper = Stopper(lambda: source.steps_done, step_limit, time_limit)
+    stopper.watch_loss(engine)
+    if handler is not None:
+        engine.add_event_handler(Events.ITERATION_COMPLETED(once=at), handler)
+    stopper.watch_ends(engine)
+    try:
+        engine.run(batches())
+    finally:
+        stopper.release_signals()
+    assert source.steps_done == engine.state.iteration, "a step was made but not learnt from"
+    return engine.state.iteration, stopper.reason
+
+
+def test_stops_at_the_step_limit():
+    assert run(step_limit=7) == (7, STEPS)
+
+
+def test_stops_when_solved():
+    event = EpisodeEvents.BOUND_REWARD_REACHED
+    assert run(at=5, handler=lambda engine: engine.fire_event(event)) == (5, SOLVED)
+
+
+def test_stops_at_the_time_limit(monkeypatch):
+    monkeypatch.setattr(stopping, "since_process_start", lambda: 1000.0)
+    assert run(time_limit=999) == (1, TIME)
+    assert run(time_limit=2000, step_limit=3) == (3, STEPS)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_stops_on_a_loss_that_is_not_finite(bad):
+    assert run(losses={4: bad}) == (4, NOT_FINITE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_as_ctrl_c_turns_a_signal_into_a_keyboard_interrupt(number):
+    before = signal.getsignal(number)
+    with as_ctrl_c(), pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), number)
+    assert signal.getsignal(number) == before
+
+
+def test_a_loss_that_is_not_finite_overrules_an_earlier_signal():
+    send = {"in_batch": lambda: os.kill(os.getpid(), signal.SIGTERM)}
+    assert run(losses={3: float("nan")}, **send) == (3, NOT_FINITE)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("where", ["handler", "in_batch"])
+def test_a_signal_ends_the_run_after_the_current_iteration(number, where):
+    before = [signal.getsignal(known) for known in SIGNALS]
+
+    def send(engine=None):
+        os.kill(os.getpid(), number)
+
+    iteration, reason = run(at=3, **{where: send})
+    assert iteration == 3
+    assert reason == number.name
+    assert EXIT_CODES[reason] == 128 + number
+    assert [signal.getsignal(known) for known in SIGNALS] == before
+
+
+def test_a_second_interrupt_ends_the_process_and_a_second_hang_up_is_ignored():
+    def hang_up_twice(engine):
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    assert run(at=3, handler=hang_up_twice) == (3, "SIGHUP")
+
+    def interrupt_twice(engine):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(at=3, handler=interrupt_twice)
+
+
+def test_a_run_that_is_solved_at_the_step_limit_counts_as_solved():
+    event = EpisodeEvents.BOUND_REWARD_REACHED
+    assert run(step_limit=5, at=5, handler=lambda engine: engine.fire_event(event)) == (5, SOLVED)
+
+
+def test_a_signal_during_the_warm_up_ends_the_run_at_once():
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    register_events(engine)
+    stopper = Stopper(lambda: 0, 10, None)
+    stopper.watch_ends(engine)
+
+    def warming_up():
+        os.kill(os.getpid(), signal.SIGTERM)
+        yield None
+
+    with pytest.raises(Interrupted) as interrupted:
+        engine.run(warming_up())
+    assert interrupted.value.exit_code == 143
+
+
+def test_a_hang_up_that_is_ignored_at_the_start_stays_ignored():
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert run(step_limit=9, at=3, handler=lambda engine: os.kill(os.getpid(), signal.SIGHUP)) == (9, STEPS)
+    finally:
+        signal.signal(signal.SIGHUP, old)

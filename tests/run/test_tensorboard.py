@@ -1,0 +1,78 @@
+import pytest
+from ignite.engine import Engine, Events
+from sources import CountingSource
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from lib.actors.parallel import Players
+from lib.run.episodes import EpisodeFile, Episodes, last_step
+from lib.run.events import EpisodeEvents, register_events
+from lib.run.growing_files import GrowingFiles
+from lib.run.speed import Speed
+from lib.run.tensorboard import TensorBoard
+
+
+class RemoteSource(CountingSource):
+    """A source that is played in other processes."""
+
+    PARTS = Players.PARTS
+    METRICS = Players.METRICS
+
+    def metrics(self):
+        return dict.fromkeys(self.METRICS, 1.0)
+
+
+def run(source, iterations, folder, during=lambda engine, board: None):
+    """Run an engine that writes TensorBoard's files and episodes.csv."""
+    folder.mkdir(exist_ok=True)
+    engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": 0.5})
+    register_events(engine)
+    episodes, speed, board = Episodes(source, 18.0), Speed(source), TensorBoard(folder)
+    speed.attach(engine)
+    episodes.attach(engine)
+    board.attach(engine, speed, ["reward"])
+    engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, EpisodeFile(folder / "episodes.csv", episodes))
+    during(engine, board)
+    engine.run(source.batches(), max_iters=iterations, epoch_length=iterations)
+    board.close()
+
+
+def scalars(folder):
+    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    accumulator.Reload()
+    return {
+        tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in accumulator.Tags()["scalars"]
+    }
+
+
+def test_scalars_are_written_by_episode_and_by_agent_step(tmp_path):
+    run(CountingSource({50: 1.0, 150: 2.0}), 200, tmp_path)
+    written = scalars(tmp_path)
+    assert written["episodes/reward"] == [(1, 1.0), (2, 2.0)]
+    assert [step for step, _ in written["train/loss"]] == [100, 200]
+    assert written["train/loss"][1][1] == pytest.approx(1 / 200)
+
+
+def test_a_source_in_other_processes_has_tags_of_its_own(tmp_path):
+    run(CountingSource({1: 1.0}), 100, tmp_path / "here")
+    run(RemoteSource({1: 1.0}), 100, tmp_path / "remote")
+    own = set(scalars(tmp_path / "remote")) - set(scalars(tmp_path / "here"))
+    assert own == {"time/wait", "train/policy_lag", "train/player_fps", "train/learner_fps"}
+
+
+def test_files_that_are_truncated_to_a_checkpoint_hold_nothing_that_comes_after_it(tmp_path):
+    sizes = {}
+
+    def save_sizes(engine, board):
+        files = GrowingFiles(tmp_path, board.flush)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(once=150), lambda: sizes.update(files.state_dict()))
+
+    run(CountingSource(dict.fromkeys(range(10, 300, 10), 1.0)), 290, tmp_path, save_sizes)
+    assert last_step(tmp_path) == 290
+    (tmp_path / "events.out.tfevents.9.lost").write_bytes(b"written after the checkpoint")
+
+    GrowingFiles(tmp_path).load_state_dict(sizes)
+    written = scalars(tmp_path)
+    assert [step for step, _ in written["train/loss"]] == [100]
+    assert [step for step, _ in written["episodes/reward"]] == list(range(1, 16))
+    assert last_step(tmp_path) == 150
+    assert not (tmp_path / "events.out.tfevents.9.lost").exists()

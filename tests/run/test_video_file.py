@@ -1,0 +1,74 @@
+"""Video files: formats, names and sizes."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lib.analysis.run_data import VIDEO_NAME
+from lib.errors import UsageError
+from lib.run import video_file
+from lib.run.video_file import Animation, Video
+
+
+@pytest.mark.parametrize(
+    ("frame", "given"),
+    [
+        (np.zeros((64, 64, 4), np.uint8), r"uint8 \(64, 64, 4\)"),
+        (np.zeros((64, 64, 3), np.float32), r"float32 \(64, 64, 3\)"),
+        (None, "NoneType"),
+    ],
+)
+def test_a_video_refuses_anything_but_rgb_frames(tmp_path, frame, given):
+    with pytest.raises(UsageError, match=rf"{given}.*\(height, width, 3\) uint8"):
+        Video(tmp_path / "video.webm", 10).write(frame)
+
+
+def test_all_frames_of_a_video_have_one_size(tmp_path):
+    video = Video(tmp_path / "video.webm", 10)
+    video.write(np.zeros((400, 400, 3), np.uint8))
+    with pytest.raises(UsageError, match=r"\(400, 400, 3\) and \(400, 500, 3\)"):
+        video.write(np.zeros((400, 500, 3), np.uint8))
+    video.close()
+
+
+def test_a_missing_encoder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(video_file, "CODEC", "none")
+    with pytest.raises(UsageError, match="no none encoder"):
+        Video(tmp_path / "video.webm", 10).write(np.zeros((64, 64, 3), np.uint8))
+
+
+def test_a_video_does_not_replace_another_one(tmp_path):
+    stem = "play-1-episode-1-return-20"
+    paths = []
+    for number in range(3):
+        video = Video(tmp_path / f"{number}.part.webm", 10.0)
+        video.write(np.full((32, 32, 3), 80 * number, np.uint8))
+        paths.append(video.close_as(stem))
+    assert [path.name for path in paths] == [f"{stem}.webm", f"{stem}-2.webm", f"{stem}-3.webm"]
+    assert len({path.read_bytes() for path in paths}) == len(list(tmp_path.iterdir())) == 3
+    assert all(VIDEO_NAME.match(path.name)["total"] == "20" for path in paths)
+
+
+@pytest.mark.parametrize(("length", "kept", "delay"), [(1001, 91, 100), (90, 90, 70)])  # GIF delays are multiples of 10
+def test_an_animation_is_small_and_a_long_episode_is_shown_faster(length, kept, delay):
+    animation = Animation(14.0, length)
+    for number in range(length):
+        frame = np.full((420, 320, 3), 60, np.uint8)
+        frame[4 * number % 400, :, 1] = 200
+        animation.add(frame)
+    gif = Image.open(io.BytesIO(animation.encoded()))
+    assert (gif.n_frames, gif.size, animation.size) == (kept, (160, 210), (210, 160))
+    assert gif.info["duration"] == delay
+
+
+def test_an_animation_drops_frames_until_it_fits_the_size_limit(monkeypatch):
+    monkeypatch.setattr(video_file, "GIF_MAX_BYTES", 2**17)
+    rng = np.random.default_rng(1)
+    animation = Animation(15.0, 50)
+    for _ in range(50):
+        animation.add(rng.integers(256, size=(105, 80, 3)).astype(np.uint8))
+    encoded = animation.encoded()
+    assert len(encoded) <= 2**17
+    assert 5 <= Image.open(io.BytesIO(encoded)).n_frames < 40

@@ -1,0 +1,34 @@
+"""A fake experience source that counts steps, for tests of the run around it."""
+
+from lib.experience.episodes import Episode
+from lib.experience.interface import ExperienceSource
+from lib.system.clock import Stopwatch
+
+
+class CountingSource(ExperienceSource):
+    """Each batch is one agent step.
+
+    Args:
+        returns: returns of episodes, by the step in which they end.
+    """
+
+    def __init__(self, returns=None):
+        self.returns = returns or {}
+        self.steps_done = 0
+        self.clock = Stopwatch()
+
+    def batches(self):
+        while True:
+            self.steps_done += 1
+            yield self.steps_done
+
+    def pop_episodes(self):
+        if self.steps_done not in self.returns:
+            return []
+        return [Episode(self.returns[self.steps_done], 10, self.steps_done, 5.0)]
+
+    def state_dict(self):
+        return {"steps_done": self.steps_done}
+
+    def load_state_dict(self, state):
+        self.steps_done = state["steps_done"]

@@ -1,0 +1,27 @@
+import os
+
+import pytest
+
+from lib.system import files
+
+
+def test_a_file_replaces_the_old_one_and_leaves_no_temporary_file(tmp_path):
+    path = tmp_path / "result.json"
+    for text in ("one", "zwölf\n"):
+        files.write(path, text)
+        assert path.read_text(encoding="utf-8") == text
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "result.json"
+    files.write(path, "one")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write(path, "two")
+    assert path.read_text() == "one"
+    assert list(tmp_path.iterdir()) == [path]

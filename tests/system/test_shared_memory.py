@@ -1,0 +1,65 @@
+"""Arrays and weights in shared memory."""
+
+import numpy as np
+import pytest
+import torch
+
+from lib.system.shared_memory import SharedWeights, Slots
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [64, 65, 0, 3]])
+def test_slots_keep_arrays_apart(sizes):
+    slots = Slots(2, 1024)
+    arrays = {
+        slot: [np.full(size, 10 * slot + number, np.uint8) for number, size in enumerate(sizes, 1)] for slot in (0, 1)
+    }
+    messages = [slots.pack(arrays[slot], slot) for slot in (0, 1)]
+    for slot, message in enumerate(messages):
+        assert [array.tolist() for array in slots.unpack(*message)] == [array.tolist() for array in arrays[slot]]
+
+
+def test_unpacked_arrays_are_read_only_views_of_the_slot():
+    slots = Slots(1, 1024)
+    [array] = slots.unpack(*slots.pack([np.arange(5)], 0))
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+    slots.pack([np.arange(5) + 1], 0)
+    assert array.tolist() == [1, 2, 3, 4, 5]
+
+
+def test_an_object_that_is_too_large_for_a_slot_is_pickled_as_a_whole():
+    slots = Slots(1, 100)
+    message = slots.pack([np.arange(100)], 0)
+    assert message[2] == []
+    assert slots.unpack(*message)[0].tolist() == list(range(100))
+
+
+def test_the_kept_versions_of_weights_are_available():
+    tensors = [torch.zeros(2, 3), torch.zeros((), dtype=torch.int64), torch.zeros(0), torch.zeros(5, dtype=torch.bool)]
+    weights = SharedWeights(tensors, size=2)
+    assert weights.versions == []
+    for version in (0, 1, 2):
+        weights.publish(version, [torch.full_like(tensor, version) for tensor in tensors])
+        for shared, tensor in zip(weights.read(version), tensors, strict=True):
+            assert torch.equal(shared, torch.full_like(tensor, version))
+            assert shared.dtype == tensor.dtype
+    assert weights.versions == [1, 2]
+    with pytest.raises(LookupError, match="version 4 of the weights is not available"):
+        weights.read(4)
+
+
+def test_versions_may_skip():
+    weights = SharedWeights([torch.zeros(1)], size=2)
+    for version in (1, 2, 7, 9):
+        weights.publish(version, [torch.full((1,), version)])
+    assert weights.versions == [7, 9]
+    assert [weights.read(version)[0].item() for version in (7, 9)] == [7.0, 9.0]
+
+
+@pytest.mark.parametrize("version", [0, 3, 4])
+def test_versions_may_not_go_back(version):
+    weights = SharedWeights([torch.zeros(1)], size=3)
+    weights.publish(4, [torch.ones(1)])
+    with pytest.raises(ValueError, match=f"version {version} is not newer than 4"):
+        weights.publish(version, [torch.zeros(1)])
+    assert torch.equal(weights.read(4)[0], torch.ones(1))

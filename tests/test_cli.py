@@ -1,0 +1,225 @@
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib import cli
+from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS, PPO_HYPERPARAMS
+from lib.run import run_folder
+from lib.run.options import RunOptions
+
+
+def resolve(*argv, script="01_baseline", knob=None):
+    """Resolve the command line of a script.
+
+    Args:
+        argv: the command line.
+        script: name of the script.
+        knob: default of --envs, if the script has that option.
+    """
+    parser = cli.parser("Summary.\n\nRest.")
+    if knob is not None:
+        parser.add_argument("--envs", type=int, default=knob)
+    return cli.resolve(parser, list(argv), script)
+
+
+def test_defaults():
+    params, args = resolve()
+    assert params == HYPERPARAMS["pong"]
+    assert args == RunOptions()
+
+
+@pytest.mark.parametrize("game", HYPERPARAMS)
+def test_every_game_is_reachable(game):
+    params, args = resolve("--game", game)
+    assert params == HYPERPARAMS[game]
+    assert args.game == game
+
+
+@pytest.mark.parametrize(
+    ("assignment", "field", "value"),
+    [
+        ("batch_size=64", "batch_size", 64),
+        ("replay_size=1e6", "replay_size", 1_000_000),
+        ("gamma=0.5", "gamma", 0.5),
+        ("stop_reward=-3", "stop_reward", -3.0),
+        ("stop_reward=None", "stop_reward", None),
+        ("milestone=none", "milestone", None),
+        ("milestone=16", "milestone", 16.0),
+        ("checkpoint_replay=False", "checkpoint_replay", False),
+        ("run_name=mine", "run_name", "mine"),
+    ],
+)
+def test_set_overrides_any_field(assignment, field, value):
+    params, _ = resolve("--set", assignment)
+    assert getattr(params, field) == value
+    assert type(getattr(params, field)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--set", "batchsize=3"], "no field 'batchsize'; the fields are env_name, stop_reward"),
+        (["--set", "gamma"], "takes FIELD=VALUE, not 'gamma'"),
+        (["--set", "batch_size=3.5"], "batch_size takes a whole number"),
+        (["--set", "batch_size=inf"], "batch_size takes a whole number"),
+        (["--set", "batch_size=-1"], "batch_size is -1; it has to be at least 1"),
+        (["--set", "gamma=high"], "gamma takes a number"),
+        (["--set", "checkpoint_replay=maybe"], "checkpoint_replay takes true or false"),
+        (["--game", "chess"], "unknown game 'chess'; choose one of pong, breakout-small, breakout, invaders"),
+        (["--device", "abacus"], "unknown device 'abacus'; use cpu, cuda"),
+        (["--device", "meta"], "unknown device 'meta'"),
+        (["--stop-after", "10000"], "within the warm-up of 10000 steps"),
+        (["--stop-after", "0"], "0 is below 1"),
+        (["--seed", "-1"], "-1 is not between 0 and 4294967295"),
+        (["--seed", "5000000000"], "5000000000 is not between 0 and 4294967295"),
+        (["--seed", "one"], "argument --seed: 'one' is not a whole number"),
+        (["--stop-after", "1.5e0"], "argument --stop-after: '1.5e0' is not a whole number"),
+        (["--stop-after", "inf"], "argument --stop-after: 'inf' is not a whole number"),
+        (["--set", "replay_size=1e306"], "replay_size takes a whole number of 64 bits"),
+        (["--env-id", ""], "--env-id '' names no environment"),
+        (["--set", "stop_reward=inf"], "stop_reward is inf; it has to be a finite number"),
+        (["--set", "max_steps=9000"], "max_steps is 9000; it has to be above replay_initial, 10000"),
+        (["--set", "replay_initial=31"], "batch_size is 32; it has to be at most replay_initial, 31"),
+        (["--set", f"run_name={'x' * 101}"], "run_name is"),
+        (["--set", "learning_rate=3e38"], "learning_rate is 3e+38"),
+        (["--runs-dir", __file__], "is not a folder"),
+        (["--resume", "no-such-run"], "no run 'no-such-run'"),
+        (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
+        (["--gam", "pong"], "unrecognized arguments: --gam pong"),
+    ],
+)
+def test_wrong_use_is_reported_in_one_line_with_the_allowed_values(argv, message):
+    with pytest.raises(UsageError) as error:
+        resolve(*argv)
+    assert message in str(error.value)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_set_checks_the_hyperparameters_of_ppo():
+    parser = cli.parser("Summary.", PPO_HYPERPARAMS)
+    with pytest.raises(UsageError, match=r"clip is 1\.5; "):
+        cli.resolve(parser, ["--set", "clip=1.5"], "01_ppo")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+@pytest.mark.parametrize("argv", [["--cuda"], ["--device", "cuda:1"]])
+def test_a_missing_gpu_is_reported_with_the_cpu_as_the_alternative(argv):
+    with pytest.raises(UsageError, match="--device cpu"):
+        resolve(*argv)
+
+
+def test_another_environment_has_no_stop_reward_unless_it_is_set():
+    params, _ = resolve("--env-id", "ALE/Freeway-v5")
+    assert (params.env_name, params.run_name) == ("ALE/Freeway-v5", "ALE-Freeway-v5")
+    assert (params.stop_reward, params.milestone) == (None, None)
+    assert resolve("--env-id", "x:Y-v0", "--set", "stop_reward=2")[0].stop_reward == 2.0
+
+
+def test_a_script_reads_its_own_option_as_an_attribute():
+    _, args = resolve("--envs", "5", knob=3)
+    assert args.envs == 5
+    with pytest.raises(AttributeError, match="no option 'players'"):
+        _ = args.players
+    assert pickle.loads(pickle.dumps(args)) == args  # the options are sent to other processes
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a run of 01_baseline with --seed 7 --set batch_size=8 --envs 4."""
+    params, args = resolve("--seed", "7", "--set", "batch_size=8", "--runs-dir", str(tmp_path), "--envs", "4", knob=3)
+    run = run_folder.Run("01_baseline", params, args)
+    run.close()
+    return run.path
+
+
+def test_a_resume_takes_all_settings_from_the_run(run):
+    params, args = resolve("--resume", str(run), knob=3)
+    assert (params.batch_size, args.seed, args.game, args.envs) == (8, 7, "pong", 4)
+    by_name = resolve("--resume", run.name, "--runs-dir", str(run.parent), "--set", "batch_size=8", knob=3)
+    assert by_name[0] == params
+    assert by_name[1].resume == args.resume == run
+
+
+def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
+    recorded = json.loads((run / "params.json").read_text())
+    recorded["knobs"] = {}
+    (run / "params.json").write_text(json.dumps(recorded))
+    assert resolve("--resume", str(run), knob=3)[1].envs == 3
+    with pytest.raises(UsageError, match="envs is 3, asked for 5"):
+        resolve("--resume", str(run), "--envs", "5", knob=3)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--set", "batch_size=16"], "batch_size is 8, asked for 16"),
+        (["--seed", "8"], "seed is 7, asked for 8"),
+        (["--game", "breakout"], "game is 'pong', asked for 'breakout'"),
+        (["--env-id", "ALE/Freeway-v5"], "env_name is 'PongNoFrameskip-v4'"),
+        (["--envs", "5"], "envs is 4, asked for 5"),
+        (["--envs", "3"], "envs is 4, asked for 3"),  # the default, but given explicitly
+    ],
+)
+def test_a_resume_rejects_other_settings(run, argv, message):
+    with pytest.raises(UsageError, match="has other settings") as error:
+        resolve("--resume", str(run), *argv, knob=3)
+    assert message in str(error.value)
+
+
+def test_a_resume_rejects_a_run_of_another_script(run):
+    with pytest.raises(UsageError, match=r"01_baseline\.py; resume it with that script, not 00_slow_grads\.py"):
+        resolve("--resume", str(run), script="00_slow_grads", knob=3)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"script": "01_baseline", "game": "", "seed": "x", "hyperparameters": {}, "knobs": {}, "sessions": []}',
+            "wrong type",
+        ),
+        ("{", "cannot be read"),
+        ("[]", "lacks|cannot be read"),
+        ("{}", "lacks game, hyperparameters, knobs, script, seed, sessions"),
+    ],
+)
+def test_a_resume_rejects_a_params_json_of_another_program(run, content, message):
+    (run / "params.json").write_text(content)
+    with pytest.raises(UsageError, match=message):
+        resolve("--resume", str(run), knob=3)
+
+
+def test_a_resume_rejects_unknown_hyperparameters(run):
+    recorded = json.loads((run / "params.json").read_text())
+    recorded["hyperparameters"]["warp"] = 9
+    (run / "params.json").write_text(json.dumps(recorded))
+    with pytest.raises(UsageError, match="another version of this project"):
+        resolve("--resume", str(run), knob=3)
+
+
+def test_a_resume_accepts_other_values_of_free_options(run):
+    parser = cli.parser("Summary.", free=("envs",))
+    parser.add_argument("--envs", type=int, default=3)
+    assert cli.resolve(parser, ["--resume", str(run), "--envs", "5"], "01_baseline")[1].envs == 5
+    assert cli.resolve(parser, ["--resume", str(run)], "01_baseline")[1].envs == 4
+
+
+@pytest.mark.parametrize(
+    ("argv", "facts"),
+    [
+        (["--env-module", "mine"], ("--env-module mine", "--env-id")),
+        (["--env-module", "mine", "--env-id", "a:B-v0"], ("--env-id a:B-v0", "--env-module mine")),
+    ],
+)
+def test_a_module_needs_the_id_that_it_registers(argv, facts):
+    with pytest.raises(UsageError) as error:
+        resolve(*argv)
+    assert all(fact in str(error.value) for fact in facts)
+
+
+def test_the_module_and_the_id_are_joined():
+    assert resolve("--env-module", "mine", "--env-id", "B-v0")[0].env_name == "mine:B-v0"

@@ -1,0 +1,32 @@
+"""tools/compare.py: a table of runs in the terminal and as CSV."""
+
+from pathlib import Path
+
+import pandas as pd
+from finished_runs import make_run
+
+COMPARE = Path("tools/compare.py")
+
+
+def test_the_table_shows_differing_settings_and_all_outcomes(answer, tmp_path):
+    solved = make_run(tmp_path / "solved")
+    killed = make_run(tmp_path / "killed", episodes=200, returns=lambda n: n % 2, learning_rate=1.25e-7)
+    (killed / "result.json").unlink()
+    output = answer(COMPARE, solved, killed, "--csv", tmp_path / "table.csv")
+    lines = {line.split()[0]: line.split()[1:] for line in output.splitlines()[1:]}
+    assert lines["learning_rate"][1] == "1.25e-07"
+    assert "gamma" not in lines
+    assert lines["steps"] == ["15007", "20000"]
+    assert lines["episodes"] == ["150", "200"]
+    assert (lines["mean"][1], lines["minutes"][1]) == ("0.50", "20.00")
+    assert lines["solved"] == ["1.00", "-"]
+    assert lines["ended"] == ["solved", "no", "result"]
+    assert pd.read_csv(tmp_path / "table.csv")["run"].tolist() == ["solved", "killed"]
+
+
+def test_long_names_are_cut_in_the_terminal_only(answer, tmp_path):
+    run = make_run(tmp_path / ("x" * 60))
+    output = answer(COMPARE, run, "--csv", tmp_path / "table.csv")
+    assert "x" * 39 + "…" in output
+    assert "x" * 40 not in output
+    assert pd.read_csv(tmp_path / "table.csv")["run"].tolist() == [run.name]

@@ -1,0 +1,104 @@
+"""tools/doctor.py: findings on a healthy machine, and on machines with one problem."""
+
+import importlib.util
+import os
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from lib.errors import UsageError
+from running import ENVIRONMENT, PROJECT, run_by_itself
+
+DOCTOR = Path("tools/doctor.py")
+
+
+@pytest.fixture
+def examine(monkeypatch, capsys, tmp_path):
+    """Run the doctor with options, and return its exit code and its output."""
+
+    def run(*options):
+        spec = importlib.util.spec_from_file_location("doctor", PROJECT / DOCTOR)
+        doctor = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(doctor)
+        doctor.SECONDS, doctor.DISK_TEST_MEGABYTES = 0.2, 4
+        monkeypatch.setattr(sys, "argv", ["doctor.py", "--runs-dir", str(tmp_path), *options])
+        return doctor.main(), capsys.readouterr().out
+
+    return run
+
+
+def test_a_healthy_machine_is_fit(examine, tmp_path):
+    code, output = examine()
+    assert code == 0, output
+    assert re.search(r"^ok       PongNoFrameskip-v4 ", output, re.M)
+    assert re.search(r"^(ok|note)  +disk: \d+ MB/s", output, re.M)
+    assert re.search(r"^ok       emulator: [\d,]+ agent steps/s", output, re.M)
+    assert re.search(r"^ok       learner: \d+ updates/s", output, re.M)
+    assert "problem" not in output
+    assert list(tmp_path.iterdir()) == []
+
+
+def no_rom(env_id):
+    raise UsageError("no ROM")
+
+
+def without_ptan(monkeypatch):
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: version("nowhere" if name == "ptan" else name))
+
+
+def with_old_ignite(monkeypatch):
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "0.4.0" if name == "pytorch-ignite" else version(name))
+
+
+def without_roms(monkeypatch):
+    monkeypatch.setattr("lib.envs.single_env.make_env", no_rom)
+
+
+def with_little_memory(monkeypatch):
+    monkeypatch.setattr("lib.system.memory.free", lambda: 10**9)
+
+
+@pytest.mark.parametrize(
+    ("make_sick", "finding"),
+    [
+        (without_ptan, r"problem  ptan is not installed\n +-> make clean"),
+        (with_old_ignite, r"problem  pytorch-ignite 0\.4\.0\n +-> version >=0\.5\.5"),
+        (without_roms, r"problem  PongNoFrameskip-v4 .*: no ROM\n +-> .*pip install"),
+        (with_little_memory, r"problem  memory: 1\.0 GB free, 1\.5 GB for pong.*\n +-> use --set replay_size=5\d{4}"),
+    ],
+)
+def test_a_problem_is_named_with_its_remedy(examine, monkeypatch, make_sick, finding):
+    make_sick(monkeypatch)
+    code, output = examine("--quick")
+    assert code == 1
+    assert re.search(f"^{finding}", output, re.M), output
+    assert output.endswith(": 1\n")  # the number of problems
+
+
+@pytest.mark.parametrize(
+    ("options", "finding"),
+    [
+        (["--device", "cuda:77"], "problem  cuda:77 asks for a GPU"),
+        (["--runs-dir", "/dev/null"], "problem  /dev/null cannot be written: File exists"),
+        (["--runs-dir", "/proc/self"], "problem  /proc/self cannot be written: No such file or directory"),
+    ],
+)
+def test_an_option_that_does_not_fit_the_machine_is_a_problem(examine, options, finding):
+    code, output = examine("--quick", *options)
+    assert code == 1
+    assert finding in output
+    assert output.endswith(": 1\n")
+
+
+@pytest.mark.parametrize("package", ["ale_py", "ptan"])
+def test_a_package_that_cannot_be_imported_is_reported(tmp_path, package):
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named {package}')")
+    paths = os.pathsep.join([str(tmp_path), ENVIRONMENT["PYTHONPATH"]])
+    process = run_by_itself(DOCTOR, "--quick", env=ENVIRONMENT | {"PYTHONPATH": paths})
+    assert (process.returncode, process.stderr) == (1, "")
+    assert re.search(rf"^problem .*No module named {package}\n +-> make clean", process.stdout, re.M)

@@ -1,0 +1,63 @@
+"""tools/evaluate.py on a short run."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from finished_runs import edit_params
+
+from lib.run import provenance
+from running import run
+
+EVALUATE = Path("tools/evaluate.py")
+
+
+def test_evaluate_prints_a_line_and_writes_all_returns(trained_run):
+    process = run(EVALUATE, trained_run, "--episodes", 20, "--seed", 3)
+    assert process.returncode == 0, process.stderr
+    printed = re.search(r"Evaluation: mean return (-?\d\.\d\d), .* 20 episodes", process.stdout)
+    metrics = json.loads((trained_run / "evaluation.json").read_text())
+    assert float(printed[1]) == pytest.approx(metrics["mean"], abs=0.005)
+    assert metrics["mean"] == pytest.approx(sum(metrics["returns"]) / 20)
+    assert (metrics["episodes"], len(metrics["returns"]), set(metrics["lengths"])) == (20, 20, {6})
+    [best] = (trained_run / "checkpoints").glob("best-*.pt")
+    assert (metrics["checkpoint"], metrics["step"]) == (best.name, int(best.stem.removeprefix("best-")))
+    assert not (trained_run / "videos").exists()
+
+
+def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
+    output = tmp_path / "evaluation.json"
+
+    def returns(*options):
+        answer(EVALUATE, original_run, "--episodes", 12, "--quiet", "--output", output, *options)
+        return json.loads(output.read_text())["returns"]
+
+    greedy = returns("--seed", 1)
+    assert returns("--seed", 1) == greedy
+    assert returns("--seed", 2) != greedy
+    assert returns("--seed", 1, "--epsilon", 1.0) != greedy
+
+
+@pytest.mark.parametrize("place", ["missing/evaluation.json", "."])
+def test_an_output_that_cannot_be_written_is_refused_before_an_episode(
+    refused, monkeypatch, original_run, tmp_path, place
+):
+    monkeypatch.delattr("lib.run.evaluation.evaluate")
+    assert f"{tmp_path / place} cannot be written" in refused(EVALUATE, original_run, "--output", tmp_path / place)
+
+
+def test_a_network_of_another_version_or_environment_is_explained(refused, trained_run):
+    def change(params):
+        params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose observations do not fit the network
+        params["sessions"][-1]["commit"] = commit
+
+    commit = "abc123+"
+    edit_params(trained_run, change)
+    assert "git checkout abc123\n" in refused(EVALUATE, trained_run)
+    commit = provenance.commit()
+    edit_params(trained_run, change)
+    message = refused(EVALUATE, trained_run)
+    assert "does not fit fakes:Chain-v0" in message
+    assert "size mismatch" in message
+    assert "git checkout" not in message

@@ -1,0 +1,75 @@
+"""tools/play.py on a short run: videos without a display, and a window with one."""
+
+import re
+import sys
+from pathlib import Path
+
+import cv2
+import pytest
+from finished_runs import edit_params
+
+from running import ENVIRONMENT, run
+
+PLAY = Path("tools/play.py")
+WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+
+
+def test_videos_are_recorded_without_a_display(trained_run):
+    process = run(
+        PLAY, trained_run, "--record", "--episodes", 2, "--scores", "--checkpoint", "last", env=WITHOUT_DISPLAY
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    printed = re.findall(r"Episode (\d): return (-?1), 6 steps\n(.*)", process.stdout)
+    assert [number for number, _, _ in printed] == ["1", "2"]
+    for number, total, path in printed:
+        assert Path(path) == trained_run / "videos" / f"play-1280-episode-{number}-return-{total}.webm"
+        video = cv2.VideoCapture(path)
+        assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 7  # one before the first step, and one after each of 6 steps
+        assert video.get(cv2.CAP_PROP_FPS) == 10
+        _, frame = video.read()
+        blue, green, red = frame[100, 3]
+        assert abs(int(blue) - 40) < 12  # a colour of the rendered frame, which observations do not have
+        assert max(int(green), int(red)) < 12
+        assert frame.shape[1] == 560 + 220  # the frame and the panel of scores
+    assert len(list((trained_run / "videos").iterdir())) == 2  # nothing unfinished
+
+
+def test_a_window_writes_nothing(answer, monkeypatch, original_run):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    before = set(original_run.rglob("*"))
+    assert re.fullmatch(r"Episode 1: return -?1, 6 steps\n", answer(PLAY, original_run, "--scores"))
+    assert set(original_run.rglob("*")) == before
+
+
+def test_a_window_needs_pygame(refused, monkeypatch, original_run):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setitem(sys.modules, "pygame", None)
+    assert "pip install pygame" in refused(PLAY, original_run)
+
+
+def test_a_display_that_does_not_answer_is_reported(refused, monkeypatch, original_run):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
+    assert "no window can be opened: " in refused(PLAY, original_run)
+
+
+@pytest.mark.parametrize(
+    ("options", "facts"),
+    [
+        ((), "neither DISPLAY nor WAYLAND_DISPLAY"),
+        (("--checkpoint", "77"), "no checkpoint '77'"),
+        (("--epsilon", "2"), "2 is not between 0 and 1"),
+    ],
+)
+def test_wrong_use_is_explained(refused, monkeypatch, original_run, options, facts):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    assert facts in refused(PLAY, original_run, *options)
+
+
+def test_an_environment_that_cannot_render_is_refused(refused, trained_run):
+    edit_params(trained_run, lambda params: params["hyperparameters"].update(env_name="fakes:Catch-v0"))
+    message = refused(PLAY, trained_run, "--record")
+    assert "fakes:Catch-v0" in message
+    assert "render_modes are []" in message

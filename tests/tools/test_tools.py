@@ -1,0 +1,24 @@
+"""What all tools have in common."""
+
+import os
+from pathlib import Path
+
+import pytest
+from finished_runs import make_run
+
+from running import ENVIRONMENT, PROJECT, run
+
+TOOLS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("tools/*.py"))
+WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+
+
+@pytest.mark.parametrize("tool", TOOLS, ids=str)
+def test_the_help_shows_an_example(answer, tool):
+    assert f"    ./{tool.name} " in answer(tool, "--help", code=0)
+    assert os.access(PROJECT / tool, os.X_OK)
+
+
+def test_a_report_needs_no_display(tmp_path):
+    path = make_run(tmp_path / "run")
+    process = run(Path("tools/report.py"), path, env=WITHOUT_DISPLAY)
+    assert (process.returncode, process.stderr, process.stdout) == (0, "", f"{path / 'report.html'}\n")
