@@ -1,4 +1,4 @@
-# Whatever needs .venv makes or refreshes it first; nothing has to be installed before but Python 3.11 and make.
+# Every target that needs .venv creates or updates it first. Only Python 3.11 and make have to be installed.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PORT ?= 6006
@@ -10,12 +10,12 @@ READY := $(VENV)/.ready
 BROWSER := $(VENV)/.browser
 
 .DEFAULT_GOAL := help
-.PHONY: help train tensorboard test lint lock ladder bench clean
+.PHONY: help train tensorboard check test docs-check lint ladder bench lock clean
 
 help:  ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
-# ptan 0.8.1 pins packages of 2024, so it comes last and alone (docs/install.md).
+# ptan 0.8.1 pins packages of 2024, so it is installed last and without its dependencies (docs/install.md).
 $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make test PYTHON=...")'
 	$(PYTHON) -m venv $(VENV)
@@ -24,9 +24,9 @@ $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-# The page runs beside the training and ends with it, however that ends.
-train: $(READY)  ## solve Pong, with a TensorBoard page; options by ARGS="--seed 2 ..."
-	@echo "TensorBoard: http://localhost:$(PORT) in some seconds; if not, see runs/tensorboard.log"
+# TensorBoard runs in the background and ends with the training, even if that is killed.
+train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ..."
+	@echo "TensorBoard: http://localhost:$(PORT) in a few seconds; if not, see runs/tensorboard.log"
 	@training=$$$$; ( $(BIN)/tensorboard --logdir runs --port $(PORT) >runs/tensorboard.log 2>&1 & page=$$!; \
 	  trap '' INT; while kill -0 $$training 2>/dev/null; do sleep 1; done; kill $$page 2>/dev/null ) & \
 	exec $(BIN)/python distributed/02_ppo_actors.py $(ARGS)
@@ -34,27 +34,35 @@ train: $(READY)  ## solve Pong, with a TensorBoard page; options by ARGS="--seed
 tensorboard: $(READY)  ## show all runs at http://localhost:6006
 	$(BIN)/tensorboard --logdir runs --port $(PORT)
 
-test: lint $(BROWSER)  ## formatter, linter, type checker, tests
+check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
+	$(BIN)/python -m pytest -m "not slow and not learning" $(ARGS)
+
+test: lint $(BROWSER)  ## format, lint, types and all tests: about 6 minutes
 	$(BIN)/python -m pytest $(ARGS)
 
-# 250 MB that nothing but a test of tools/report.py needs, which is skipped where they cannot be had.
+docs-check: $(READY)  ## compare the pages with the CSV files they are made from
+	$(BIN)/python benchmarks/check_docs.py
+
+# 250 MB that only one test of tools/report.py needs. Without them that test is skipped.
 $(BROWSER): $(READY) requirements-browser.lock
 	@$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock && touch $@ \
-	  || echo "no browser could be installed: the test of tools/report.py's page is skipped"
+	  || echo "no browser could be installed: the test of the page made by tools/report.py is skipped"
 
-lint: $(READY)  ## formatter, linter, type checker
+# Tests and benchmarks have a configuration of their own, because their helpers are imported without a package name.
+lint: $(READY)  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/mypy --config-file tests/mypy.ini
 
-ladder: $(READY)  ## each rung's parent, changed lines, what it keeps, measured speed
+ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the same, speed
 	@$(BIN)/python benchmarks/ladder.py
 
-bench: $(READY)  ## measure chapter 9's rungs, about twenty minutes
+bench: $(READY)  ## measure the speed of chapter 9's scripts: about 20 minutes
 	$(BIN)/python benchmarks/chapter09.py
 
-# torch brings the accelerator packages that its own build needs; naming them would bind the lock to one build.
-lock:  ## resolve the newest versions that setup.cfg allows into requirements.lock
+# The accelerator packages of torch are left out, because each build of torch needs other ones and brings them along.
+lock:  ## write the newest versions that setup.cfg allows into requirements.lock
 	rm -rf .lock && $(PYTHON) -m venv .lock
 	.lock/bin/python -m pip install --quiet '.[dev]'
 	.lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|triton)' \
@@ -63,6 +71,6 @@ lock:  ## resolve the newest versions that setup.cfg allows into requirements.lo
 	.lock/bin/python -m pip freeze | grep -iE '^(pyside6|shiboken6)' >requirements-browser.lock
 	rm -rf .lock build *.egg-info
 
-clean:  ## remove .venv and all caches; runs/ stays
+clean:  ## remove .venv and all caches, but not runs/
 	rm -rf $(VENV) .lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

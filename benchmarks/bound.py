@@ -20,11 +20,11 @@ import time
 
 import pandas as pd
 from ignite.engine import Events
+from lib.actors.parallel import Players
 from tqdm import tqdm
 
 import lab
 from lib.actors import parallel
-from lib.actors.parallel import Players
 from lib.experience import replay_buffer
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.run.events import TrainingEvents

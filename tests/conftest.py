@@ -1,44 +1,57 @@
+"""Fixtures for all tests.
+
+tests/<folder>/ mirrors lib/<folder>/; the test modules at the top level run whole scripts or check the project itself.
+fakes.py holds toy environments, oracles/ a slow and simple twin of each fast part; running.py and forked.py start
+scripts.
+`make check` leaves out the tests marked `slow`; `make test` runs all except those marked `learning`.
+"""
+
 import os
 import runpy
 import sys
-from contextlib import nullcontext
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import forked
 
-# Before torch is imported, here and in every process that a test starts. Two of them at a time, each with a thread a
-# core, wait for each other's threads most of the time.
+# One thread per process, set before torch is imported: two test processes run at a time, and with a thread per core
+# each they would mostly wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
 @pytest.fixture(autouse=True)
-def _signals_as_in_a_terminal():
-    """A run that a test had fail leaves its own handlers behind, too."""
-    forked.signals_as_in_a_terminal()
+def _default_signals() -> None:
+    """Undo the signal handlers of runs that an earlier test has aborted."""
+    forked.restore_default_signals()
 
 
 @pytest.fixture
-def answer(monkeypatch, capsys):
-    """(script, *options, code) -> what it says; in this process, as most of a second one's time would go into its
-    imports."""
+def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Function (script, *options, code=None) that runs a script in this process and returns its output.
 
+    Returns standard output, or standard error if the script has to exit with `code`. A new process would spend most of
+    its time importing.
+    """
     from lib import cli
 
-    def ask(script, *given, code=None):
-        monkeypatch.setattr(cli, "prepare", lambda seed: None)  # which is for a whole process
-        monkeypatch.setattr(sys, "argv", [script.name, *map(str, given)])
-        with nullcontext() if code is None else pytest.raises(SystemExit) as ended:
-            runpy.run_path(str(Path(__file__).parents[1] / script), run_name="__main__")
-        assert code is None or ended.value.code == code
-        said = capsys.readouterr()
-        return said.err if code else said.out
+    def run_inline(script: Path, *options: object, code: int | None = None) -> str:
+        monkeypatch.setattr(cli, "prepare", lambda seed: None)  # it changes settings of the whole process
+        monkeypatch.setattr(sys, "argv", [script.name, *map(str, options)])
+        path = str(Path(__file__).parents[1] / script)
+        if code is None:
+            runpy.run_path(path, run_name="__main__")
+            return capsys.readouterr().out
+        with pytest.raises(SystemExit) as end:
+            runpy.run_path(path, run_name="__main__")
+        assert end.value.code == code
+        return capsys.readouterr().err
 
-    return ask
+    return run_inline
 
 
 @pytest.fixture
-def refused(answer):
-    """(script, *options) -> what it says to a command line that is wrong."""
-    return lambda script, *given, code=2: answer(script, *given, code=code)
+def refused(answer: Callable[..., str]) -> Callable[..., str]:
+    """Function (script, *options, code=2) that returns the error message for a wrong command line."""
+    return lambda script, *options, code=2: answer(script, *options, code=code)

@@ -498,6 +498,7 @@ for name, game, sticky in (
     gym.register(f"{name}-v0", "ale_py.env:AtariEnv", kwargs=kwargs | {"repeat_action_probability": sticky})
 for how in ("raise", "hang", "die"):
     gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how, "zoom": ZOOM})
+    gym.register(f"FailingSoon-{how}-v0", Failing, kwargs={"how": how, "zoom": ZOOM, "at": 102})
 SHAPES = {
     "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),
     "Codes": spaces.Box(0, 12, (6,), np.int64),

@@ -1,6 +1,7 @@
-"""Scripts run as a shell would run them, but for the four seconds that every one of them takes to import.
+"""Fork server for scripts under test.
 
-A server imports what scripts need, once, and forks a process for each; what that says goes into files.
+Importing torch, ignite and lib costs a new Python process about four seconds. The server imports them once and forks a
+process for each script. Its standard output and standard error go into files.
 """
 
 import atexit
@@ -15,134 +16,188 @@ import tempfile
 import threading
 import time
 import traceback
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
+from typing import Any, NoReturn, cast
 
-# The first step of an optimizer imports torch._dynamo.
-IMPORTED = (
-    "lib.common",
-    "lib.dqn_extra",
-    "lib.cli",
-    "lib.actors.players",
-    "lib.ppo.segments",
-    "lib.nets.precision",
-    "torch._dynamo",
+# Packages that scripts import sooner or later. Names of lib are left out: importing them takes 0.1 s.
+PRELOADED = (
+    "ale_py",
+    "cv2",
+    "gymnasium.wrappers",
+    "ignite.handlers",
+    "matplotlib.backends.backend_agg",
+    "pandas",
+    "ptan",
+    "tensorboard.summary.writer.event_file_writer",
+    "torch._dynamo",  # imported by the first step of an optimizer
+    "torch.utils.tensorboard",
+    "tqdm",
 )
 STREAMS = ("stdout", "stderr")
 
 
-class Server:
-    """Forks scripts, and tells how they have ended."""
+class ForkedProcess:
+    """A running script, with the part of subprocess.Popen's interface that the tests use.
 
-    def __init__(self):
-        self._process = None
+    Args:
+        server: fork server that started the script.
+        args: command line.
+        pid: process id.
+        output: temporary folder with the files stdout and stderr.
+    """
+
+    def __init__(
+        self, server: "ForkServer", args: list[str], pid: int, output: tempfile.TemporaryDirectory[str]
+    ) -> None:
+        self.args = args
+        self.pid = pid
+        self.returncode: int | None = None
+        self._server = server
+        self._output = output
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the script runs."""
+        if self.returncode is None:
+            self.returncode = self._server.poll(self.pid)
+        return self.returncode
+
+    def communicate(self, timeout: float = 300) -> tuple[str, str]:
+        """Wait for the end of the script and return its standard output and standard error.
+
+        Raises:
+            subprocess.TimeoutExpired: if the script still runs after `timeout` seconds.
+        """
+        end = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > end:
+                raise subprocess.TimeoutExpired(self.args, timeout)
+            time.sleep(0.02)
+        with self._output as folder:
+            stdout, stderr = (Path(folder, name).read_text() for name in STREAMS)
+            return stdout, stderr
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class ForkServer:
+    """A child process that forks scripts. It starts with the first script and ends with the tests."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
         self._lock = threading.Lock()
 
-    def start(self, script, options, cwd, env, start_new_session=False):
-        """A script that has just been started."""
-        said = tempfile.TemporaryDirectory()
-        request = {"script": script, "options": options, "cwd": str(cwd), "env": dict(env), "said": said.name}
+    def start(
+        self,
+        script: str,
+        options: Sequence[str],
+        cwd: Path,
+        env: Mapping[str, str],
+        start_new_session: bool = False,
+    ) -> ForkedProcess:
+        """Start a script and return at once.
+
+        Args:
+            script: path relative to `cwd`.
+            options: command-line options.
+            cwd: working directory.
+            env: all environment variables.
+            start_new_session: make the script the leader of a new session, as a terminal does.
+        """
+        output = tempfile.TemporaryDirectory()
+        request = {
+            "script": script,
+            "options": list(options),
+            "cwd": str(cwd),
+            "env": dict(env),
+            "output": output.name,
+            "start_new_session": start_new_session,
+        }
         with self._lock:
             if self._process is None:
                 self._process = subprocess.Popen(
                     [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
                 )
                 atexit.register(self._process.kill)
-            pid = self._ask(request | {"start_new_session": start_new_session})
-        return Forked(self, [script, *options], pid, said)
+            pid = cast(int, self._ask(request))
+        return ForkedProcess(self, [script, *options], pid, output)
 
-    def poll(self, pid):
-        """The exit code, as subprocess.Popen has it; none while it runs."""
+    def poll(self, pid: int) -> int | None:
+        """Return the exit code of a script, or None while it runs."""
         with self._lock:
             return self._ask(pid)
 
-    def _ask(self, what):
-        self._process.stdin.write(json.dumps(what) + "\n")
+    def _ask(self, request: dict[str, Any] | int) -> int | None:
+        """Send a request to the server process and return its reply."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
+        return cast("int | None", json.loads(self._process.stdout.readline()))
 
 
-class Forked:
-    """What subprocess.Popen would be for it."""
+def restore_default_signals() -> None:
+    """Install Python's default handlers for Ctrl-C, SIGTERM and SIGHUP.
 
-    def __init__(self, server, args, pid, said):
-        self.args = args
-        self.pid = pid
-        self.returncode = None
-        self._server = server
-        self._said = said
-
-    def poll(self):
-        if self.returncode is None:
-            self.returncode = self._server.poll(self.pid)
-        return self.returncode
-
-    def communicate(self, timeout=300):
-        """Its standard output and standard error, once it has ended."""
-        end = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > end:
-                raise subprocess.TimeoutExpired(self.args, timeout)
-            time.sleep(0.02)
-        with self._said as folder:
-            return tuple(Path(folder, name).read_text() for name in STREAMS)
-
-    def send_signal(self, number):
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-    def kill(self):
-        self.send_signal(signal.SIGKILL)
-
-
-def signals_as_in_a_terminal():
-    """Whoever starts the tests may ignore them, as nohup and background jobs do, and programs inherit it."""
+    The tests may have been started with these signals ignored, by nohup for example, and child processes inherit that.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
-def serve():
-    """Fork what standard input asks for and tell its process, or how a process has ended."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt all processes that this one's parent has
-    for module in IMPORTED:
-        __import__(module)
+def serve() -> None:
+    """Answer the requests on standard input: a number asks for an exit code, anything else starts a script."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt the whole process group
+    for module in PRELOADED:
+        import_module(module)
     for line in sys.stdin:
         request = json.loads(line)
+        reply: int | None
         if isinstance(request, int):
             pid, status = os.waitpid(request, os.WNOHANG)
-            answer = os.waitstatus_to_exitcode(status) if pid else None
+            reply = os.waitstatus_to_exitcode(status) if pid else None
         else:
-            answer = os.fork()
-            if answer == 0:
-                become(**request)
-        print(json.dumps(answer), flush=True)
+            reply = os.fork()
+            if reply == 0:
+                run_forked(**request)
+        print(json.dumps(reply), flush=True)
 
 
-def become(script, options, cwd, env, said, start_new_session):
-    """Be a script; does not return."""
+def run_forked(
+    script: str, options: list[str], cwd: str, env: dict[str, str], output: str, start_new_session: bool
+) -> NoReturn:
+    """Run a script in this forked process and exit with its exit code."""
     code = 1
     try:
-        signals_as_in_a_terminal()
+        restore_default_signals()
         if start_new_session:
             os.setsid()
-        for number, path in enumerate([os.devnull, *(Path(said, name) for name in STREAMS)]):
+        for number, path in enumerate([os.devnull, *(Path(output, name) for name in STREAMS)]):
             os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
         os.chdir(cwd)
-        multiprocessing.process.ORIGINAL_DIR = cwd  # where the processes that it starts look for it
+        multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # its children look for the script here
         os.environ.clear()
         os.environ.update(env)
         sys.argv = [script, *options]
         sys.path[0] = str(Path(cwd, script).parent)
         runpy.run_path(script, run_name="__main__")
         code = 0
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-        if isinstance(ended.code, str):
-            print(ended.code, file=sys.stderr)
-    finally:  # what is forked has to end here, whatever became of the script
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    finally:  # the forked process must not return to the server's loop
         if sys.exc_info()[0] is not None:
             traceback.print_exc()
-        threading._shutdown()
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

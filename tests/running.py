@@ -1,76 +1,91 @@
-"""Scripts as a person runs them: processes of their own, started from inside their folders; and what they leave."""
+"""Run scripts as a person would, from inside their folders, and read the run folders that they write."""
 
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, TypeVar
 
+import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from forked import Server
+from forked import ForkedProcess, ForkServer
 from lib.run import checkpoint
 
 PROJECT = Path(__file__).parents[1]
 BASELINE = Path("chapter09/01_baseline.py")
 PARALLEL = Path("chapter09/03_parallel.py")
-# The scripts find the toy environments and this Python as a person's shell would.
+# Scripts find the toy environments of fakes.py on PYTHONPATH, and `#!/usr/bin/env python3` finds this Python on PATH.
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join([str(PROJECT), str(PROJECT / "tests")]),
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 
+Name = TypeVar("Name")
+Result = TypeVar("Result")
 
-FORKED = Server()
+_server = ForkServer()
 
 
-def assignments(*fields):
+def assignments(*fields: str) -> list[str]:
+    """Return the options that set hyperparameters: ["--set", field, ...]."""
     return [option for field in fields for option in ("--set", field)]
 
 
 CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "replay_size=2000", "batch_size=8"))
-ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps an iteration
+ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps per iteration
 
 
-def start(script, *options, env=ENVIRONMENT, start_new_session=False):
-    """A script that has just been started, forked from what has all imports."""
-    return FORKED.start(f"./{script.name}", list(map(str, options)), PROJECT / script.parent, env, start_new_session)
+def start(
+    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, start_new_session: bool = False
+) -> ForkedProcess:
+    """Start a script, forked from a process that has its imports already, and return at once."""
+    return _server.start(f"./{script.name}", list(map(str, options)), PROJECT / script.parent, env, start_new_session)
 
 
-def run(script, *options, env=ENVIRONMENT):
-    """Run a script to its end, forked."""
+def run(script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT) -> "subprocess.CompletedProcess[str]":
+    """Run a script to its end, forked from a process that has its imports already."""
     process = start(script, *options, env=env)
     try:
         stdout, stderr = process.communicate()
     finally:
         process.kill()
+    assert process.returncode is not None
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
-def run_by_itself(script, *options, env=ENVIRONMENT):
-    """Run a script to its end, as a process that imports all it needs."""
+def run_by_itself(
+    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script to its end in a new Python process, which takes about four seconds for its imports."""
     command = [f"./{script.name}", *map(str, options)]
     return subprocess.run(
         command, cwd=PROJECT / script.parent, env=env, capture_output=True, text=True, timeout=300, check=False
     )
 
 
-def two_at_a_time(tmp_path_factory, do, names):
-    """{name: do(name)}, for fixtures: most of a script's time is waiting."""
-    tmp_path_factory.getbasetemp()  # which two threads at once would both make
+def two_at_a_time(
+    tmp_path_factory: pytest.TempPathFactory, do: Callable[[Name], Result], names: Iterable[Name]
+) -> dict[Name, Result]:
+    """Return {name: do(name)} from two threads, because scripts spend most of their time waiting."""
+    tmp_path_factory.getbasetemp()  # created here, because two threads at once would both try to
+    names = list(names)
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(names, pool.map(do, names), strict=True))
 
 
-def folder(runs_dir):
+def folder(runs_dir: Path) -> Path:
+    """Return the only run folder in `runs_dir`."""
     [path] = runs_dir.iterdir()
     return path
 
 
-def checkpoint_of(path):
-    """The newest checkpoint, less what differs by the clock."""
+def checkpoint_of(path: Path) -> dict[str, Any]:
+    """Return the newest checkpoint of a run, without the entries that depend on the clock."""
     content = checkpoint.newest(path / "checkpoints")
     del content["files"], content["episodes"]["seconds"]
     for place in content["source"].get("actors", ()):
@@ -78,8 +93,8 @@ def checkpoint_of(path):
     return content
 
 
-def differences(a, b, name=""):
-    """Names of the entries in which two nested checkpoints are not bit for bit the same."""
+def differences(a: Any, b: Any, name: str = "") -> list[str]:
+    """Return the names of the entries of two nested checkpoints that are not equal bit for bit."""
     if isinstance(a, torch.Tensor):
         return [] if torch.equal(a, b) else [name]
     if isinstance(a, dict):
@@ -90,13 +105,14 @@ def differences(a, b, name=""):
     return [] if a == b else [name]
 
 
-def episodes_of(path):
+def episodes_of(path: Path) -> list[list[str]]:
+    """Return the rows of a run's episodes.csv, without the columns that depend on the clock."""
     lines = (path / "episodes.csv").read_text().splitlines()
     return [line.split(",")[:4] for line in lines]
 
 
-def scalars_of(path):
-    """TensorBoard's scalars by tag, those left out that depend on the clock."""
+def scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
+    """Return a run's TensorBoard scalars as {tag: [(step, value)]}, without the tags that depend on the clock."""
     accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
     accumulator.Reload()
     tags = [
@@ -106,7 +122,8 @@ def scalars_of(path):
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
 
 
-def wait_for(condition, process, seconds=120):
+def wait_for(condition: Callable[[], Any], process: ForkedProcess, seconds: float = 120) -> None:
+    """Wait until `condition` holds; fail if the process ends or the time is over before that."""
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()

@@ -13,7 +13,6 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from ppo_setup import trainer_of
 
 from lib.actors import ray_cluster
 from lib.actors.ray_cluster import knock
@@ -24,6 +23,7 @@ from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
 from lib.ppo.update import Trainer
 from lib.run.episodes import last_step
+from ppo_setup import trainer_of
 from running import (
     ENVIRONMENT,
     assignments,

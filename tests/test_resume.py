@@ -1,4 +1,4 @@
-"""A run that is stopped, however that happens, goes on as if it had not been."""
+"""A run that is stopped and resumed equals an uninterrupted run bit for bit, however it was stopped."""
 
 import re
 import shutil
@@ -23,25 +23,29 @@ from running import (
     wait_for,
 )
 
-# The ring wraps around, and the target network is copied, before the run is stopped.
+# Pong with episodes of 100 steps. Before the run is stopped, the ring has wrapped around, the target network was
+# synchronised, and an episode is unfinished.
+LAST = 320
 PONG = (
-    *assignments("replay_initial=1100", "replay_size=1120", "target_net_sync=20", "checkpoint_every=60"),
-    *(*assignments("batch_size=4", "epsilon_frames=150"), "--seed", 5, "--quiet"),
+    *("--env-id", "fakes:ShortPong-v0"),
+    *assignments("replay_initial=110", "replay_size=130", "target_net_sync=20", "checkpoint_every=30"),
+    *assignments("batch_size=2", "epsilon_frames=150"),
+    *("--seed", 5, "--quiet"),
 )
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """A run of 01_baseline on Pong to step 1300."""
+    """Folder of an uninterrupted run of 01_baseline on Pong."""
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
-    assert run(BASELINE, *PONG, "--stop-after", 1300, "--runs-dir", runs_dir).returncode == 0
+    assert run(BASELINE, *PONG, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     return folder(runs_dir)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
-    process = start(BASELINE, *PONG, "--stop-after", 1300, "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000114*.pt.sha256")), process)
+def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, tmp_path, number):
+    process = start(BASELINE, *PONG, "--stop-after", LAST, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000015*.pt.sha256")), process)
     time.sleep(0.1)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
@@ -49,33 +53,35 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number, stderr
-        assert re.search(rf"Stopped at step 1,[12]\d\d: {number.name}. Go on with --resume ", stdout)
-    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1300, "--quiet")
+        assert re.search(rf"Stopped at step [123]\d\d: {number.name}. Go on with --resume ", stdout)
+    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
+    assert len(episodes_of(uninterrupted)) > 3
     assert scalars_of(uninterrupted) == scalars_of(folder(tmp_path))
 
 
-def test_stopped_in_the_warm_up_a_run_starts_again_from_its_beginning(uninterrupted, tmp_path):
-    process = start(BASELINE, *PONG, "--stop-after", 1300, "--runs-dir", tmp_path)
+def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(uninterrupted, tmp_path):
+    process = start(BASELINE, *PONG, "--stop-after", LAST, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/events.out*")), process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert re.search("Interrupted before learning began|Stopped at once", stderr)  # the latter before the warm-up
-    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1300, "--quiet")
+    assert re.search("Interrupted before learning began|Stopped at once", stderr)  # during or before the warm-up
+    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
     assert "the run starts again from its beginning" in resumed.stdout
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
 
 
-def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path):
-    options = (*CATCH, "--set", "checkpoint_replay=false", "--quiet")
+def test_a_run_resumed_without_its_replay_fills_it_again(tmp_path):
+    options = ("--env-id", "fakes:Chain-v0", *CATCH[2:], "--set", "checkpoint_replay=false", "--quiet")
     assert run(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path).returncode == 0
     assert "replay" not in checkpoint_of(folder(tmp_path))
     refused = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1420)
     assert refused.returncode == 2
-    assert "is at step 720 already, and fills its replay with 700 more first; give --stop-after more" in refused.stderr
+    for fact in ("at step 720", "700 more", "--stop-after"):
+        assert fact in refused.stderr
     resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1450)
     assert resumed.returncode == 0, resumed.stderr
     assert "Resumed at step 720." in resumed.stdout
@@ -83,12 +89,12 @@ def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path):
     assert checkpoint_of(folder(tmp_path))["iteration"]["iteration"] == 20 + 1450 - 720 - 700
 
 
-def test_a_damaged_newest_checkpoint_gives_way_and_the_run_ends_the_same(uninterrupted, tmp_path):
+def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_previous_one(uninterrupted, tmp_path):
     path = tmp_path / "copy"
     shutil.copytree(uninterrupted, path)
     newest = max((path / "checkpoints").glob("step-*.pt"))
     newest.write_bytes(newest.read_bytes()[:-1000])
-    resumed = run(BASELINE, "--resume", path, "--stop-after", 1300, "--quiet")
+    resumed = run(BASELINE, "--resume", path, "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert f"{newest} is damaged" in resumed.stdout
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(path)) == []
@@ -96,76 +102,96 @@ def test_a_damaged_newest_checkpoint_gives_way_and_the_run_ends_the_same(uninter
 
 
 def test_a_refused_resume_changes_nothing(uninterrupted):
-    def content():
+    def files():
         return {
             path: path.read_bytes()
             for path in uninterrupted.rglob("*")
-            if path.is_file() and path.name not in ("lock", "pid")  # which say who looks at it
+            if path.is_file() and path.name not in ("lock", "pid")  # these name the process that uses the folder
         }
 
-    before = content()
-    for options in (["--stop-after", 1200], ["--set", "gamma=0.5"]):
+    before = files()
+    for options in (["--stop-after", LAST - 100], ["--set", "gamma=0.5"]):
         process = run(BASELINE, "--resume", uninterrupted, *options)
         assert process.returncode == 2
-    assert content() == before
+    assert files() == before
 
 
-@pytest.mark.parametrize("options", [(), ("--parallel",)])
-def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, options):
-    script = Path("chapter09/04_wrappers.py")
-    options = (*PONG, "--envs", 2, *options)
-    for runs_dir, stops in ((tmp_path / "one", [1160]), (tmp_path / "two", [1130, 1160])):
-        for stop in stops:
-            start = ("--resume", folder(runs_dir)) if runs_dir.exists() else (*options, "--runs-dir", runs_dir)
-            process = run(script, *start, "--stop-after", stop)
-            assert process.returncode == 0, process.stderr
-    assert differences(checkpoint_of(folder(tmp_path / "one")), checkpoint_of(folder(tmp_path / "two"))) == []
-    assert episodes_of(folder(tmp_path / "one")) == episodes_of(folder(tmp_path / "two"))
+def run_in_parts(script, options, runs_dir, stops):
+    """Run a script up to each step of `stops` in turn, by resuming it; return the run folder and the last process."""
+    assert stops
+    process = None
+    for stop in stops:
+        new_or_resumed = ("--runs-dir", runs_dir, *options) if process is None else ("--resume", folder(runs_dir))
+        process = run(script, *new_or_resumed, "--stop-after", stop, "--quiet")
+        assert process.returncode == 0, process.stderr
+    assert process is not None
+    return folder(runs_dir), process
 
 
+@pytest.mark.parametrize("more", [(), ("--parallel",)])
+def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, more):
+    script, options = Path("chapter09/04_wrappers.py"), (*PONG, "--envs", 2, *more)
+    one, _ = run_in_parts(script, options, tmp_path / "one", [200])
+    two, _ = run_in_parts(script, options, tmp_path / "two", [150, 200])
+    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
+    assert episodes_of(one) == episodes_of(two)
+    assert len(episodes_of(one)) > 1
+
+
+PPO = Path("distributed/01_ppo.py")
+NATIVE_DQN = [
+    Path(name)
+    for name in (
+        "chapter08/08_dqn_rainbow.py",
+        "chapter09/05_native_envs.py",
+        "chapter09/06_fast_learner.py",
+        "chapter09/07_pong_in_minutes.py",
+    )
+]
 RING = (
-    *("--envs", "4"),
-    *assignments("replay_initial=160", "replay_size=240", "batch_size=4", "checkpoint_every=80", "epsilon_frames=300"),
+    *("--envs", 4),
+    *assignments("replay_initial=80", "replay_size=120", "batch_size=2", "checkpoint_every=40", "epsilon_frames=150"),
 )
-NATIVE = {
-    Path("distributed/01_ppo.py"): assignments(  # and with a goal out of reach, so that there is some progress
-        *("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=9", "kl_final=0.001")
-    ),
-    Path("chapter08/08_dqn_rainbow.py"): RING,
-    Path("chapter09/05_native_envs.py"): RING,
-    Path("chapter09/06_fast_learner.py"): RING,
-    Path("chapter09/07_pong_in_minutes.py"): RING,
-}
 
 
 @pytest.mark.parametrize(
-    ("script", "env_id", "goal"),
-    [
-        *((script, "PongNoFrameskip-v4", None) for script in NATIVE),
-        *((script, "fakes:Catch-v0", None) for script in list(NATIVE)[:2]),
-        (Path("distributed/01_ppo.py"), "fakes:Catch-v0", -0.1),  # so near that some updates are of one epoch
-    ],
+    ("script", "env_id"),
+    [*((script, "PongNoFrameskip-v4") for script in NATIVE_DQN), (NATIVE_DQN[0], "fakes:Catch-v0")],
 )
-def test_native_environments_are_resumed_bit_for_bit(tmp_path, script, env_id, goal):
-    first, last = (256, 640) if script.stem == "01_ppo" else (200, 320)  # the ring wraps around
-    for runs_dir, stops in ((tmp_path / "one", [last]), (tmp_path / "two", [first, last])):
-        for stop in stops:
-            start = ("--resume", folder(runs_dir)) if runs_dir.exists() else ("--env-id", env_id, *NATIVE[script])
-            start += () if runs_dir.exists() else ("--runs-dir", runs_dir)
-            if goal is not None and "--resume" not in start:
-                start += tuple(assignments(f"stop_reward={goal}"))
-            process = run(script, *start, "--stop-after", stop, "--quiet")
-            assert process.returncode == 0, process.stderr
-            assert f"Stopped at step {stop}: step limit." in process.stdout
-    one, two = (folder(tmp_path / name) for name in ("one", "two"))
+def test_dqn_on_native_environments_is_resumed_bit_for_bit(tmp_path, script, env_id):
+    options = ("--env-id", env_id, *RING)
+    one, process = run_in_parts(script, options, tmp_path / "one", [160])
+    assert "Stopped at step 160: step limit." in process.stdout
+    two, _ = run_in_parts(script, options, tmp_path / "two", [100, 160])  # the ring wraps around after step 120
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
-    if goal is not None:
-        progress = dict(scalars_of(one)["train/progress"])
+
+
+PPO_OPTIONS = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "kl_final=0.001")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "stop_reward", "first", "last"),
+    [
+        ("PongNoFrameskip-v4", 9, 128, 256),
+        ("fakes:Catch-v0", 9, 128, 320),
+        ("fakes:Catch-v0", -0.1, 256, 640),  # so near that some updates take a single epoch
+    ],
+)
+def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):
+    options = ("--env-id", env_id, *PPO_OPTIONS, "--set", f"stop_reward={stop_reward}")
+    one, process = run_in_parts(PPO, options, tmp_path / "one", [last])
+    assert f"Stopped at step {last}: step limit." in process.stdout
+    two, _ = run_in_parts(PPO, options, tmp_path / "two", [first, last])
+    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
+    assert episodes_of(one) == episodes_of(two)
+    if not env_id.startswith("fakes"):
+        return  # no episode has ended, so there is no progress to log
+    scalars, resumed_scalars = scalars_of(one), scalars_of(two)
+    assert [step for step, _ in scalars["train/kl"]] == list(range(128, last + 1, 64))
+    assert scalars.pop("train/replay_ratio")[-1] == resumed_scalars.pop("train/replay_ratio")[-1] == (last, 1.0)
+    assert scalars == resumed_scalars
+    if stop_reward < 0:
+        progress = dict(scalars["train/progress"])
         assert max(value for step, value in progress.items() if step <= first) >= Trainer.FINAL_TEMPERATURE_FROM
         assert {progress[step] >= Trainer.SINGLE_EPOCH_FROM for step in progress if step > first} == {True, False}
-    if script.stem == "01_ppo" and env_id.startswith("fakes"):
-        assert [step for step, _ in scalars_of(one)["train/kl"]] == list(range(128, 641, 64))
-        ones, twos = (scalars_of(each) for each in (one, two))
-        assert ones.pop("train/replay_ratio")[-1] == twos.pop("train/replay_ratio")[-1] == (640, 1.0)
-        assert ones == twos

@@ -1,4 +1,4 @@
-"""Every script, shortened, as a person would run it: a process of its own, started from inside its folder."""
+"""Every script of chapters 8 and 9 runs end to end, shortened; and how a run ends, succeeds and fails."""
 
 import csv
 import json
@@ -18,11 +18,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from lib.run import checkpoint
 from running import (
     BASELINE,
-    CATCH,
     ENVIRONMENT,
     PARALLEL,
     PROJECT,
-    ROUNDS,
     assignments,
     checkpoint_of,
     differences,
@@ -35,8 +33,9 @@ from running import (
     wait_for,
 )
 
+PPO = Path("distributed/01_ppo.py")
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
-STEPS = {  # an iteration, where it is not one
+STEPS_PER_ITERATION = {  # 1 in all other scripts
     "02_n_envs": 3,
     "03_parallel": 4,
     "04_wrappers": 3,
@@ -44,64 +43,86 @@ STEPS = {  # an iteration, where it is not one
     "06_fast_learner": 3,
     "07_pong_in_minutes": 12,
 }
-KNOBS = {"03_parallel": ("--replay-ratio", 8), "07_pong_in_minutes": ("--envs", 12)}
+OWN_OPTIONS = {"03_parallel": ("--replay-ratio", 8), "07_pong_in_minutes": ("--envs", 12)}
+
+# Images, and 24 steps of learning: the warm-up and the end are multiples of every script's steps per iteration.
+WARM_UP, LAST = 120, 144
+IMAGES = (
+    *("--env-id", "fakes:Catch-v0", "--stop-after", LAST),
+    *assignments(f"replay_initial={WARM_UP}", "replay_size=2000", "batch_size=8", "target_net_sync=12"),
+)
+# Vectors, for the tests in which the network does not matter: an update takes 1 ms instead of 30 ms.
+SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
+SMALL_PPO = assignments("envs=4", "rollout=16", "minibatch=32")
+VECTORS = ("--env-id", "fakes:Chain-v0")
+
+
+def small(script: Path) -> list[str]:
+    return SMALL_PPO if script == PPO else SMALL_DQN
 
 
 @pytest.fixture(scope="module")
-def catch(tmp_path_factory):
-    """Every script's run of 60 learner iterations on Catch: (process, run folder) by script."""
+def short_runs(tmp_path_factory):
+    """A run of 24 learning steps on images for each script: {script: (process, run folder)}."""
 
-    def short(script):
+    def short_run(script):
         runs_dir = tmp_path_factory.mktemp(script.stem)
-        options = (*CATCH, *ROUNDS, *KNOBS.get(script.stem, ()), "--seed", 3, "--runs-dir", runs_dir)
-        process = run(script, *options)
+        process = run(script, *IMAGES, *OWN_OPTIONS.get(script.stem, ()), "--seed", 3, "--runs-dir", runs_dir)
         return process, folder(runs_dir)
 
-    return two_at_a_time(tmp_path_factory, short, SCRIPTS)
+    return two_at_a_time(tmp_path_factory, short_run, SCRIPTS)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
-def test_a_script_runs_from_inside_its_folder(catch, script):
-    process, path = catch[script]
-    steps = STEPS.get(script.stem, 1)
+def test_a_script_runs_from_inside_its_folder(short_runs, script):
+    process, path = short_runs[script]
+    steps = STEPS_PER_ITERATION.get(script.stem, 1)
     assert process.returncode == 0, process.stderr
     assert re.search(r"^Episode 12: reward=-?\d+, steps=6, speed=\d+\.\d f/s, elapsed=0:00:\d\d$", process.stdout, re.M)
-    warm_up = rf"^Replay warm-up: {720 + steps} steps in \d+\.\d s, \d+ steps/s\.\nLearning"
-    assert re.search(warm_up, process.stdout, re.M)
-    assert "Stopped at step 780: step limit." in process.stdout
-    assert "Replay warm-up" in process.stderr
+    assert re.search(rf"{WARM_UP + steps} steps in \d+\.\d s", process.stdout)  # the warm-up
+    assert f"Stopped at step {LAST}: step limit." in process.stdout
+    assert "Replay warm-up" in process.stderr  # progress bars
     assert "Training" in process.stderr
     assert path.name.endswith(f"-fakes-Catch-v0-{script.stem}")
     assert {"params.json", "result.json", "episodes.csv", "checkpoints"} <= set(os.listdir(path))
     result = json.loads((path / "result.json").read_text())
-    assert (result["stopped"], result["steps"], result["iterations"]) == ("step limit", 780, 60 // steps)
+    iterations = (LAST - WARM_UP) // steps
+    assert (result["stopped"], result["steps"], result["iterations"]) == ("step limit", LAST, iterations)
     assert episodes_of(path)[1][0::2] == ["1", "6"]
-    assert checkpoint_of(path)["source"]["steps_done"] == 780
+    assert checkpoint_of(path)["source"]["steps_done"] == LAST
 
 
-def test_rungs_that_keep_exactly_the_same_numbers_do(catch):
-    contents = {script.stem: checkpoint_of(path) for script, (_, path) in catch.items()}
-    for parent, exact in (("01_baseline", "00_slow_grads"), ("02_n_envs", "04_wrappers")):
-        assert differences(contents[parent], contents[exact]) == []
+@pytest.mark.parametrize(
+    ("parent", "script"),
+    [
+        ("chapter09/01_baseline.py", "chapter09/00_slow_grads.py"),
+        ("chapter09/02_n_envs.py", "chapter09/04_wrappers.py"),
+    ],
+)
+def test_a_rung_that_keeps_its_parents_numbers_exactly(short_runs, parent, script):
+    _, parent_folder = short_runs[Path(parent)]
+    _, path = short_runs[Path(script)]
+    assert differences(checkpoint_of(parent_folder), checkpoint_of(path)) == []
 
 
-def test_returns_of_one_step_are_the_basic_ones(catch, tmp_path):
+def test_one_step_returns_equal_basic_dqn(short_runs, tmp_path):
     basic, n_steps = Path("chapter08/01_dqn_basic.py"), Path("chapter08/02_dqn_n_steps.py")
-    run(n_steps, *CATCH, *ROUNDS, "--seed", 3, "-n", 1, "--quiet", "--runs-dir", tmp_path)
-    assert differences(checkpoint_of(catch[basic][1]), checkpoint_of(folder(tmp_path))) == []
-    assert differences(checkpoint_of(catch[basic][1]), checkpoint_of(catch[n_steps][1])) != []
+    run(n_steps, *IMAGES, "--seed", 3, "-n", 1, "--quiet", "--runs-dir", tmp_path)
+    expected = checkpoint_of(short_runs[basic][1])
+    assert differences(expected, checkpoint_of(folder(tmp_path))) == []
+    assert differences(expected, checkpoint_of(short_runs[n_steps][1])) != []
 
 
-def test_another_seed_gives_other_numbers(catch, tmp_path):
-    run(BASELINE, *CATCH, *ROUNDS, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
-    assert any(
-        "net" in name for name in differences(checkpoint_of(catch[BASELINE][1]), checkpoint_of(folder(tmp_path)))
-    )
+def test_another_seed_gives_other_weights(short_runs, tmp_path):
+    run(BASELINE, *IMAGES, "--seed", 4, "--quiet", "--runs-dir", tmp_path)
+    changed = differences(checkpoint_of(short_runs[BASELINE][1]), checkpoint_of(folder(tmp_path)))
+    assert any("net" in name for name in changed)
 
 
-def test_from_the_root_a_solved_run_says_so_and_exits_with_zero(tmp_path):
+def test_from_another_folder_a_solved_run_exits_with_zero(tmp_path):
+    options = (*VECTORS, *SMALL_DQN, "--set", "stop_reward=-2", "--quiet", "--runs-dir", "relative")
     process = subprocess.run(
-        [sys.executable, PROJECT / BASELINE, *CATCH, "--set", "stop_reward=-2", "--quiet", "--runs-dir", "relative"],
+        [sys.executable, PROJECT / BASELINE, *options],
         cwd=tmp_path,
         env=ENVIRONMENT,
         capture_output=True,
@@ -109,47 +130,54 @@ def test_from_the_root_a_solved_run_says_so_and_exits_with_zero(tmp_path):
         timeout=300,
     )
     assert process.returncode == 0, process.stderr
-    assert re.search(r"Game solved in 0:00:\d\d, after 116 episodes and 1 iterations!", process.stdout)
+    assert re.search(r"Game solved in 0:00:\d\d, after 1\d\d episodes and 1 iterations!", process.stdout)
     assert "Episode" not in process.stdout
     assert process.stderr == ""
     assert folder(tmp_path / "relative").name.endswith("01_baseline")
 
 
-@pytest.mark.parametrize("script", [BASELINE, PARALLEL, Path("distributed/01_ppo.py")], ids=str)
-def test_a_run_that_is_evaluated_and_recorded_is_bit_for_bit_the_one_that_is_not(tmp_path, script):
-    own = assignments("envs=4", "rollout=16", "minibatch=32") if script.stem == "01_ppo" else CATCH[2:]
-    options = ("--env-id", "fakes:Coded-v0", *own, "--seed", 3, "--quiet", "--stop-after", 800)
-    for name, more in (("without", ()), ("with", ("--evaluate-every", 40, "--record-every", 30))):
-        process = run(script, *options, *more, "--runs-dir", tmp_path / name)
+@pytest.mark.parametrize(
+    ("script", "options", "last"),
+    [  # 100 iterations at least, because chapter 9's scripts log every 100 iterations
+        (BASELINE, assignments("replay_initial=60", "batch_size=2"), 192),
+        (PARALLEL, assignments("replay_initial=60", "batch_size=2"), 480),
+        (PPO, SMALL_PPO, 256),
+    ],
+)
+def test_evaluation_and_videos_do_not_change_a_run(tmp_path, script, options, last):
+    game = ("--env-id", "fakes:Coded-v0", *options, "--seed", 3, "--quiet", "--stop-after", last)
+    for name, more in (("plain", ()), ("watched", ("--evaluate-every", 48, "--record-every", 10))):
+        process = run(script, *game, *more, "--runs-dir", tmp_path / name)
         assert process.returncode == 0, process.stderr
-    without, evaluated = (folder(tmp_path / name) for name in ("without", "with"))
-    assert differences(checkpoint_of(without), checkpoint_of(evaluated)) == []
-    assert episodes_of(without) == episodes_of(evaluated)
-    scalars = scalars_of(evaluated)
+    plain, watched = (folder(tmp_path / name) for name in ("plain", "watched"))
+    assert differences(checkpoint_of(plain), checkpoint_of(watched)) == []
+    assert episodes_of(plain) == episodes_of(watched)
+    scalars = scalars_of(watched)
     steps, means = zip(*scalars["evaluation/mean"], strict=True)
-    assert [step // 40 for step in steps] == sorted({step // 40 for step in steps})
-    assert steps[-1] >= 800
+    assert len(steps) > 1
+    assert [step // 48 for step in steps] == sorted({step // 48 for step in steps})
+    assert steps[-1] >= last // 48 * 48
     assert all(0.0 < mean < 500.0 for mean in means)
-    check_videos(evaluated, 30)
-    assert not (without / "videos").exists()
+    check_videos(watched, every=10)
+    assert not (plain / "videos").exists()
     scalars = {tag: values for tag, values in scalars.items() if not tag.startswith("evaluation/")}
-    assert repr(scalars) == repr(scalars_of(without))  # there is a NaN among them
+    assert repr(scalars) == repr(scalars_of(plain))  # repr, because nan != nan
 
 
-def check_videos(run, every):
-    """A run's videos are those that its episodes.csv names, and show as much as it says; TensorBoard has them too."""
-    with (run / "episodes.csv").open(newline="") as file:
+def check_videos(path, every):
+    """Check that episodes.csv, the video files and TensorBoard agree on which episodes were recorded."""
+    with (path / "episodes.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) > 3 * every
+    assert len(rows) >= 3 * every
     recorded = [row for row in rows if row["video"]]
     assert [int(row["episode"]) for row in recorded] == list(range(every, len(rows) + 1, every))
     for row in recorded:
         assert row["video"] == f"videos/episode-{row['episode']}-return-{row['return']}.webm"
-        video = cv2.VideoCapture(str(run / row["video"]))
+        video = cv2.VideoCapture(str(path / row["video"]))
         assert video.get(cv2.CAP_PROP_FRAME_COUNT) == int(row["length"]) + 1
         assert video.get(cv2.CAP_PROP_FPS) == 20
-    assert {f"videos/{path.name}" for path in (run / "videos").iterdir()} == {row["video"] for row in recorded}
-    accumulator = EventAccumulator(str(run), size_guidance={"images": 0})
+    assert {f"videos/{file.name}" for file in (path / "videos").iterdir()} == {row["video"] for row in recorded}
+    accumulator = EventAccumulator(str(path), size_guidance={"images": 0})
     accumulator.Reload()
     shown = accumulator.Images("videos/last")
     assert [image.step for image in shown] == [int(row["step"]) for row in recorded]
@@ -157,112 +185,104 @@ def check_videos(run, every):
 
 
 def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):
-    process = run(BASELINE, *CATCH, "--time-limit", 1, "--quiet", "--runs-dir", tmp_path)
+    process = run(BASELINE, *VECTORS, *SMALL_DQN, "--time-limit", 1, "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
-    assert re.search(r"Stopped at step 70\d: time limit\. Go on with --resume ", process.stdout)
+    assert re.search(r"Stopped at step [\d,]+: time limit\. Go on with --resume ", process.stdout)
 
 
 def test_the_replay_ratio_has_to_divide_the_batch(refused):
-    said = refused(PARALLEL, "--replay-ratio", 5)
-    assert "--replay-ratio 5 does not divide the batch of 128; give one of 1, 2, 4, 8, 16, 32, 64, 128" in said
+    message = refused(PARALLEL, "--replay-ratio", 5)
+    for fact in ("--replay-ratio 5", "128", "1, 2, 4, 8, 16, 32, 64, 128"):
+        assert fact in message
 
 
-def test_a_solved_run_ends_with_an_evaluation_and_a_picture(tmp_path):
-    limits = assignments("stop_reward=-1", "envs=4", "rollout=16", "minibatch=32")
-    process = run(Path("distributed/01_ppo.py"), "--env-id", "fakes:Catch-v0", *limits, "--runs-dir", tmp_path)
+def test_one_update_is_too_short_to_measure_a_speed(tmp_path):
+    options = (*VECTORS, *SMALL_PPO, "--stop-after", 100, "--quiet", "--runs-dir", tmp_path)
+    process = run(PPO, *options)
     assert process.returncode == 0, process.stderr
-    assert re.search(r"^Game solved in 0:0\d:\d\d, after 1\d\d episodes", process.stdout, re.M)
-    assert re.search(r"^Evaluation: mean return -?\d\.\d\d, .* over 20 episodes", process.stdout, re.M)
-    path = folder(tmp_path)
-    found = json.loads((path / "result.json").read_text())["evaluation"]
-    assert len(found["returns"]) == found["episodes"] == 20
-    assert set(found["returns"]) <= {-1.0, 1.0}
-    assert (path / "curve.png").exists()
-    assert list((path / "checkpoints").glob("step-*.pt"))
-
-
-def test_one_update_is_too_short_to_tell_a_speed(tmp_path):
-    small = assignments("envs=4", "rollout=16", "minibatch=32")
-    options = ("--env-id", "fakes:Catch-v0", *small, "--stop-after", 100, "--quiet", "--runs-dir", tmp_path)
-    process = run(Path("distributed/01_ppo.py"), *options)
-    assert process.returncode == 0, process.stderr
-    assert "Too short to measure the speed" in process.stdout
+    assert "Too short" in process.stdout
     assert "steps/s" not in process.stdout
 
 
-@pytest.mark.parametrize("name", ["chapter09/01_baseline.py", "chapter09/05_native_envs.py", "distributed/01_ppo.py"])
-def test_a_solved_run_that_is_resumed_is_evaluated_and_learns_no_more(tmp_path, name):
-    own = assignments("envs=4", "rollout=16", "minibatch=32") if "ppo" in name else CATCH[2:]
-    process = run(Path(name), *CATCH[:2], *own, "--set", "stop_reward=-2", "--quiet", "--runs-dir", tmp_path)
+@pytest.mark.parametrize("script", [BASELINE, Path("chapter09/05_native_envs.py"), PPO], ids=str)
+def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_if_resumed(tmp_path, script):
+    process = run(script, *VECTORS, *small(script), "--set", "stop_reward=-2", "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
+    solved = re.search(r"^Game solved in 0:0\d:\d\d, after 1\d\d episodes.*$", process.stdout, re.M)
+    assert solved
+    assert re.search(r"^Evaluation: mean return -?\d\.\d\d, .* over 20 episodes", process.stdout, re.M)
     path = folder(tmp_path)
     before, result = checkpoint_of(path), json.loads((path / "result.json").read_text())
+    assert len(result["evaluation"]["returns"]) == result["evaluation"]["episodes"] == 20
+    assert set(result["evaluation"]["returns"]) <= {0.0, 1.0}
     (path / "curve.png").unlink()
-    resumed = run(Path(name), "--resume", path, "--quiet")
+
+    resumed = run(script, "--resume", path, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert "Nothing was learnt in this process." in resumed.stdout
-    solved = re.search(r"Game solved in .*", process.stdout)[0]
-    assert solved in resumed.stdout
+    assert solved[0] in resumed.stdout
     assert not differences(before, checkpoint_of(path))
-    again = json.loads((path / "result.json").read_text())
-    for told in ("stopped", "steps", "iterations", "reached", "evaluation"):
-        assert again[told] == result[told]
+    result_again = json.loads((path / "result.json").read_text())
+    for name in ("stopped", "steps", "iterations", "reached", "evaluation"):
+        assert result_again[name] == result[name]
     assert (path / "curve.png").exists()
 
 
-FAILING = ("--set", "replay_initial=700", "--set", "replay_size=2000", "--quiet")
+FAILING = (*assignments("replay_initial=100", "replay_size=2000"), "--quiet")
 
 
 @pytest.mark.parametrize(("how", "code"), [("raise", 1), ("die", 7)])
 def test_an_environment_that_fails_leaves_the_last_checkpoint(tmp_path, how, code):
-    process = run(BASELINE, "--env-id", f"fakes:Failing-{how}-v0", *FAILING, "--runs-dir", tmp_path)
+    process = run(BASELINE, "--env-id", f"fakes:FailingSoon-{how}-v0", *FAILING, "--runs-dir", tmp_path)
     assert process.returncode == code
     assert ("RuntimeError: the paddle broke" in process.stderr) == (how == "raise")
-    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 701
+    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 101
 
 
 def test_a_second_signal_ends_a_run_whose_environment_hangs(tmp_path):
-    process = start(BASELINE, "--env-id", "fakes:Failing-hang-v0", *FAILING, "--runs-dir", tmp_path)
+    process = start(BASELINE, "--env-id", "fakes:FailingSoon-hang-v0", *FAILING, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
-    time.sleep(2)  # by now it hangs, in the first step after this checkpoint
+    time.sleep(1)  # the step after this checkpoint hangs
     process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
-        process.communicate(timeout=2)
+        process.communicate(timeout=1)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
-    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 701
+    assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 101
 
 
 def test_a_run_in_use_is_refused(tmp_path):
-    process = start(BASELINE, *CATCH, "--quiet", "--runs-dir", tmp_path)
+    process = start(BASELINE, *VECTORS, *SMALL_DQN, "--quiet", "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256")), process)
     second = run(BASELINE, "--resume", folder(tmp_path))
     process.kill()
     process.communicate()
     assert second.returncode == 2
-    assert f"in use by process {process.pid}" in second.stderr
+    assert f"process {process.pid}" in second.stderr
 
 
-@pytest.mark.parametrize(
-    "script", [BASELINE, *map(Path, ("chapter08/05_dqn_prio_replay.py", "chapter08/08_dqn_rainbow.py"))]
-)
-def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_state(tmp_path, script):
-    process = run(script, *CATCH, "--set", "learning_rate=1e30", "--quiet", "--runs-dir", tmp_path)
+DIVERGING = ("--set", "learning_rate=1e30", "--quiet", "--runs-dir")
+
+
+@pytest.mark.parametrize("name", ["chapter09/01_baseline", "chapter08/05_dqn_prio_replay", "chapter08/08_dqn_rainbow"])
+def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_path, name):
+    process = run(Path(f"{name}.py"), *IMAGES[:2], *SMALL_DQN, *DIVERGING, tmp_path)
     assert process.returncode == 1
     assert "loss not finite" in process.stdout
-    net = checkpoint.newest(folder(tmp_path) / "checkpoints")["net"]
-    assert all(bool(torch.isfinite(weights).all()) for weights in net.values())
+    newest = checkpoint.newest(folder(tmp_path) / "checkpoints")
+    assert newest is not None
+    assert all(bool(torch.isfinite(weights).all()) for weights in newest["net"].values())
     assert "The last good state is in " in process.stdout
 
 
-def test_a_first_update_that_is_no_number_leaves_nothing_and_says_so(tmp_path):
-    small = ("--set", "envs=2", "--set", "rollout=16", "--set", "minibatch=16")
-    options = (*small, "--env-id", "CartPole-v1", "--set", "learning_rate=1e30", "--quiet", "--runs-dir", tmp_path)
-    process = run(Path("distributed/01_ppo.py"), *options)
+def test_a_first_update_that_is_not_finite_leaves_no_checkpoint(tmp_path):
+    small_rollout = assignments("envs=2", "rollout=16", "minibatch=16")
+    process = run(PPO, *small_rollout, "--env-id", "CartPole-v1", *DIVERGING, tmp_path)
     assert process.returncode == 1
     assert "loss not finite" in process.stdout
-    assert "Nothing was saved yet; try a new run with a smaller learning_rate." in process.stdout
+    assert "Nothing was saved yet" in process.stdout
+    assert "learning_rate" in process.stdout
 
 
 @pytest.mark.parametrize(
@@ -274,20 +294,20 @@ def test_a_first_update_that_is_no_number_leaves_nothing_and_says_so(tmp_path):
         (["--runs-dir", "/proc/runs"], 1, "/proc/runs"),
     ],
 )
-def test_wrong_use_and_faults_are_one_or_two_lines(refused, options, code, message):
-    said = refused(BASELINE, *options, code=code)
-    assert message in said
-    assert said.startswith("error: ")
-    assert len(said.strip().splitlines()) <= 2
+def test_an_error_message_has_one_or_two_lines(refused, options, code, message):
+    stderr = refused(BASELINE, *options, code=code)
+    assert message in stderr
+    assert stderr.startswith("error: ")
+    assert len(stderr.strip().splitlines()) <= 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-def test_cuda_without_a_gpu_names_the_way_out(refused):
+def test_cuda_without_a_gpu_points_to_the_cpu(refused):
     assert "--device cpu" in refused(BASELINE, "--cuda")
 
 
-def test_help_shows_the_idea_and_every_common_option():
-    said = run(BASELINE, "--help").stdout
+def test_help_shows_the_idea_and_the_common_options():
+    stdout = run(BASELINE, "--help").stdout
     for option in ("--cuda", "--device", "--game", "--env-id", "--seed", "--set", "--stop-after", "--time-limit"):
-        assert option in said
-    assert "textbook DQN" in said
+        assert option in stdout
+    assert "textbook DQN" in stdout

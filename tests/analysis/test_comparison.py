@@ -3,7 +3,6 @@
 import os
 
 from finished_runs import make_run
-
 from lib.analysis.comparison import Group, group_runs, read_outcome, summarise
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from finished_runs import add_scalars, add_videos, edit_params, make_run
 from PIL import Image
 
 import browser
+from finished_runs import add_scalars, add_videos, edit_params, make_run
 from lib.analysis import report
 from lib.errors import UsageError
 

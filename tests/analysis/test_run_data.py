@@ -3,8 +3,8 @@
 import os
 
 import pytest
-from finished_runs import PARTS, add_scalars, add_videos, make_run
 
+from finished_runs import PARTS, add_scalars, add_videos, make_run
 from lib.analysis import comparison
 from lib.analysis.run_data import list_videos, read_episodes, read_scalars, time_by_part
 from lib.errors import UsageError

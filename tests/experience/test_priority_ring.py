@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rings import index_of, places_of, random_steps, ring_and_twin, sample_many
 
 from lib.errors import UsageError
 from lib.experience.priority_ring import PrioritisedRing, priorities_from_errors
+from rings import index_of, places_of, random_steps, ring_and_twin, sample_many
 
 CHANCES = np.array([1, 2, 3, 4, 1, 1, 1, 1]) / 14
 

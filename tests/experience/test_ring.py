@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rings import batch_at, check, index_of, places_of, random_steps, ring_and_twin, sample_many
 
 from lib.errors import UsageError
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.system import memory
+from rings import batch_at, check, index_of, places_of, random_steps, ring_and_twin, sample_many
 
 
 @settings(max_examples=60, deadline=None)

@@ -6,12 +6,12 @@ import psutil
 import pytest
 import torch
 from gymnasium import spaces
-from ppo_setup import trainer_of
 
 from lib.errors import Fault, UsageError
 from lib.ppo.data_parallel import DataParallelTrainer, _exchange
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
+from ppo_setup import trainer_of
 from running import assignments, checkpoint_of, folder, run, start, wait_for
 
 ACTORS = Path("distributed/02_ppo_actors.py")

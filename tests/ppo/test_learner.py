@@ -1,11 +1,11 @@
 import numpy as np
 import torch
 from gymnasium import spaces
-from ppo_setup import trainer_of
 
 from lib.ppo.actor import Acting, PPOActor
 from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.model import Model
+from ppo_setup import trainer_of
 
 
 def learner_and_segments():

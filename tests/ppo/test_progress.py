@@ -1,9 +1,9 @@
 import pytest
-from ppo_setup import Fixed, vectorised
 
 from fakes import Counting
 from lib.ppo.progress import Progress
 from lib.ppo.rollout import Sampler
+from ppo_setup import Fixed, vectorised
 
 
 def counting_sampler():

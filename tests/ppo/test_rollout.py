@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from ppo_setup import Fixed, vectorised
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import Bandit, Counting
@@ -15,6 +14,7 @@ from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler, rollouts
 from lib.system import memory
 from lib.system.seeds import episode_seed
+from ppo_setup import Fixed, vectorised
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 

@@ -6,7 +6,6 @@ import hashlib
 import numpy as np
 import pytest
 import torch
-from ppo_setup import trainer_of
 
 from lib.errors import UsageError
 from lib.ppo import segments as segments_module
@@ -17,6 +16,7 @@ from lib.ppo.rollout import Agent, Rollout, Sampler
 from lib.ppo.segments import Segments
 from lib.ppo.segments import run as run_ppo
 from lib.system.shared_memory import Slots
+from ppo_setup import trainer_of
 
 
 def learner_of(acting, **options):

@@ -4,10 +4,10 @@ import math
 import pytest
 from ignite.engine import Engine
 from ptan.ignite import EndOfEpisodeHandler
-from sources import CountingSource
 
 from lib.run.episodes import EpisodeFile, Episodes, last_step
 from lib.run.events import EpisodeEvents, register_events
+from sources import CountingSource
 
 
 def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None):

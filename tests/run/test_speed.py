@@ -2,11 +2,11 @@ import time
 
 import pytest
 from ignite.engine import Engine
-from sources import CountingSource
 
 from lib.run import speed as speed_module
 from lib.run.events import register_events
 from lib.run.speed import Speed
+from sources import CountingSource
 
 
 def engine_with_speed(source, process=lambda engine, batch: None):

@@ -3,12 +3,12 @@ import signal
 
 import pytest
 from ignite.engine import Engine, Events
-from sources import CountingSource
 
 from lib.run import stopping
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.speed import Speed
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SIGNALS, SOLVED, STEPS, TIME, Interrupted, Stopper, as_ctrl_c
+from sources import CountingSource
 
 
 def run(step_limit=50, time_limit=None, losses=None, at=None, handler=None, in_batch=None):

@@ -1,14 +1,14 @@
 import pytest
 from ignite.engine import Engine, Events
-from sources import CountingSource
+from lib.actors.parallel import Players
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.actors.parallel import Players
 from lib.run.episodes import EpisodeFile, Episodes, last_step
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.growing_files import GrowingFiles
 from lib.run.speed import Speed
 from lib.run.tensorboard import TensorBoard
+from sources import CountingSource
 
 
 class RemoteSource(CountingSource):

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pandas as pd
+
 from finished_runs import make_run
 
 COMPARE = Path("tools/compare.py")

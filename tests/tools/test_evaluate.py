@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from finished_runs import edit_params
 
+from finished_runs import edit_params
 from lib.run import provenance
 from running import run
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import cv2
 import pytest
-from finished_runs import edit_params
 
+from finished_runs import edit_params
 from running import ENVIRONMENT, run
 
 PLAY = Path("tools/play.py")

@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
-from finished_runs import make_run
 
+from finished_runs import make_run
 from running import ENVIRONMENT, PROJECT, run
 
 TOOLS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("tools/*.py"))
