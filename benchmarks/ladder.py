@@ -24,6 +24,7 @@ IDEAS = {
     "02_n_envs": "several environments, one larger batch",
     "03_parallel": "other processes play while the learner learns",
     "04_wrappers": "wrappers that do less work",
+    "04_wrappers --envs 3 --parallel": "the same, played in another process",
     "05_native_envs": "games step together in native threads; each frame is stored once",
     "06_fast_learner": "bfloat16, channels last, fused Adam",
     "07_pong_in_minutes": "double Q-learning over three steps, a smaller network, fewer samples per step",
@@ -108,7 +109,14 @@ def speed_table() -> str:
     """Return a row per script of chapter 9 and of PPO: its idea, its speed and its ratio to the baseline."""
     rows = []
     for rung, speed, ratio in medians():
-        rows.append((f"`{rung}`", IDEAS[rung.split()[0]], f"{speed:,.0f}", f"{ratio:.{1 if ratio >= 10 else 2}f}"))
+        rows.append(
+            (
+                f"`{rung}`",
+                IDEAS.get(rung) or IDEAS[rung.split()[0]],
+                f"{speed:,.0f}",
+                f"{ratio:.{1 if ratio >= 10 else 2}f}",
+            )
+        )
     header = ("script", "idea", "agent steps/s", "ratio to `01_baseline`")
     return f"{lab.table(header, rows)}\n\n{lab.measured_on(speeds(name)[1] for name in (SLOW, FAST))}"
 
