@@ -22,7 +22,6 @@ import pandas as pd
 
 from lib import cli
 from lib.errors import UsageError
-from lib.hyperparameters import Hyperparameters
 from lib.run import provenance
 from lib.run.options import RunOptions
 from lib.run.stopping import NOT_FINITE
@@ -213,7 +212,7 @@ def command(rung: str, *options: str) -> list[str]:
     return [sys.executable, str(path), *own_options, *options]
 
 
-def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, RunOptions]:
+def load(rung: str, steps: int, folder: str) -> tuple[Any, Any, RunOptions]:
     """Return a script of chapter 9 as a module, with the parameters and options of a short run on Pong.
 
     Args:
@@ -232,6 +231,9 @@ def load(rung: str, steps: int, folder: str) -> tuple[Any, Hyperparameters, RunO
     parser.add_argument("--players", type=int, default=1)
     parser.add_argument("--replay-ratio", type=int, default=32)
     parser.add_argument("--parallel", action="store_true")
+    parser.add_argument("--engine", default="process")
+    parser.add_argument("--patience", type=int, default=60)
+    parser.add_argument("--address")
     limits = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
     params, args = cli.resolve(parser, [*own_options, *limits, "--runs-dir", folder], script)
     cli.prepare(args.seed)
