@@ -31,7 +31,7 @@ from lib.envs.atari import DirectAtari
 from lib.envs.single_env import make_env
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.run import checkpoint, speed
+from lib.run import checkpoint, setup
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
 from lib.system.clock import Stopwatch
@@ -83,7 +83,7 @@ def parts(rung: str, steps: int) -> dict[str, float]:
             attached.append(self)
             engine.add_event_handler(TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
 
-    speed.Speed = WatchedSpeed  # type: ignore[misc]
+    setup.Speed = WatchedSpeed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         module, params, args = lab.load(rung, steps, folder)
         module.train(params, args)
