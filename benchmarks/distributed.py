@@ -9,10 +9,10 @@
 """
 
 import argparse
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -27,15 +27,15 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from lib import dqn_model
-from lib.actors.contract import ENGINES, Weights
-from lib.actors.engines import start_actors
+from lib.actors.contract import Weights
+from lib.actors.engines import ENGINES, start_actors
 from lib.ppo.actor import Acting
-from lib.ppo.data_parallel import Learners
+from lib.ppo.data_parallel import DataParallelTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
-from lib.ppo.update import Trainer
+from lib.ppo.update import Trainer, UpdateSettings
 
 PAGE = "docs/distributed.md"
 GROUPS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # measured engines and numbers of actors
@@ -49,7 +49,7 @@ CURVE_BIN = 5  # seconds of a point in its picture
 PLANNED_ACTORS = (1, 8, 64, 512)
 # A stack of four screens, the action, four float32 numbers and two truth values.
 STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
-TRAINING: dict[str, Any] = {"minibatch": 64, "epochs": 1, "gamma": 0.99, "lam": 0.95, "clip": 0.2, "entropy": 0.01}
+SETTINGS = UpdateSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01)
 
 
 class Receiver:
@@ -93,7 +93,7 @@ def latency(rounds: int, resume: bool) -> None:
             continue
         acting = Acting("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
         model = Model(acting.space, acting.n_actions)
-        trainer = Trainer(model, torch.optim.Adam(model.parameters()), **TRAINING)
+        trainer = Trainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
@@ -136,8 +136,12 @@ def sgd(rounds: int, resume: bool) -> None:
     """Measure the seconds of an update of 1,024 images, in minibatches of 256, by one learner and by two."""
     columns = ("round", "learners", "threads", "seconds")
     results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), resume)
-    trainers = {(1, 1): image_trainer(), (1, 2): image_trainer(), (2, 1): image_trainer()}
-    learners_of_two = Learners(trainers[2, 1], 2)
+    two_learners = DataParallelTrainer(image_trainer(), 2)
+    trainers: dict[tuple[int, int], Trainer | DataParallelTrainer] = {
+        (1, 1): image_trainer(),
+        (1, 2): image_trainer(),
+        (2, 1): two_learners,
+    }
     rollout = random_rollout()
     for trainer in trainers.values():
         trainer.update(rollout)
@@ -149,7 +153,7 @@ def sgd(rounds: int, resume: bool) -> None:
         trainers[learners, threads].update(rollout)
         taken = time.perf_counter() - start
         results.add(round=number, learners=learners, threads=threads, seconds=f"{taken:.4f}")
-    learners_of_two.close()
+    two_learners.close()
 
 
 def image_trainer() -> Trainer:
@@ -157,7 +161,7 @@ def image_trainer() -> Trainer:
     torch.manual_seed(0)
     model = Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    return Trainer(model, optimizer, **TRAINING | {"minibatch": 256})
+    return Trainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
 
 
 def random_rollout() -> Rollout:
