@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 
-import check_docs
 import numpy as np
 import pandas as pd
 import psutil
@@ -16,6 +15,7 @@ import pytest
 
 import catch
 import chapter08
+import check_docs
 import distributed
 import lab
 import ladder
