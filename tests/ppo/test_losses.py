@@ -3,10 +3,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from ppo_setup import rollout_of
 
 from lib.ppo import losses
 from oracles import gae
+from ppo_setup import rollout_of
 
 
 def test_advantages_worked_by_hand():

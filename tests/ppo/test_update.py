@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from ppo_setup import random_rollout, rollout_of, settings_of, trainer_of, vectorised
 
 from fakes import Bandit, Chain
 from lib.hyperparameters import PPO_HYPERPARAMS
@@ -16,6 +15,7 @@ from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.update import Trainer, Transitions, UpdateSettings
 from oracles import ppo_update
+from ppo_setup import random_rollout, rollout_of, settings_of, trainer_of, vectorised
 
 
 def small_model():
