@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""Does every rung learn the same from the same number of steps? Curves on Catch, a small game of pixels, seed by seed.
+"""Does every rung learn the same from the same number of steps? Learning curves on Catch, a small pixel game.
 
-    ./catch.py                       # five seeds of every rung that is not exactly another, about a quarter of an hour
-    ./catch.py --go-on               # after an interruption
-    ./chapter09.py tables            # then, for the documents
+    ./catch.py               # five seeds of each rung, about a quarter of an hour
+    ./catch.py --resume      # after an interruption
+    ./chapter09.py tables    # then put the table and the picture into docs/chapter09.md
 
-Compared is the mean return over the whole run, which is the area under the curve: a rung differs from the baseline if a
-permutation test over the seeds says so. Rungs that are exactly another are left out.
+The measure is the mean return over the whole run, which is the area under the curve. A permutation test over the seeds
+compares each rung with the baseline. Rungs that are exactly equal to another one are left out.
 """
 
 import argparse
 import itertools
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,33 +22,37 @@ from tqdm import tqdm
 import lab
 from lib.system.machine import cores
 
+NAME = "chapter09/catch"
 RUNGS = ("01_baseline", "02_n_envs --envs 3", "03_parallel", "04_wrappers --envs 3 --parallel")
 STEPS = 2500
 BIN = 250
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     "replay_initial": 300,
     "replay_size": 5000,
     "epsilon_frames": 1500,
     "epsilon_final": 0.05,
     "target_net_sync": 60,
-    "learning_rate": 1e-3,  # in the middle of those at which the baseline learns equally fast, 2e-4 to 4e-3
+    "learning_rate": 1e-3,  # the middle of 2e-4 to 4e-3, where the baseline learns equally fast
     "checkpoint_replay": "false",
 }
 
 
 def measure(turn: tuple[int, str]) -> list[float]:
-    """Mean return of the episodes that end in each bin of steps."""
+    """Return the mean return of the episodes that end in each bin of steps.
+
+    Args:
+        turn: seed and rung.
+    """
     seed, rung = turn
-    settings = lab.assignments(SETTINGS)
-    options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS), *settings]
+    options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS)]
     environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
-    with lab.finished_run(rung, *options, **environment) as run:
+    with lab.finished_run(rung, *options, *lab.assignments(SETTINGS), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
     return list(frame.groupby((frame.step - 1) // BIN)["return"].mean().loc[: STEPS // BIN - 1])
 
 
 def permutation_test(a: np.ndarray, b: np.ndarray) -> float:
-    """How often a random division into two groups has means as far apart as these: two-sided p, all divisions."""
+    """Return the two-sided p-value of the difference of two means, over all divisions into two groups."""
     both = np.concatenate([a, b])
     gap = abs(a.mean() - b.mean())
     gaps = []
@@ -58,23 +63,18 @@ def permutation_test(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def table(frame: pd.DataFrame) -> str:
-    """A row a rung: its mean return over all bins and over the last quarter, and how it compares with the baseline."""
-    areas = frame.groupby(["rung", "seed"], sort=False)["mean_return"].mean()
+    """Return a row per rung: its mean return over the whole run and the last quarter, and its p-value."""
+    whole = frame.groupby(["rung", "seed"], sort=False)["mean_return"].mean()
     late = frame[frame.step > 0.75 * STEPS].groupby(["rung", "seed"], sort=False)["mean_return"].mean()
     rows = []
     for rung in dict.fromkeys(frame.rung):
-        gap = areas[rung].mean() - areas[lab.BASELINE].mean()
-        p = "" if rung == lab.BASELINE else f"{permutation_test(areas[rung].values, areas[lab.BASELINE].values):.2f}"
-        area = f"{areas[rung].mean():.2f} ({lab.spread(areas[rung], 2)})"
-        row = (f"`{rung}`", len(areas[rung]), area, f"{gap:+.2f}", p, f"{late[rung].mean():.2f}")
-        rows.append(row)
-    header = ("rung", "seeds", "mean return, whole run", "less the baseline's", "p", "mean return, last quarter")
-    note = "Means of the seeds (minimum / median / maximum); p of a two-sided permutation test."
-    return f"{lab.table(header, rows)}\n\n{note}"
+        p = "" if rung == lab.BASELINE else f"{permutation_test(whole[rung].values, whole[lab.BASELINE].values):.2f}"
+        rows.append((f"`{rung}`", lab.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
+    return lab.table(("rung", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
 
 
 def draw(frame: pd.DataFrame) -> None:
-    """The curves with the range of their seeds as docs/pictures/chapter09-catch.png."""
+    """Draw the curves and the range of their seeds as docs/pictures/chapter09-catch.png."""
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
     for rung, own in frame.groupby("rung", sort=False):
         by_step = own.groupby("step")["mean_return"]
@@ -88,24 +88,19 @@ def draw(frame: pd.DataFrame) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, a thread each (default: cores)")
-    parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default: 5)")
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
     args = parser.parse_args()
-    results = lab.Results(
-        "chapter09-catch",
-        ("rung", "seed", "step", "mean_return"),
-        lab.stamp(threads=1, **SETTINGS, steps=STEPS),
-        args.go_on,
-    )
+    stamped = lab.stamp(threads=1, **SETTINGS, steps=STEPS)
+    results = lab.Results(NAME, ("rung", "seed", "step", "mean_return"), stamped, args.resume)
     turns = list(itertools.product(range(1, args.seeds + 1), RUNGS))
-    missing = [turn for turn in turns if not results.has(rung=turn[1], seed=turn[0], step=STEPS)]
+    missing = [(seed, rung) for seed, rung in turns if not results.has(rung=rung, seed=seed, step=STEPS)]
     with ThreadPoolExecutor(args.jobs) as pool:
         for (seed, rung), means in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
             for number, mean in enumerate(means):
                 results.add(rung=rung, seed=seed, step=(number + 1) * BIN, mean_return=f"{mean:.4f}")
-    frame, stamped = lab.read("chapter09-catch")
-    print(f"{table(frame)} {lab.where(stamped)}")
+    print(table(lab.read(NAME)[0]))
 
 
 if __name__ == "__main__":

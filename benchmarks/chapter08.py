@@ -1,23 +1,21 @@
 #!/usr/bin/env python3
-"""Chapter 8's extensions beside each other: what they learn from equal steps, and what they cost.
+"""Compare chapter 8's extensions: what they learn from equal numbers of steps, and what a step costs.
 
-    ./chapter08.py                        # step, draws, toy: about half an hour
-    ./chapter08.py toy --seeds 5 --go-on  # after an interruption: only what is missing
-    ./chapter08.py pong --seeds 3 --go-on --variants basic n_steps "double, n_steps" rainbow
-                                          # 320,000 steps of Pong each: an hour a seed. Each run has a file of its own,
-                                          # and is measured when and where there is time
-    ./chapter08.py tables                 # only the tables and pictures of docs/chapter08.md anew
+    ./chapter08.py                          # step, draws and toy: about half an hour
+    ./chapter08.py toy --seeds 5 --resume   # only what is missing
+    ./chapter08.py pong --seeds 3 --resume --variants basic n_steps "double, n_steps" rainbow
+                                            # 320,000 steps of Pong per run: an hour a seed
+    ./chapter08.py tables                   # only the tables and pictures of docs/chapter08.md
 
-Learning is compared on the fast path, 08_dqn_rainbow.py, on Pong with --fast and several games, from which parts are
-left out: with none of them it is basic DQN, with one it is that extension, as Rainbow has it (draws by the square
-root of priority, less noise at first and epsilon beside it). What a step costs is measured of the scripts themselves.
+Learning is compared on 08_dqn_rainbow.py with parts left out. Without all parts it is basic DQN; with one part it is
+that extension with Rainbow's settings. The cost of a step is measured on the scripts themselves.
 """
 
 import argparse
 import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from typing import Any, NamedTuple
@@ -39,7 +37,7 @@ from lib.system.machine import cores
 
 PAGE = "docs/chapter08.md"
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")
-LEARNT = {
+VARIANTS = {
     "basic": (),
     "n_steps": ("n_step",),
     "double": ("double",),
@@ -51,135 +49,159 @@ LEARNT = {
     "rainbow": PARTS,
 }
 SCRIPTS = [
-    f"chapter08/{name}"
-    for name in (
-        *("01_dqn_basic", "02_dqn_n_steps", "03_dqn_double", "04_dqn_noisy_net", "05_dqn_prio_replay"),
-        *("06_dqn_dueling", "07_dqn_distrib", "08_dqn_rainbow"),
-    )
+    "chapter08/01_dqn_basic",
+    "chapter08/02_dqn_n_steps",
+    "chapter08/03_dqn_double",
+    "chapter08/04_dqn_noisy_net",
+    "chapter08/05_dqn_prio_replay",
+    "chapter08/06_dqn_dueling",
+    "chapter08/07_dqn_distrib",
+    "chapter08/08_dqn_rainbow",
 ]
-BARE = " ".join([SCRIPTS[-1], *(f"--without {part}" for part in PARTS)])  # bfloat16, as Rainbow, and nothing else of it
-TURNS = [*SCRIPTS, BARE]
-TOY = {
-    "replay_initial": 200,
-    "replay_size": 5000,
-    "epsilon_frames": 1500,
-    "epsilon_final": 0.02,
-    "target_net_sync": 100,
-    "learning_rate": 1e-3,
-    "checkpoint_replay": "false",
-}
-PONG = {
-    "replay_initial": 5000,
-    "batch_size": 4,
-    "epsilon_frames": 25_000,
-    "learning_rate": 5e-4,
-    "checkpoint_replay": "false",
-}
+BARE_RAINBOW = " ".join([SCRIPTS[-1], *(f"--without {part}" for part in PARTS)])  # bfloat16 remains
+TIMED_SCRIPTS = [*SCRIPTS, BARE_RAINBOW]
+TIMED_STEPS = 500  # agent steps of a timed script
+COLUMNS = ("variant", "seed", "step", "mean_return", "reached")
 
 
-class Place(NamedTuple):
-    """Where it is learnt."""
+class Task(NamedTuple):
+    """Task on which the variants learn.
+
+    Attributes:
+        options: options of the script.
+        fields: hyperparameters.
+        steps: agent steps of a run.
+        width: agent steps of a bin of the curve.
+        goal: goal of the mean return of 100 episodes.
+    """
 
     options: list[str]
-    fields: dict[str, Any]  # hyperparameters
+    fields: dict[str, Any]
     steps: int
-    width: int  # steps of a bin
-    goal: float  # mean return of 100 episodes
+    width: int
+    goal: float
 
 
-PLACES = {
-    "toy": Place(["--env-id", "fakes:Delayed-v0"], TOY, 6000, 250, 0.9),
-    "pong": Place(["--fast", "--envs", "8", "--v-max", "2"], PONG, 320_000, 10_000, 0.0),
+TASKS = {
+    "toy": Task(
+        options=["--env-id", "fakes:Delayed-v0"],
+        fields={
+            "replay_initial": 200,
+            "replay_size": 5000,
+            "epsilon_frames": 1500,
+            "epsilon_final": 0.02,
+            "target_net_sync": 100,
+            "learning_rate": 1e-3,
+            "checkpoint_replay": "false",
+        },
+        steps=6000,
+        width=250,
+        goal=0.9,
+    ),
+    "pong": Task(
+        options=["--fast", "--envs", "8", "--v-max", "2"],
+        fields={
+            "replay_initial": 5000,
+            "batch_size": 4,
+            "epsilon_frames": 25_000,
+            "learning_rate": 5e-4,
+            "checkpoint_replay": "false",
+        },
+        steps=320_000,
+        width=10_000,
+        goal=0.0,
+    ),
 }
-COLUMNS = ("variant", "seed", "step", "mean_return", "reached")
-TIMED = 500  # agent steps of a script
 
 
-def learn(place: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -> None:
-    """Mean return by steps of every variant, seed by seed, so many runs at a time, each into a file of its own.
+def learn(task: str, variants: list[str], seeds: int, jobs: int, resume: bool) -> None:
+    """Measure the mean return by steps of every variant and seed, each run into a file of its own.
 
-    Learning by steps is the same on any machine, but for rounding, coarser where there is bfloat16: runs that another
-    one has measured are left alone.
+    Learning by steps is the same on every machine except for rounding. So results of other machines are kept.
     """
-    stamp = lab.stamp(threads=1, place=list(PLACES[place]))
+    stamped = lab.stamp(threads=1, place=list(TASKS[task]))
     turns = itertools.product(range(1, seeds + 1), variants)
-    missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(place, *turn)).exists())]
+    missing = [turn for turn in turns if not (resume and lab.path_of(file_of(task, *turn)).exists())]
     with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(curve, place, *turn): turn for turn in missing}
+        running = {pool.submit(curve, task, *turn): turn for turn in missing}
         for run in tqdm(as_completed(running), total=len(running)):
-            (seed, variant), (means, reached) = running[run], run.result()
-            results = lab.Results(file_of(place, seed, variant), COLUMNS, stamp)
-            for at, value in means.items():
-                results.add(variant=variant, seed=seed, step=at, mean_return=f"{value:.4f}", reached=reached)
+            seed, variant = running[run]
+            means, reached = run.result()
+            results = lab.Results(file_of(task, seed, variant), COLUMNS, stamped)
+            for last_step, mean in means.items():
+                results.add(variant=variant, seed=seed, step=last_step, mean_return=f"{mean:.4f}", reached=reached)
 
 
-def file_of(place: str, seed: int, variant: str) -> str:
-    """The name of a run's file of results."""
-    return f"chapter08-{place}-{lab.slug(variant)}-seed{seed}"
+def file_of(task: str, seed: int, variant: str) -> str:
+    """Return the name of a run's results file."""
+    return f"chapter08/{task}-{lab.slug(variant)}-seed{seed}"
 
 
-def kept(name: str) -> tuple[pd.DataFrame, list[str]]:
-    """All results of a kind, and where they were measured; what is learnt has a file a run."""
-    names = sorted(path.stem for path in lab.RESULTS.glob(f"chapter08-{name}-*-seed*.csv")) or [f"chapter08-{name}"]
-    frames, stamps = zip(*map(lab.read, names), strict=True)
-    if any(stamp["settings"] != stamps[0]["settings"] for stamp in stamps):
-        raise SystemExit(f"{', '.join(names)} were measured with different settings; remove those of the older ones")
-    return pd.concat(frames, ignore_index=True), lab.places(stamps)
+def measured(name: str) -> tuple[pd.DataFrame, list[lab.Stamp]]:
+    """Return all results of an experiment and their stamps. A learning task has one file per run.
+
+    Raises:
+        SystemExit: if the files have different settings.
+    """
+    names = sorted(f"chapter08/{path.stem}" for path in (lab.RESULTS / "chapter08").glob(f"{name}-*-seed*.csv"))
+    frames, stamps = zip(*map(lab.read, names or [f"chapter08/{name}"]), strict=True)
+    if any(stamped["settings"] != stamps[0]["settings"] for stamped in stamps):
+        raise SystemExit(f"{', '.join(names)} were measured with different settings; remove the older ones")
+    return pd.concat(frames, ignore_index=True), list(stamps)
 
 
-def curve(place: str, seed: int, variant: str) -> tuple[dict[int, float], float]:
-    """A run: mean returns of the episodes that ended in each bin, by the bin's last step; and when it reached the goal.
+def curve(task: str, seed: int, variant: str) -> tuple[dict[int, float], float]:
+    """Train one variant.
 
     Returns:
-        The second is no number where it never did.
+        Mean return of the episodes that ended in each bin, by the bin's last step; and the step at which the mean of
+        100 episodes reached the goal, or NaN.
     """
-    options, settings, steps, width, goal = PLACES[place]
-    fields = lab.assignments(settings)
-    without = itertools.chain(*(("--without", part) for part in PARTS if part not in LEARNT[variant]))
+    options, fields, steps, width, goal = TASKS[task]
+    without = itertools.chain(*(("--without", part) for part in PARTS if part not in VARIANTS[variant]))
     limits = ("--stop-after", str(steps), "--set", "stop_reward=none", "--seed", str(seed))
-    modules = os.pathsep.join(map(str, (lab.PROJECT, lab.PROJECT / "tests")))
+    modules = os.pathsep.join([str(lab.PROJECT), str(lab.PROJECT / "tests")])
     environment = {"PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}
-    with lab.finished_run("chapter08/08_dqn_rainbow", *without, *options, *fields, *limits, **environment) as run:
+    words = [*without, *options, *lab.assignments(fields), *limits]
+    with lab.finished_run("chapter08/08_dqn_rainbow", *words, **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
     means = frame.groupby((frame["step"] - 1) // width)["return"].mean()
     reached = frame["step"][frame["return"].rolling(100).mean() >= goal].min()
-    return {(int(number) + 1) * width: value for number, value in means.items()}, reached
+    return {(int(number) + 1) * width: mean for number, mean in means.items()}, reached
 
 
-def step(rounds: int, go_on: bool) -> None:
-    """Milliseconds of an agent step of every script, learning included, in turn."""
-    results = lab.Results("chapter08-step", ("round", "script", "milliseconds"), lab.stamp(steps=TIMED), go_on)
-    for number, script in tqdm(
-        [turn for turn in lab.turns(rounds, TURNS) if not results.has(round=turn[0], script=turn[1])]
-    ):
-        limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + TIMED))
-        results.add(
-            round=number, script=script, milliseconds=f"{1000 / lab.timed(script, *limits)['steps_per_second']:.3f}"
-        )
+def step(rounds: int, resume: bool) -> None:
+    """Measure the milliseconds of an agent step, learning included, of every script in turn."""
+    columns = ("round", "script", "milliseconds")
+    results = lab.Results("chapter08/step", columns, lab.stamp(steps=TIMED_STEPS), resume)
+    limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + TIMED_STEPS))
+    for number, script in tqdm(list(lab.turns(rounds, TIMED_SCRIPTS))):
+        if not results.has(round=number, script=script):
+            milliseconds = 1000 / lab.timed(script, *limits)["steps_per_second"]
+            results.add(round=number, script=script, milliseconds=f"{milliseconds:.3f}")
 
 
-def draws(go_on: bool) -> None:
-    """Microseconds of drawing 32 transitions: by priority, ours and ptan's, and of one or several steps."""
-    results = lab.Results("chapter08-draws", ("replay", "size", "microseconds"), lab.stamp(batch=32), go_on)
+def draws(resume: bool) -> None:
+    """Measure the microseconds for a batch of 32 transitions from each of the replays."""
+    results = lab.Results("chapter08/draws", ("replay", "size", "microseconds"), lab.stamp(batch=32), resume)
     for name, size, sample in replays():
         if not results.has(replay=name, size=size):
             results.add(replay=name, size=size, microseconds=f"{1e6 * seconds(sample):.1f}")
 
 
-def replays() -> list[tuple[str, int, Callable[[], object]]]:
-    """Full replays: whose, how many transitions, how 32 are drawn.
+def replays() -> Iterator[tuple[str, int, Callable[[], object]]]:
+    """Yield full replays: name, number of transitions, and a function that draws a batch of 32.
 
-    Those with priorities have random ones and small states; the others have Atari's screens.
+    Prioritised replays have random priorities and small states. The uniform rings have Atari screens.
     """
     rng = np.random.default_rng(0)
-    made: list[tuple[str, int, Callable[[], object]]] = []
     for size in (100_000, 1_000_000):
         ring = PrioritisedRing(size, 100, (4,), stack=1)
-        step = uneventful(np.zeros((100, 4), np.uint8))
+        zeros = step_with(np.zeros((100, 4), np.uint8))
         for _ in range(ring.length):
-            ring.add(*step)
+            ring.add(*zeros)
             ring._highest = float(rng.random() + 0.5)
-        made.append(("lib.experience.priority_ring.PrioritisedRing", size, lambda ring=ring: ring.sample(32)))
+        yield "PrioritisedRing", size, partial(ring.sample, 32)
     transition = ExperienceFirstLast(np.zeros(4), 0, 0.0, np.zeros(4))
     tree, naive = PrioritizedReplayBuffer(None, 100_000, 0.6), PrioReplayBufferNaive([], 100_000)
     for _ in range(100_000):
@@ -187,150 +209,154 @@ def replays() -> list[tuple[str, int, Callable[[], object]]]:
     naive.buffer = [transition] * 100_000
     for buffer in (tree, naive):
         buffer.update_priorities(range(100_000), rng.random(100_000) + 0.5)
-        made.append((f"ptan's {type(buffer).__name__}", 100_000, lambda buffer=buffer: buffer.sample(32, 0.4)))
+        yield f"ptan's {type(buffer).__name__}", 100_000, partial(buffer.sample, 32, 0.4)
     for n_step in (1, 3):
         screens = Ring(10_000, 1, (84, 84), n_step=n_step)
         for _ in range(screens.length):
-            screens.add(*uneventful(rng.integers(0, 256, (1, 84, 84), np.uint8)))
-        name = f"lib.replay.Ring of screens, n_step={n_step}"
-        made.append((name, screens.length, lambda screens=screens: screens.sample(32)))
-    return made
+            screens.add(*step_with(rng.integers(0, 256, (1, 84, 84), np.uint8)))
+        yield f"Ring of screens, n_step={n_step}", screens.length, partial(screens.sample, 32)
 
 
-def uneventful(frames: np.ndarray) -> tuple[np.ndarray, ...]:
-    """What Ring.add takes: a step that shows these, one an environment, and nothing else happens in."""
+def step_with(frames: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Return the arguments of Ring.add for a step with these frames and no reward."""
     n = len(frames)
     return frames, np.zeros(n, int), np.zeros(n), np.zeros(n, bool), np.zeros(n, bool)
 
 
 def seconds(call: Callable[[], object], calls: int = 300) -> float:
-    """The median of so many calls, after some that are not counted."""
+    """Return the median seconds of a call, after 30 calls that are not counted."""
+    for _ in range(30):
+        call()
     taken = []
-    for number in range(calls + 30):
+    for _ in range(calls):
         start = time.perf_counter()
         call()
-        taken.append(time.perf_counter() - start if number >= 30 else np.nan)
-    return float(np.nanmedian(taken))
+        taken.append(time.perf_counter() - start)
+    return float(np.median(taken))
 
 
 def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
-    """The 95 % interval of the mean over seeds, by the percentile bootstrap (Agarwal et al., 2021)."""
-    drawn = np.random.default_rng(0).choice(values, (draws, len(values))).mean(1)
-    low, high = np.percentile(drawn, [2.5, 97.5])
+    """Return the 95 % interval of the mean over seeds, by the percentile bootstrap, Agarwal et al. (2021)."""
+    means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(1)
+    low, high = np.percentile(means, [2.5, 97.5])
     return float(low), float(high)
 
 
 def by_variant(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of each variant, in the order of LEARNT."""
-    return [(variant, frame[frame["variant"] == variant]) for variant in LEARNT if variant in set(frame["variant"])]
+    """Return the rows of each variant, in the order of VARIANTS."""
+    present = set(frame["variant"])
+    return [(variant, frame[frame["variant"] == variant]) for variant in VARIANTS if variant in present]
 
 
-def learn_table(place: str, frame: pd.DataFrame) -> str:
-    """A row a variant: its mean return over the whole run and at the end, and when it reached the goal."""
-    goal, width, steps = PLACES[place].goal, PLACES[place].width, frame["step"].max()
+def learn_table(task: str, frame: pd.DataFrame) -> str:
+    """Return a row per variant: mean return over the whole run and at its end, and the steps to the goal."""
+    goal, width, last_step = TASKS[task].goal, TASKS[task].width, frame["step"].max()
     rows = []
-    for variant, found in by_variant(frame):
-        area = found.groupby("seed")["mean_return"].mean()
-        late = found[found["step"] > 0.75 * steps].groupby("seed")["mean_return"].mean()
-        first = found[found["mean_return"] >= goal].groupby("seed")["step"].min()
-        reached = found.groupby("seed")["reached"].first().dropna()
-        between = f" ({' to '.join(f'{end:.2f}' for end in interval(area.to_numpy()))})" if len(area) > 1 else ""
+    for variant, own in by_variant(frame):
+        whole = own.groupby("seed")["mean_return"].mean()
+        late = own[own["step"] > 0.75 * last_step].groupby("seed")["mean_return"].mean()
+        by_bin = own[own["mean_return"] >= goal].groupby("seed")["step"].min()
+        by_episodes = own.groupby("seed")["reached"].first().dropna()
+        low, high = interval(whole.to_numpy())
         rows.append(
             (
                 variant,
-                len(area),
-                f"{area.mean():.2f}{between}",
+                f"{whole.mean():.2f} ({low:.2f} to {high:.2f})",
                 f"{late.mean():.2f}",
-                *(of_seeds(steps_to, len(area)) for steps_to in (first, reached)),
+                steps_of_seeds(by_bin, len(whole)),
+                steps_of_seeds(by_episodes, len(whole)),
             )
         )
     header = (
-        *("variant", "seeds", "mean return of the whole run (95 % interval)", "of the last quarter"),
-        *(f"mean of {width:,} steps at {goal:g}, after agent steps", f"mean of 100 episodes at {goal:g}"),
+        "variant",
+        "mean return (95 % interval)",
+        "last quarter",
+        f"steps until {width:,} steps have a mean of {goal:g}",
+        "until 100 episodes have it",
     )
     return lab.table(header, rows)
 
 
-def of_seeds(steps: pd.Series, seeds: int) -> str:
-    """After how many steps, of those seeds that got there."""
-    return f"{len(steps)} of {seeds}" + (f": {lab.spread(steps, 0)}" if len(steps) else "")
+def steps_of_seeds(steps: pd.Series, seeds: int) -> str:
+    """Return the steps of those seeds that reached a goal as text."""
+    if steps.empty:
+        return f"0 of {seeds} seeds"
+    if len(steps) == seeds:
+        return lab.spread(steps, 0, single="seed")
+    return f"{lab.spread(steps, 0)}, {len(steps)} of {seeds} seeds"
 
 
-def draw(place: str, frame: pd.DataFrame) -> None:
-    """Mean return against steps, a line a variant with its interval over seeds."""
+def draw(task: str, frame: pd.DataFrame) -> None:
+    """Draw the mean return against steps, with the interval over seeds, as docs/pictures/chapter08-<task>.png."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
-    for variant, found in by_variant(frame):
-        table = found.pivot(index="step", columns="seed", values="mean_return").dropna()
+    for variant, own in by_variant(frame):
+        table = own.pivot(index="step", columns="seed", values="mean_return").dropna()
         [line] = axes.plot(table.index, table.mean(axis=1), label=variant)
         lows, highs = zip(*(interval(row) for row in table.to_numpy()), strict=True)
         axes.fill_between(table.index, lows, highs, color=line.get_color(), alpha=0.15)
     axes.set(xlabel="agent steps", ylabel="mean return")
     axes.legend(fontsize="x-small")
     axes.grid(alpha=0.3)
-    figure.savefig(lab.PICTURES / f"chapter08-{place}.png", dpi=110)
+    figure.savefig(lab.PICTURES / f"chapter08-{task}.png", dpi=110)
 
 
 def step_table(frame: pd.DataFrame) -> str:
-    """A row a script: its milliseconds, and its ratio to basic in the same round."""
+    """Return a row per script: its milliseconds and its ratio to basic DQN in the same round."""
     spent = lab.rounds(frame, "script", "milliseconds")
-    to_basic, to_bare = lab.ratios(spent, SCRIPTS[0]), lab.ratios(spent, BARE)
+    to_basic = lab.ratios(spent, SCRIPTS[0])
     rows = []
     for script in spent:
-        name = "08 without all parts" if script == BARE else f"`{script.removeprefix('chapter08/')}`"
-        of_bare = lab.spread(to_bare[script], 2) if script in (SCRIPTS[-1], BARE) else ""
-        rows.append((name, lab.spread(spent[script]), lab.spread(to_basic[script], 2), of_bare))
-    header = (
-        "script",
-        "ms an agent step",
-        "ratio to 01 in the same round",
-        "ratio to 08 without all parts",
-    )
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(spent)} rounds."
+        name = "08 without all parts" if script == BARE_RAINBOW else f"`{script.removeprefix('chapter08/')}`"
+        rows.append((name, lab.spread(spent[script]), lab.spread(to_basic[script], 2)))
+    return lab.table(("script", "ms per agent step", "ratio to 01"), rows)
 
 
 def draws_table(frame: pd.DataFrame) -> str:
-    """A row a replay."""
-    rows = [(row.replay, f"{row.size:,}", f"{row.microseconds:.0f}") for row in frame.itertuples(index=False)]
-    return lab.table(("replay", "transitions", "microseconds for 32 of them"), rows)
+    """Return a row per replay."""
+    rows = [(row.replay, f"{row.size:,}", f"{row.microseconds:,.0f}") for row in frame.itertuples(index=False)]
+    return lab.table(("replay", "transitions", "µs for a batch of 32"), rows)
 
 
-TABLES = {place: partial(learn_table, place) for place in PLACES} | {"step": step_table, "draws": draws_table}
+TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # page and table of each experiment
+    "toy": (PAGE, partial(learn_table, "toy")),
+    "pong": (PAGE, partial(learn_table, "pong")),
+    "step": (PAGE, step_table),
+    "draws": (lab.MEASUREMENTS, draws_table),
+}
 
 
-def stamped_table(name: str) -> str:
-    frame, where = kept(name)
-    return "\n\n".join([TABLES[name](frame), *where])
+def blocks() -> Iterator[lab.Block]:
+    """Yield the tables of the pages."""
+    for name, (page, make_table) in TABLES.items():
+        frame, stamps = measured(name)
+        yield lab.Block(page, name, f"{make_table(frame)}\n\n{lab.measured_on(stamps)}")
 
 
-def tables() -> None:
-    """The page's tables and pictures from the CSV files that there are."""
-    for name in TABLES:
-        if list(lab.RESULTS.glob(f"chapter08-{name}*.csv")):
-            lab.put(PAGE, name, stamped_table(name))
-            if name in PLACES:
-                draw(name, kept(name)[0])
+def pictures() -> None:
+    """Draw the pictures of the page."""
+    for task in TASKS:
+        draw(task, measured(task)[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lab.experiments(parser, "step", "draws", *PLACES, "tables")
-    parser.add_argument("--seeds", type=int, default=5, help=f"of {', '.join(PLACES)}: 1 to this one (default: 5)")
-    parser.add_argument(
-        "--variants", nargs="+", choices=tuple(LEARNT), default=list(LEARNT), help="some (default: all)"
-    )
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, a thread each (default: cores)")
-    parser.add_argument("--rounds", type=int, default=5, help="of step (default: 5)")
-    parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has")
+    lab.add_experiments(parser, "step", "draws", *TASKS, "tables")
+    parser.add_argument("--seeds", type=int, default=5, help="number of seeds of toy and pong (default: 5)")
+    parser.add_argument("--variants", nargs="+", choices=tuple(VARIANTS), default=list(VARIANTS), help="default: all")
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of step (default: 5)")
+    parser.add_argument("--resume", action="store_true", help="keep the results of an interrupted measurement")
     args = parser.parse_args()
-    what = args.what or ["step", "draws", "toy"]
-    if "step" in what:
-        step(args.rounds, args.go_on)
-    if "draws" in what:
-        draws(args.go_on)
-    for place in PLACES:
-        if place in what:
-            learn(place, args.variants, args.seeds, args.jobs, args.go_on)
-    tables()
+    chosen = args.what or ["step", "draws", "toy"]
+    if "step" in chosen:
+        step(args.rounds, args.resume)
+    if "draws" in chosen:
+        draws(args.resume)
+    for task in TASKS:
+        if task in chosen:
+            learn(task, args.variants, args.seeds, args.jobs, args.resume)
+    lab.write(blocks())
+    pictures()
 
 
 if __name__ == "__main__":

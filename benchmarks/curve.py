@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
-"""Keep the learning curve of a run as CSV in benchmarks/results; `./chapter09.py tables` draws all that are kept.
+"""Keep the learning curve of a run as CSV in benchmarks/results/curves; `./chapter09.py tables` draws all of them.
 
     ./curve.py ../runs/2026-11-20T0827-pong-01_baseline
-    ./curve.py --beside 13 RUN       # made while 13 other runs used the machine: its minutes say nothing
+    ./curve.py --beside 13 RUN       # if 13 other runs shared the machine, so that its minutes mean nothing
 
-Runs with other hyperparameters than the game's are kept beside those, and compared in a table of their own.
+Runs whose hyperparameters differ from the game's are kept, too, and compared in a table of their own.
 """
 
 import argparse
 import dataclasses
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 import pandas as pd
@@ -24,75 +25,110 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_folder
 from lib.run.curve import rolling_mean
 
-DEFAULTS = {"players": 1, "replay_ratio": 32}  # knobs that a rung's name tells only where they differ
-Curve = tuple[str, pd.DataFrame, dict]
+DEFAULT_OPTIONS = {"players": 1, "replay_ratio": 32}  # left out of a rung's name
+COLUMNS = ("episode", "step", "length", "return", "seconds", "mean_100")
+
+
+class Curve(NamedTuple):
+    """Kept learning curve of a run.
+
+    Attributes:
+        name: rung and seed.
+        frame: its episodes.
+        stamped: its stamp, with the rung, the seed and the changed hyperparameters.
+    """
+
+    name: str
+    frame: pd.DataFrame
+    stamped: lab.Stamp
 
 
 def keep(run: Path, beside: int = 0) -> str:
-    """Copy a run's episodes with the mean of the last 100 into benchmarks/results; returns the file's name.
+    """Copy a run's episodes with the mean of the last 100 into benchmarks/results, and return the file's name.
 
     Args:
-        run: its folder. It may have been killed, and then it has no result.
-        beside: how many other runs used the machine.
+        run: run folder. A killed run has no result, and is kept, too.
+        beside: number of other runs that shared the machine.
+
+    Raises:
+        SystemExit: if it is not a run of a DQN.
     """
-    recorded = run_folder.read_params(run)
-    if "replay_size" not in recorded["hyperparameters"]:
-        raise SystemExit(f"{run} is of {recorded['script']}; curves are kept of DQNs, time_to_solve.py keeps PPO's")
+    params = run_folder.read_params(run)
+    if "replay_size" not in params["hyperparameters"]:
+        raise SystemExit(f"{run} is a run of {params['script']}; use time_to_solve.py to keep curves of PPO")
+    rung, changed = rung_of(params), changed_fields(params)
     end = run / "result.json"
     result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
-    knobs = {name: value for name, value in recorded["knobs"].items() if value and value != DEFAULTS.get(name)}
-    options = [f"--{name}" if value is True else f"--{name} {value}" for name, value in knobs.items()]
-    rung = " ".join([recorded["script"], *(option.replace("_", "-") for option in options)])
-    usual = dataclasses.asdict(HYPERPARAMS[recorded["game"]])
-    changed = {
-        name: value
-        for name, value in recorded["hyperparameters"].items()
-        if value != usual[name] and not name.startswith(("checkpoint", "env_name", "run_name"))
+    first = params["sessions"][0]
+    stamped = {
+        "measured": first["started"],
+        "rung": rung,
+        "seed": params["seed"],
+        "changed": changed,
+        "beside": beside,
+        "sessions": len(params["sessions"]),
+        "commit": first["commit"],
+        "versions": first["versions"],
+        "machine": first["machine"],
+        "result": {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")},
     }
     name = "-".join(
         [
-            f"curve-{rung.replace(' --', '-').replace(' ', '')}",
-            *(f"{name}{_short(value)}" for name, value in changed.items()),
-            recorded["hyperparameters"]["run_name"],
-            f"seed{recorded['seed']}",
+            rung.replace(" --", "-").replace(" ", ""),
+            *(f"{field}{short(value)}" for field, value in changed.items()),
+            params["hyperparameters"]["run_name"],
+            f"seed{params['seed']}",
             *([f"beside{beside}"] if beside else []),
         ]
     )
-    first = recorded["sessions"][0]
-    stamped = {"measured": first["started"], "rung": rung, "seed": recorded["seed"], "changed": changed}
-    stamped |= {"beside": beside, "sessions": len(recorded["sessions"])}
-    stamped |= {key: first[key] for key in ("commit", "versions", "machine")}
-    stamped["result"] = {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")}
     episodes = pd.read_csv(run / "episodes.csv")
-    results = lab.Results(name, ("episode", "step", "length", "return", "seconds", "mean_100"), stamped)
-    mean = rolling_mean(episodes["return"])
-    for row, mean_100 in zip(episodes.itertuples(index=False), mean, strict=True):
-        episode, step, length, total, seconds, _ = row
-        results.add(
-            episode=episode, step=step, length=length, seconds=seconds, mean_100=f"{mean_100:.3f}", **{"return": total}
-        )
+    episodes["mean_100"] = rolling_mean(episodes["return"]).map("{:.3f}".format)
+    results = lab.Results(f"curves/{name}", COLUMNS, stamped)
+    for row in episodes[list(COLUMNS)].to_dict("records"):
+        results.add(**row)
     return name
 
 
-def _short(value: object) -> str:
+def rung_of(params: lab.Stamp) -> str:
+    """Return the name of a run's script with its own options."""
+    words = [params["script"]]
+    for name, value in params["knobs"].items():
+        if value and value != DEFAULT_OPTIONS.get(name):
+            option = f"--{name.replace('_', '-')}"
+            words.append(option if value is True else f"{option} {value}")
+    return " ".join(words)
+
+
+def changed_fields(params: lab.Stamp) -> dict[str, object]:
+    """Return the hyperparameters of a run that differ from its game's."""
+    default = dataclasses.asdict(HYPERPARAMS[params["game"]])
+    ignored = ("checkpoint", "env_name", "run_name")
+    return {
+        name: value
+        for name, value in params["hyperparameters"].items()
+        if value != default[name] and not name.startswith(ignored)
+    }
+
+
+def short(value: object) -> str:
+    """Return a value as part of a file name."""
     return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def kept(game: str) -> list[Curve]:
-    """All kept curves of a game: (rung and seed, episodes, stamp)."""
+    """Return all kept curves of a game."""
     curves = []
-    for path in sorted(lab.RESULTS.glob(f"curve-*-{game}-seed*.csv")):
-        frame, stamped = lab.read(path.stem)
-        curves.append((f"{stamped['rung']}, seed {stamped['seed']}", frame, stamped))
+    for path in sorted((lab.RESULTS / "curves").glob(f"*-{game}-seed*.csv")):
+        frame, stamped = lab.read(f"curves/{path.stem}")
+        curves.append(Curve(f"{stamped['rung']}, seed {stamped['seed']}", frame, stamped))
     return curves
 
 
-def pictures(curves: list[Curve]) -> str:
-    """Reward against steps and against time, a line a kept run; returns Markdown that shows them.
+def draw(curves: list[Curve]) -> None:
+    """Draw the return against steps and against minutes, as docs/pictures/chapter09-reward-<axis>.png.
 
-    Runs with other hyperparameters are left out, and against time also those that shared their machine.
+    Runs with other hyperparameters are left out. Runs that shared their machine are not drawn against minutes.
     """
-    shown = []
     for axis, label in (("step", "agent steps, warm-up included"), ("minutes", "minutes")):
         figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
         for name, frame, stamped in curves:
@@ -104,37 +140,32 @@ def pictures(curves: list[Curve]) -> str:
         axes.set(xlabel=label, ylabel="return: episodes, mean of the last 100")
         axes.legend(loc="upper left", fontsize="x-small")
         axes.grid(alpha=0.3)
-        picture = f"chapter09-reward-{axis}"
-        figure.savefig(lab.PICTURES / f"{picture}.png", dpi=110)
-        shown.append(f"![Return against {label}](pictures/{picture}.png)")
-    return "\n\n".join(shown)
+        figure.savefig(lab.PICTURES / f"chapter09-reward-{axis}.png", dpi=110)
 
 
-def rates(curves: list[Curve]) -> str:
-    """A row a run whose rung was tried with several learning rates: mean return of its episodes by 20,000 steps."""
-    rungs = {stamped["rung"] for _, _, stamped in curves if "learning_rate" in stamped["changed"]}
-    usual = HYPERPARAMS["pong"].learning_rate
-    runs_of = sorted(
-        (stamped["rung"], stamped["changed"].get("learning_rate", usual), stamped["seed"], number)
-        for number, (_, _, stamped) in enumerate(curves)
-        if stamped["rung"] in rungs | {lab.BASELINE}
-    )
+def rates_table(curves: list[Curve]) -> str:
+    """Return a row per run of a rung that was tried with several learning rates: its mean return by 20,000 steps."""
+    tried = {own.stamped["rung"] for own in curves if "learning_rate" in own.stamped["changed"]}
+    default = HYPERPARAMS["pong"].learning_rate
+    bins = range(2, 8)
     rows = []
-    for rung, rate, seed, number in runs_of:
-        _, frame, stamped = curves[number]
+    for _, frame, stamped in curves:
+        if stamped["rung"] not in tried | {lab.BASELINE}:
+            continue
         means = frame["return"].groupby((frame.step - 1) // 20_000).mean()
-        cells = [
-            f"{means[bin]:.1f}" if bin in means and frame.step.max() > 20_000 * bin + 15_000 else ""
-            for bin in range(2, 8)
-        ]
-        rows.append((f"`{rung}`", f"{rate:g}", seed, *cells, stamped["machine"]["device"]))
-    header = ("rung", "learning rate", "seed", *(f"{20 * bin}-{20 * bin + 20}k" for bin in range(2, 8)), "device")
-    return lab.table(header, rows)
+        complete = [number in means and frame.step.max() > 20_000 * number + 15_000 for number in bins]
+        cells = [f"{means[number]:.1f}" if whole else "" for number, whole in zip(bins, complete, strict=True)]
+        rate = stamped["changed"].get("learning_rate", default)
+        device = "CPU" if stamped["machine"]["device"] == "cpu" else stamped["machine"]["device"]
+        rows.append((stamped["rung"], rate, stamped["seed"], *cells, device))
+    rows.sort(key=lambda row: row[:3])
+    header = ("rung", "learning rate", "seed", *(f"{20 * number}-{20 * number + 20}k" for number in bins), "device")
+    return lab.table(header, [(f"`{row[0]}`", f"{row[1]:g}", *row[2:]) for row in rows])
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, help="a run's folder")
-    parser.add_argument("--beside", type=int, default=0, help="other runs on the machine meanwhile (default: 0)")
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--beside", type=int, default=0, help="number of other runs on the machine (default: 0)")
     args = parser.parse_args()
     print(keep(args.run, args.beside))

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""What acting elsewhere costs and brings: engines and numbers of actors beside each other.
+"""Measure the cost and the gain of remote actors: engines and numbers of actors side by side.
 
-./distributed.py                       # all: about an hour on two cores
-./distributed.py speed --rounds 5      # Pong: steps/s of every engine and number of actors, in turn
-./distributed.py latency broadcast sgd # an environment of 5 ms a step; weights to 8 actors; several learners
-./distributed.py curve --seeds 3       # 8 actors beside 1 on that environment: reward against time
-./distributed.py tables                # only the tables and the picture of docs/distributed.md anew
+./distributed.py                        # all: about an hour on two cores
+./distributed.py speed --rounds 5       # Pong: steps/s of every engine and number of actors
+./distributed.py latency broadcast sgd  # an environment of 5 ms a step; weights to 8 actors; several learners
+./distributed.py curve --seeds 3        # 8 actors and 1 actor on that environment: return against time
+./distributed.py tables                 # only the tables and the picture of docs/distributed.md
 """
 
 import argparse
 import dataclasses
 import itertools
 import time
+from collections.abc import Callable, Iterator
 
 import matplotlib
 import numpy as np
@@ -26,8 +27,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 from lib import dqn_model
-from lib.actors.contract import ENGINES, Weights
-from lib.actors.engines import start_actors
+from lib.actors.contract import Weights
+from lib.actors.engines import ENGINES, start_actors
 from lib.ppo.actor import Acting
 from lib.ppo.data_parallel import DataParallelTrainer
 from lib.ppo.learner import PPOLearner
@@ -37,19 +38,22 @@ from lib.ppo.segments import Segments
 from lib.ppo.update import Trainer, UpdateSettings
 
 PAGE = "docs/distributed.md"
-ENGINES = ENGINES
-CREWS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # that are measured: engine, number of actors
-TIMED, ROLLOUT = 10_240, 1_024  # agent steps of a run of Pong that is timed, and of an update
-CURVE = ("--env-id", "slow:SlowCartPole-v0", "--set", "rollout=64", "--set", "minibatch=64", "--set", "gamma=0.99")
-SECONDS = 90  # of a run of curve
-PLANNED = (1, 8, 64, 512)
+GROUPS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # measured engines and numbers of actors
+TIMED_STEPS = 10_240  # agent steps of a timed run of Pong
+ROLLOUT_STEPS = 1_024  # agent steps of an update of Pong
+LATENCY_SECONDS = 4.0  # seconds of a measurement of latency
+LATENCY_ROLLOUT = 64  # steps of an actor's segment in it
+CURVE_OPTIONS = ("--env-id", "slow:SlowCartPole-v0", *lab.assignments({"rollout": 64, "minibatch": 64, "gamma": 0.99}))
+CURVE_SECONDS = 90  # seconds of a run of curve
+CURVE_BIN = 5  # seconds of a point in its picture
+PLANNED_ACTORS = (1, 8, 64, 512)
 # A stack of four screens, the action, four float32 numbers and two truth values.
 STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
-BIN = 5  # seconds of a point in its picture
+SETTINGS = UpdateSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01)
 
 
 class Receiver:
-    """An actor that does nothing but copy the weights that it is given."""
+    """Actor that only copies the weights that it receives."""
 
     def __init__(self, number: int, state: object = None):
         self.number = number
@@ -61,89 +65,99 @@ class Receiver:
         return self.number
 
 
-def speed(rounds: int, go_on: bool) -> None:
-    """Agent steps a second of Pong, learning included, after the start; and what an actor does in a step."""
+def speed(rounds: int, resume: bool) -> None:
+    """Measure agent steps per second on Pong, learning included, and the learner's seconds of waiting and learning."""
     columns = ("round", "engine", "actors", "steps_per_second", "wait", "learn")
-    results = lab.Results("distributed-speed", columns, lab.stamp(steps=TIMED), go_on)
-    for number, (engine, k) in tqdm(list(lab.turns(rounds, CREWS))):
-        if not results.has(round=number, engine=engine, actors=k):
-            rung = f"distributed/02_ppo_actors --engine {engine} --actors {k}"
-            said = lab.timed(rung, "--stop-after", str(TIMED))
-            parts = {name: f"{said['parts'][name]:.3f}" for name in ("wait", "learn")}
-            speed = f"{said['steps_per_second']:.1f}"
-            results.add(round=number, engine=engine, actors=k, steps_per_second=speed, **parts)
-
-
-def latency(rounds: int, go_on: bool) -> None:
-    """Agent steps and segments a second of actors alone, an environment each, whose step takes 5 ms."""
-    columns = ("round", "engine", "actors", "steps_per_second", "segments_per_second", "megabytes_per_second")
-    results = lab.Results("distributed-latency", columns, lab.stamp(rollout=64), go_on)
-    for number, (engine, k) in tqdm(list(lab.turns(rounds, CREWS))):
-        if results.has(round=number, engine=engine, actors=k):
+    results = lab.Results("distributed/speed", columns, lab.stamp(steps=TIMED_STEPS), resume)
+    for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
+        if results.has(round=number, engine=engine, actors=actors):
             continue
-        acting = Acting("slow:SlowCartPole-v0", k, k, 64, seed=number, engine=engine)
+        rung = f"distributed/02_ppo_actors --engine {engine} --actors {actors}"
+        report = lab.timed(rung, "--stop-after", str(TIMED_STEPS))
+        results.add(
+            round=number,
+            engine=engine,
+            actors=actors,
+            steps_per_second=f"{report['steps_per_second']:.1f}",
+            wait=f"{report['parts']['wait']:.3f}",
+            learn=f"{report['parts']['learn']:.3f}",
+        )
+
+
+def latency(rounds: int, resume: bool) -> None:
+    """Measure agent steps and segments per second of actors with one environment each, whose step takes 5 ms."""
+    columns = ("round", "engine", "actors", "steps_per_second", "segments_per_second", "megabytes_per_second")
+    results = lab.Results("distributed/latency", columns, lab.stamp(rollout=LATENCY_ROLLOUT), resume)
+    for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
+        if results.has(round=number, engine=engine, actors=actors):
+            continue
+        acting = Acting("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
         model = Model(acting.space, acting.n_actions)
         trainer = Trainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
         start, gathered, size = time.perf_counter(), 0, 0
-        while time.perf_counter() - start < 4.0:
+        while time.perf_counter() - start < LATENCY_SECONDS:
             batch = next(batches)
             gathered += len(batch)
             size += sum(array.nbytes for segment in batch for array in segment.arrays.values())
         taken = time.perf_counter() - start
         source.close()
-        rates = {"steps": 64 * gathered / taken, "segments": gathered / taken, "megabytes": size / taken / 1e6}
-        told = {f"{name}_per_second": f"{rate:.3f}" for name, rate in rates.items()}
-        results.add(round=number, engine=engine, actors=k, **told)
+        results.add(
+            round=number,
+            engine=engine,
+            actors=actors,
+            steps_per_second=f"{LATENCY_ROLLOUT * gathered / taken:.3f}",
+            segments_per_second=f"{gathered / taken:.3f}",
+            megabytes_per_second=f"{size / taken / 1e6:.3f}",
+        )
 
 
-SETTINGS = UpdateSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01)
-
-
-def broadcast(rounds: int, go_on: bool) -> None:
-    """Milliseconds until 8 actors of this machine have copied the weights of the Nature network."""
-    results = lab.Results("distributed-broadcast", ("engine", "round", "milliseconds"), lab.stamp(actors=8), go_on)
+def broadcast(rounds: int, resume: bool) -> None:
+    """Measure the milliseconds until 8 actors of this machine have copied the weights of the Nature network."""
+    results = lab.Results("distributed/broadcast", ("engine", "round", "milliseconds"), lab.stamp(actors=8), resume)
     tensors = dqn_model.DQN((4, 84, 84), 6).state_dict()
     for engine in ENGINES:
         if results.has(engine=engine, round=8 * rounds - 1):
             continue
-        with start_actors(engine, Receiver, 8, Weights(1, tensors)) as crew:
+        with start_actors(engine, Receiver, 8, Weights(1, tensors)) as actors:
             for version in range(2, 8 * rounds + 7):
                 start = time.perf_counter()
-                crew.broadcast(Weights(version, tensors))
-                crew.gather()
-                if version > 6 and not results.has(engine=engine, round=version - 7):
-                    milliseconds = 1000 * (time.perf_counter() - start)
-                    results.add(engine=engine, round=version - 7, milliseconds=f"{milliseconds:.3f}")
+                actors.broadcast(Weights(version, tensors))
+                actors.gather()
+                milliseconds = 1000 * (time.perf_counter() - start)
+                number = version - 7  # the first five are not counted
+                if number >= 0 and not results.has(engine=engine, round=number):
+                    results.add(engine=engine, round=number, milliseconds=f"{milliseconds:.3f}")
 
 
-def sgd(rounds: int, go_on: bool) -> None:
-    """Seconds of an update of 1,024 images in minibatches of 256 by one learner and by two, in turn."""
+def sgd(rounds: int, resume: bool) -> None:
+    """Measure the seconds of an update of 1,024 images, in minibatches of 256, by one learner and by two."""
     columns = ("round", "learners", "threads", "seconds")
-    results = lab.Results("distributed-sgd", columns, lab.stamp(minibatch=256), go_on)
-    several = DataParallelTrainer(images(), 2)
+    results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), resume)
+    two_learners = DataParallelTrainer(image_trainer(), 2)
     trainers: dict[tuple[int, int], Trainer | DataParallelTrainer] = {
-        (1, 1): images(),
-        (1, 2): images(),
-        (2, 1): several,
+        (1, 1): image_trainer(),
+        (1, 2): image_trainer(),
+        (2, 1): two_learners,
     }
     rollout = random_rollout()
     for trainer in trainers.values():
         trainer.update(rollout)
     for number, (learners, threads) in tqdm(list(lab.turns(rounds, list(trainers)))):
-        if not results.has(round=number, learners=learners, threads=threads):
-            torch.set_num_threads(threads)
-            start = time.perf_counter()
-            trainers[learners, threads].update(rollout)
-            taken = time.perf_counter() - start
-            results.add(round=number, learners=learners, threads=threads, seconds=f"{taken:.4f}")
-    several.close()
+        if results.has(round=number, learners=learners, threads=threads):
+            continue
+        torch.set_num_threads(threads)
+        start = time.perf_counter()
+        trainers[learners, threads].update(rollout)
+        taken = time.perf_counter() - start
+        results.add(round=number, learners=learners, threads=threads, seconds=f"{taken:.4f}")
+    two_learners.close()
 
 
-def images() -> Trainer:
-    """A trainer of a model for Pong."""
+def image_trainer() -> Trainer:
+    """Return a trainer of a model for Pong."""
     torch.manual_seed(0)
     model = Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
@@ -151,161 +165,170 @@ def images() -> Trainer:
 
 
 def random_rollout() -> Rollout:
-    """64 steps of 16 games that nobody has played."""
+    """Return a rollout of 64 steps of 16 games with random content."""
     generator, size = torch.Generator().manual_seed(1), (64, 16)
-    names = ("log_probs", "values", "next_values", "rewards")
+    log_probs, values, next_values, rewards = (torch.randn(size, generator=generator) - 2.0 for _ in range(4))
     return Rollout(
         states=torch.randint(0, 255, (*size, 84, 84, 4), dtype=torch.uint8, generator=generator),
         actions=torch.randint(0, 6, size, generator=generator),
+        log_probs=log_probs,
+        values=values,
+        next_values=next_values,
+        rewards=rewards,
         terminated=torch.zeros(size, dtype=torch.bool),
         ended=torch.zeros(size, dtype=torch.bool),
-        **{name: torch.randn(size, generator=generator) - 2.0 for name in names},
     )
 
 
-def curves(seeds: int, go_on: bool) -> None:
-    """Mean return by seconds of process time: 8 actors with two environments each, beside 1 with two."""
+def curves(seeds: int, resume: bool) -> None:
+    """Measure the mean return by seconds of process time of 8 actors and of 1, with two environments each."""
     columns = ("seed", "actors", "second", "mean_return", "steps")
-    results = lab.Results("distributed-curve", columns, lab.stamp(seconds=SECONDS), go_on)
-    for seed, k in tqdm(list(itertools.product(range(1, seeds + 1), (1, 8)))):
-        if results.has(seed=seed, actors=k):
+    results = lab.Results("distributed/curve", columns, lab.stamp(seconds=CURVE_SECONDS), resume)
+    environment = {"PYTHONPATH": f"{lab.PROJECT}/benchmarks:{lab.PROJECT}"}
+    for seed, actors in tqdm(list(itertools.product(range(1, seeds + 1), (1, 8)))):
+        if results.has(seed=seed, actors=actors):
             continue
-        limits = ("--set", f"envs={2 * k}", "--seed", str(seed), "--time-limit", str(SECONDS))
-        environment = {"PYTHONPATH": f"{lab.PROJECT}/benchmarks:{lab.PROJECT}"}
-        with lab.finished_run(f"distributed/02_ppo_actors --actors {k}", *CURVE, *limits, **environment) as run:
+        limits = ("--set", f"envs={2 * actors}", "--seed", str(seed), "--time-limit", str(CURVE_SECONDS))
+        rung = f"distributed/02_ppo_actors --actors {actors}"
+        with lab.finished_run(rung, *CURVE_OPTIONS, *limits, **environment) as run:
             frame = pd.read_csv(run / "episodes.csv")
-        for number, found in frame.groupby((frame["seconds"] // BIN).astype(int)):
-            told = {"mean_return": f"{found['return'].mean():.3f}", "steps": int(found["step"].max())}
-            results.add(seed=seed, actors=k, second=(number + 1) * BIN, **told)
+        for number, own in frame.groupby((frame["seconds"] // CURVE_BIN).astype(int)):
+            results.add(
+                seed=seed,
+                actors=actors,
+                second=(number + 1) * CURVE_BIN,
+                mean_return=f"{own['return'].mean():.3f}",
+                steps=int(own["step"].max()),
+            )
+
+
+def by_group(frame: pd.DataFrame, value: str) -> pd.DataFrame:
+    """Return a measurement with a row per round and a column per engine and number of actors: "process 8"."""
+    group = frame["engine"] + " " + frame["actors"].astype(str)
+    return lab.rounds(frame.assign(group=group), "group", value)
 
 
 def speed_table(frame: pd.DataFrame) -> str:
-    """A row an engine and number of actors: steps/s, and the ratio to as many inline in the same round."""
-    frame = frame.assign(turn=frame["engine"] + " " + frame["actors"].astype(str))
-    speeds = lab.rounds(frame, "turn", "steps_per_second")
+    """Return a row per engine and number of actors: steps/s, and the ratio to inline actors in the same round."""
+    speeds = by_group(frame, "steps_per_second")
     rows = []
-    for turn in speeds:
-        engine, k = turn.split()
-        to_inline = speeds[turn] / speeds[f"inline {k}"]
-        overhead = 1000 / speeds[turn] - 1000 / speeds[f"inline {k}"]
-        rows.append((engine, k, lab.spread(speeds[turn], 0), lab.spread(to_inline, 2), lab.spread(overhead, 3)))
-    header = ("engine", "actors", "steps/s", "ratio to inline", "ms more a step than inline")
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(speeds)} rounds."
+    for group in speeds:
+        engine, actors = group.split()
+        to_inline = speeds[group] / speeds[f"inline {actors}"]
+        rows.append((engine, actors, lab.spread(speeds[group], 0), lab.spread(to_inline, 2)))
+    return lab.table(("engine", "actors", "agent steps/s", "ratio to inline"), rows)
 
 
 def latency_table(frame: pd.DataFrame) -> str:
-    """A row an engine and number of actors: steps/s, and how many times those of one actor."""
-    frame = frame.assign(turn=frame["engine"] + " " + frame["actors"].astype(str))
-    speeds, megabytes = (lab.rounds(frame, "turn", f"{what}_per_second") for what in ("steps", "megabytes"))
+    """Return a row per engine and number of actors: steps/s, segments/s, and the ratio to one actor."""
+    speeds = by_group(frame, "steps_per_second")
     rows = []
-    for turn in speeds:
-        engine, k = turn.split()
-        times = speeds[turn] / speeds[f"{engine} 1"]
-        per_second = (lab.spread(speeds[turn], 0), lab.spread(speeds[turn] / 64, 1), lab.spread(megabytes[turn], 2))
-        rows.append((engine, k, *per_second, lab.spread(times, 2)))
-    header = ("engine", "actors", "steps/s", "segments/s", "MB/s of segments", "times one actor's steps")
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(speeds)} rounds."
+    for group in speeds:
+        engine, actors = group.split()
+        times = speeds[group] / speeds[f"{engine} 1"]
+        segments = lab.spread(speeds[group] / LATENCY_ROLLOUT)
+        rows.append((engine, actors, lab.spread(speeds[group], 0), segments, lab.spread(times, 2)))
+    return lab.table(("engine", "actors", "agent steps/s", "segments/s", "ratio to one actor"), rows)
 
 
 def broadcast_table(frame: pd.DataFrame) -> str:
-    """A row an engine."""
-    rows = [(name, lab.spread(found["milliseconds"])) for name, found in frame.groupby("engine", sort=False)]
-    return lab.table(("engine", "ms, minimum / median / maximum"), rows)
+    """Return a row per engine."""
+    rows = [(name, lab.spread(own["milliseconds"])) for name, own in frame.groupby("engine", sort=False)]
+    return lab.table(("engine", "ms until 8 actors have the weights"), rows)
 
 
 def sgd_table(frame: pd.DataFrame) -> str:
-    """A row a number of learners and threads."""
+    """Return a row per number of learners and threads."""
     rows = []
-    for (learners, threads), found in frame.groupby(["learners", "threads"]):
-        rows.append((learners, threads, lab.spread(found["seconds"], 3)))
-    return lab.table(("learners", "torch threads of each", "seconds an update, minimum / median / maximum"), rows)
+    for (learners, threads), own in frame.groupby(["learners", "threads"]):
+        rows.append((learners, threads, lab.spread(own["seconds"], 2)))
+    return lab.table(("learners", "torch threads each", "seconds per update"), rows)
 
 
 def curve_table(frame: pd.DataFrame) -> str:
-    """A row a number of actors: where it came to; and the picture."""
-    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    """Return a row per number of actors: final return, seconds to a mean of 100, and steps."""
     rows = []
-    for k, found in frame.groupby("actors"):
-        table = found.pivot(index="second", columns="seed", values="mean_return")
-        [line] = axes.plot(table.index, table.mean(axis=1), label=f"{k} actor{'s' * (k > 1)}")
+    for actors, own in frame.groupby("actors"):
+        late = own[own["second"] > CURVE_SECONDS - 20].groupby("seed")["mean_return"].mean()
+        reached = own[own["mean_return"] >= 100].groupby("seed")["second"].min()
+        steps = own.groupby("seed")["steps"].max()
+        times = f"{lab.spread(reached, 0)}, {len(reached)} of {len(late)} seeds" if len(reached) else "never"
+        rows.append((actors, lab.spread(late, 0), times, lab.spread(steps, 0)))
+    return lab.table(("actors", "mean return, last 20 s", "seconds to a mean of 100", "agent steps"), rows)
+
+
+def draw_curve(frame: pd.DataFrame) -> None:
+    """Draw the mean return against seconds as docs/pictures/distributed-curve.png."""
+    figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
+    for actors, own in frame.groupby("actors"):
+        table = own.pivot(index="second", columns="seed", values="mean_return")
+        [line] = axes.plot(table.index, table.mean(axis=1), label="1 actor" if actors == 1 else f"{actors} actors")
         axes.fill_between(table.index, table.min(axis=1), table.max(axis=1), color=line.get_color(), alpha=0.15)
-        late = found[found["second"] > SECONDS - 20].groupby("seed")["mean_return"].mean()
-        reached = found[found["mean_return"] >= 100].groupby("seed")["second"].min()
-        steps = found.groupby("seed")["steps"].max()
-        times = f"{len(reached)} of {len(late)}" + (f": {lab.spread(reached, 0)}" if len(reached) else "")
-        rows.append((k, len(late), lab.spread(late, 0), times, lab.spread(steps, 0)))
     axes.set(xlabel="seconds since the process started", ylabel="mean return")
     axes.legend()
     axes.grid(alpha=0.3)
     figure.savefig(lab.PICTURES / "distributed-curve.png", dpi=110)
-    header = ("actors", "seeds", "mean return of the last 20 s", "seconds to a mean of 100", "agent steps")
-    return lab.table(header, rows)
 
 
 def plan_table(frame: pd.DataFrame) -> str:
-    """On paper: what so many actors, each as fast as one here, the learner as it is here, and a network would allow."""
+    """Return the steps per second that more actors, this learner and a network would allow, by calculation."""
     inline = frame[(frame["engine"] == "inline") & (frame["actors"] == 1)]
-    # The seconds begin with the first batch: two rollouts have been played by then, one of which is still to be learnt.
-    acting = (TIMED - 2 * ROLLOUT) / inline["wait"].median()
-    learning = (TIMED - ROLLOUT) / inline["learn"].median()
+    # Timing begins with the first batch: two rollouts have been played by then, and one of them is still to be learnt.
+    acting = (TIMED_STEPS - 2 * ROLLOUT_STEPS) / inline["wait"].median()
+    learning = (TIMED_STEPS - ROLLOUT_STEPS) / inline["learn"].median()
+    slow_network, fast_network = (gigabits * 1e9 / 8 / STEP_BYTES for gigabits in (1, 10))
     rows = []
-    for k in PLANNED:
-        bounds = [k * acting, learning, *(gigabits * 1e9 / 8 / STEP_BYTES for gigabits in (1, 10))]
-        rows.append((k, *(f"{bound:,.0f}" for bound in bounds), f"{min(bounds[0], bounds[1], bounds[3]):,.0f}"))
-    header = (
-        "actors",
-        "they could make",
-        "this learner could take",
-        "1 Gbit/s",
-        "10 Gbit/s",
-        "so, with 10 Gbit/s",
-    )
-    return f"{lab.table(header, rows)}\n\nAgent steps a second; {STEP_BYTES:,} bytes a step."
+    for actors in PLANNED_ACTORS:
+        bounds = [actors * acting, learning, slow_network, fast_network]
+        rows.append((actors, *(f"{bound:,.0f}" for bound in bounds)))
+    return lab.table(("actors", "actors' bound", "learner's bound", "1 Gbit/s", "10 Gbit/s"), rows)
 
 
-TABLES = {
-    "speed": speed_table,
-    "latency": latency_table,
-    "broadcast": broadcast_table,
-    "sgd": sgd_table,
-    "curve": curve_table,
-    "plan": plan_table,
+# Results file, page and table of each marker.
+TABLES: dict[str, tuple[str, str, Callable[[pd.DataFrame], str]]] = {
+    "speed": ("speed", PAGE, speed_table),
+    "latency": ("latency", lab.MEASUREMENTS, latency_table),
+    "broadcast": ("broadcast", PAGE, broadcast_table),
+    "sgd": ("sgd", PAGE, sgd_table),
+    "curve": ("curve", PAGE, curve_table),
+    "plan": ("speed", lab.MEASUREMENTS, plan_table),
 }
-FILES = {"plan": "speed"}  # of a table that is made of another one's measurement
+MEASURES: dict[str, Callable[[int, bool], None]] = {
+    "speed": speed,
+    "latency": latency,
+    "broadcast": broadcast,
+    "sgd": sgd,
+}
 
 
-def file_of(name: str) -> str:
-    """The results that a table is made of."""
-    return f"distributed-{FILES.get(name, name)}"
+def blocks() -> Iterator[lab.Block]:
+    """Yield the tables of the pages."""
+    for marker, (file, page, make_table) in TABLES.items():
+        frame, stamped = lab.read(f"distributed/{file}")
+        name = marker if page == PAGE else f"distributed-{marker}"
+        yield lab.Block(page, name, f"{make_table(frame)}\n\n{lab.measured_on([stamped])}")
 
 
-def stamped_table(name: str) -> str:
-    """A table of docs/distributed.md, and where it was measured."""
-    frame, stamped = lab.read(file_of(name))
-    return f"{TABLES[name](frame)}\n\n{lab.where(stamped)}"
-
-
-def tables() -> None:
-    """The page's tables and picture from the CSV files that there are."""
-    for name in TABLES:
-        if lab.path_of(file_of(name)).exists():
-            lab.put(PAGE, name, stamped_table(name))
+def pictures() -> None:
+    """Draw the picture of the page."""
+    draw_curve(lab.read("distributed/curve")[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lab.experiments(parser, *(name for name in TABLES if name not in FILES), "tables")
-    parser.add_argument("--rounds", type=int, default=3, help="of all but curve (default: 3)")
-    parser.add_argument("--seeds", type=int, default=3, help="of curve (default: 3)")
-    parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has")
+    lab.add_experiments(parser, *MEASURES, "curve", "tables")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of all experiments except curve (default: 3)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of curve (default: 3)")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
     args = parser.parse_args()
-    what = args.what or [name for name in TABLES if name not in FILES]
-    for name, measure in (("speed", speed), ("latency", latency), ("broadcast", broadcast), ("sgd", sgd)):
-        if name in what:
-            measure(args.rounds, args.go_on)
-    if "curve" in what:
-        curves(args.seeds, args.go_on)
-    tables()
+    chosen = args.what or [*MEASURES, "curve"]
+    for name, measure in MEASURES.items():
+        if name in chosen:
+            measure(args.rounds, args.resume)
+    if "curve" in chosen:
+        curves(args.seeds, args.resume)
+    lab.write(blocks())
+    pictures()
 
 
 if __name__ == "__main__":

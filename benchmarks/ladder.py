@@ -1,77 +1,138 @@
 #!/usr/bin/env python3
-"""The ladder: each rung's parent, the lines that it changes, what it keeps, and how fast it was measured to be.
+"""Print the ladder: each script's parent, its changed lines, what it keeps of its parent, and its measured speed.
 
-./ladder.py prints the table; `./chapter09.py tables` puts it into docs/chapter09.md, with all others.
+`./chapter09.py tables` puts it into docs/chapter09.md, and the speeds into the README.
 """
 
 import ast
 import difflib
 import re
+from collections.abc import Iterator
 from pathlib import Path
+
+import pandas as pd
 
 import lab
 
 SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
     lab.PROJECT.glob("distributed/[0-9][0-9]_*.py")
 )
+SLOW, FAST = "chapter09/speed", "solve/fast-speed"  # measured speeds of scripts 00 to 04, and of the faster ones
+IDEAS = {
+    "00_slow_grads": "the baseline with a mistake: it records a graph for the targets",
+    "01_baseline": "textbook DQN on PTAN's data path",
+    "02_n_envs": "several environments, one larger batch",
+    "03_parallel": "other processes play while the learner learns",
+    "04_wrappers": "wrappers that do less work",
+    "04_wrappers --envs 3 --parallel": "the same, played in another process",
+    "05_native_envs": "games step together in native threads; each frame is stored once",
+    "06_fast_learner": "bfloat16, channels last, fused Adam",
+    "07_pong_in_minutes": "double Q-learning over three steps, a smaller network, fewer samples per step",
+    "distributed/01_ppo": "PPO on sixteen games at once",
+    "distributed/02_ppo_actors": "PPO with two processes that play",
+}
 
 
 def header(script: Path) -> dict[str, str]:
-    """The fields of a script's docstring: Idea, Parent, Keeps, Paper, Run, Read."""
+    """Return the fields of a script's docstring: Idea, Parent, Keeps, Paper, Run, Read."""
     doc = ast.get_docstring(ast.parse(script.read_text())) or ""
     fields = re.findall(r"^([A-Z][a-z]+)  +(\S.*(?:\n {8,}\S.*)*)", doc, re.M)
     return {name: re.sub(r"\s+", " ", text) for name, text in fields}
 
 
 def body(script: Path) -> list[str]:
-    """The lines of a script below its docstring."""
-    tree = ast.parse(script.read_text())
-    return script.read_text().splitlines()[tree.body[0].end_lineno :]
+    """Return the lines of a script below its docstring."""
+    text = script.read_text()
+    return text.splitlines()[ast.parse(text).body[0].end_lineno :]
 
 
 def parent(script: Path) -> Path | None:
-    """The script that another one was made from; None for the root."""
+    """Return the script that another one was made from; None for a root."""
     name = re.match(r"\S+\.py", header(script)["Parent"])
     return (script.parent / name[0]).resolve() if name else None
 
 
 def changed_lines(old: Path, new: Path) -> list[str]:
-    """Lines that one of two scripts has and the other has not, headers aside."""
+    """Return the lines that only one of two scripts has, without their docstrings."""
     return [line for line in difflib.ndiff(body(old), body(new)) if line[0] in "+-"]
 
 
-def rows() -> list[tuple[str, ...]]:
-    """A row a script; a rung that was measured with several options has its figures in one cell."""
-    figures: dict[str, list[str]] = {}
-    if lab.path_of("chapter09-speed").exists():
-        speeds = lab.rounds(lab.read("chapter09-speed")[0], "rung", "steps_per_second")
-        ratios = lab.ratios(speeds, lab.BASELINE)
-        for rung in speeds:
-            ratio = ratios[rung].median()
-            script, _, options = rung.partition(" ")
-            figures.setdefault(script, []).append(f"{speeds[rung].median():.1f} ({ratio:.2f}) {options}".strip())
-    table = []
+def rows() -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield the row of each script: its name, its parent, its changed lines, what it keeps, and its speed."""
+    measured = speeds_by_script()
     for script in SCRIPTS:
         old = parent(script)
         keeps = re.split(r"[:;,]", header(script)["Keeps"])[0]
-        lines = str(len(changed_lines(old, script))) if old else ""
-        name = str(old.relative_to(lab.PROJECT)) if old else "none"
-        table.append(
-            (str(script.relative_to(lab.PROJECT)), name, lines, keeps, "; ".join(figures.get(script.stem, ())))
+        name = str(script.relative_to(lab.PROJECT))
+        speed = ", ".join(measured.get(name, []))
+        if old is None:
+            yield name, "none", "", keeps, speed
+        else:
+            yield name, str(old.relative_to(lab.PROJECT)), str(len(changed_lines(old, script))), keeps, speed
+
+
+HEADER = ("script", "parent", "changed lines", "keeps", "agent steps/s")
+
+
+def ladder_table() -> str:
+    """Return a row per script."""
+    return lab.table(HEADER, [(f"`{name}`", *rest) for name, *rest in rows()])
+
+
+def speeds(name: str) -> tuple[pd.DataFrame, lab.Stamp]:
+    """Return the agent steps per second of a results file, with a row per round and a column per rung."""
+    frame, stamped = lab.read(name)
+    return lab.rounds(frame, "rung", "steps_per_second"), stamped
+
+
+def medians() -> Iterator[tuple[str, float, float]]:
+    """Yield the measured rungs: script with options, median agent steps per second, median ratio to the baseline."""
+    for name in (SLOW, FAST):
+        measured, _ = speeds(name)
+        ratios = lab.ratios(measured, lab.BASELINE)
+        for rung in measured:
+            if rung.split()[0] in IDEAS and not (name == FAST and rung == lab.BASELINE):
+                yield rung, measured[rung].median(), ratios[rung].median()
+
+
+def speeds_by_script() -> dict[str, list[str]]:
+    """Return the median speeds of each script, one for each measured combination of options."""
+    found: dict[str, list[str]] = {}
+    for rung, speed, _ in medians():
+        script, _, options = rung.partition(" ")
+        path = f"{script}.py" if "/" in script else f"chapter09/{script}.py"
+        found.setdefault(path, []).append(f"{speed:,.0f} ({options})" if options else f"{speed:,.0f}")
+    return found
+
+
+def speed_table() -> str:
+    """Return a row per script of chapter 9 and of PPO: its idea, its speed and its ratio to the baseline."""
+    rows = []
+    for rung, speed, ratio in medians():
+        rows.append(
+            (
+                f"`{rung}`",
+                IDEAS.get(rung) or IDEAS[rung.split()[0]],
+                f"{speed:,.0f}",
+                f"{ratio:.{1 if ratio >= 10 else 2}f}",
+            )
         )
-    return table
+    header = ("script", "idea", "agent steps/s", "ratio to `01_baseline`")
+    return f"{lab.table(header, rows)}\n\n{lab.measured_on(speeds(name)[1] for name in (SLOW, FAST))}"
 
 
-HEADER = ("rung", "parent", "changed lines", "keeps", "agent steps/s (ratio to 01)")
+def blocks() -> Iterator[lab.Block]:
+    """Yield the tables of the pages."""
+    yield lab.Block("docs/chapter09.md", "ladder", ladder_table())
+    yield lab.Block("README.md", "ladder", speed_table())
 
 
-def write() -> None:
-    """Put the table into docs/chapter09.md."""
-    lab.put("docs/chapter09.md", "ladder", lab.table(HEADER, [(f"`{row[0]}`", *row[1:]) for row in rows()]))
+def main() -> None:
+    lines = [HEADER, *rows()]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for row in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 if __name__ == "__main__":
-    table = [HEADER, *rows()]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    main()

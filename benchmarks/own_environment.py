@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Are environments of one's own learnt, by --env-module and --env-id alone? Snake, with and without a penalty for each
-step, and Blocks, beside a player who picks any legal action.
+"""Train on environments given by --env-module and --env-id: Snake, with and without a penalty, and Blocks.
 
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
     ./own_environment.py random snake --seeds 1
-    ./own_environment.py --go-on            # after an interruption
-    ./own_environment.py tables             # the table and the picture of docs/your-environment.md
+    ./own_environment.py --resume           # after an interruption
+    ./own_environment.py tables             # only the table and the picture of docs/your-environment.md
+
+A player who picks any legal action at random is measured for comparison.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -28,24 +30,25 @@ from examples import random_player
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-DOCUMENT = "docs/your-environment.md"
+PAGE = "docs/your-environment.md"
 RUNG = "distributed/01_ppo"
 BIN = 10_000  # agent steps between two points of a curve
-LAST = 50_000  # agent steps at the end that the tables judge by
+LAST = 50_000  # agent steps at the end of a run that the table judges
 RANDOM_EPISODES = 3000
 GREEDY_EPISODES = 100
 COLUMNS = ("seed", "step", "episodes", "mean_return", "mean_steps", "greedy_return")
 
 
 class Game(NamedTuple):
-    """What is learnt.
+    """Environment and settings of a run.
 
     Attributes:
-        module, env_id: as on the command line.
-        steps: agent steps of a run at most.
-        settings: other hyperparameters than those of Pong.
-        penalty: of each step, part of the reward; taken out again, so that returns compare.
-        goal: mean return that counts as solved; None for none.
+        module: module that registers the environment.
+        env_id: id of the environment.
+        steps: maximum number of agent steps of a run.
+        settings: hyperparameters that differ from Pong's.
+        penalty: penalty of each step. It is added to the measured returns again, so that they can be compared.
+        goal: mean return that counts as solved, or None.
     """
 
     module: str
@@ -69,7 +72,11 @@ GAMES = {
 
 
 def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
-    """The episodes of a run that end in each BIN of its steps, and at its end, greedy ones of its last checkpoint."""
+    """Return a row for each BIN of a run's steps. The last row also has the greedy return of the last checkpoint.
+
+    Args:
+        turn: name of the game, and the seed.
+    """
     name, seed = turn
     game = GAMES[name]
     settings = itertools.chain(*(("--set", assignment) for assignment in game.settings))
@@ -77,14 +84,14 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
     with lab.finished_run(RUNG, *options, "--stop-after", str(game.steps), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
-        evaluate = [str(lab.PROJECT / "tools/evaluate.py"), str(run), "--checkpoint", "last", "--quiet"]
+        evaluate = [sys.executable, str(lab.PROJECT / "tools/evaluate.py"), str(run), "--checkpoint", "last", "--quiet"]
         options = ["--episodes", str(GREEDY_EPISODES), "--seed", str(seed)]
-        subprocess.run([sys.executable, *evaluate, *options], check=True, env=os.environ | environment)
+        subprocess.run([*evaluate, *options], check=True, env=os.environ | environment)
         greedy = json.loads((run / "evaluation.json").read_text())
     greedy_return = greedy["mean"] + game.penalty * sum(greedy["lengths"]) / GREEDY_EPISODES
     frame["return"] += game.penalty * frame["length"]
     by_bin = frame.groupby(((frame["step"] - 1) // BIN + 1) * BIN)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "step": int(step),
             "episodes": len(own),
@@ -99,8 +106,8 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
 
 
 def random_play() -> None:
-    """What a random legal player gets, as own-environment-random.csv."""
-    results = lab.Results("own-environment-random", ("game", "mean_return", "mean_steps"))
+    """Measure the return of a player who picks any legal action."""
+    results = lab.Results("own_environment/random", ("game", "mean_return", "mean_steps"))
     for name, game in GAMES.items():
         played = random_player.play(gym.make(f"{game.module}:{game.env_id}"), RANDOM_EPISODES)
         mean = (played["return"] + game.penalty * played["steps"]).mean()
@@ -108,57 +115,65 @@ def random_play() -> None:
 
 
 def last_means(frame: pd.DataFrame, name: str, value: str) -> pd.Series:
-    """By seed, the mean of a value over the episodes that end in the LAST steps."""
+    """Return the mean of a value over the episodes that end in the LAST steps, by seed."""
     own = frame[frame.game == name]
     own = own[own.step > own.groupby("seed").step.transform("max") - LAST]
     return (own[value] * own.episodes).groupby(own.seed).sum() / own.episodes.groupby(own.seed).sum()
 
 
 def goal_of(name: str, random: pd.DataFrame) -> float | None:
-    """What counts as solved; for Blocks, ten times what a random legal player gets."""
-    return 10 * random.mean_return[name] if name == "blocks" else GAMES[name].goal
+    """Return the mean return that counts as solved. For Blocks it is ten times the random player's."""
+    return float(10 * random.mean_return[name]) if name == "blocks" else GAMES[name].goal
 
 
 def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
-    """A row a game."""
+    """Return a row per game."""
     rows = []
     for name in dict.fromkeys(frame.game):
-        means, goal = last_means(frame, name, "mean_return"), goal_of(name, random)
-        curve = frame[frame.game == name]
-        reached = curve[curve.mean_return >= (goal or float("inf"))].groupby("seed").step.min()
+        goal = goal_of(name, random)
+        own = frame[frame.game == name]
+        if goal is None:
+            reached = ""
+        else:
+            steps = own[own.mean_return >= goal].groupby("seed").step.min()
+            reached = f"{lab.spread(steps, 0)}, {len(steps)} of {own.seed.nunique()} seeds" if len(steps) else "never"
         rows.append(
             (
                 f"`{GAMES[name].env_id}`",
-                len(means),
                 f"{random.mean_return[name]:.2f}",
-                lab.spread(means),
-                lab.spread(curve.groupby("seed").greedy_return.last()),
-                "-" if goal is None else f"{goal:.1f}",
-                "-" if goal is None else _reached(reached, len(means)),
-                f"{random.mean_steps[name]:.0f}",
+                lab.spread(last_means(frame, name, "mean_return")),
+                lab.spread(own.groupby("seed").greedy_return.last()),
+                "" if goal is None else f"{goal:.1f}",
+                reached,
                 lab.spread(last_means(frame, name, "mean_steps"), 0),
+                f"{random.mean_steps[name]:.0f}",
             )
         )
-    returns = (f"return in the last {LAST:,} steps", f"greedy, {GREEDY_EPISODES} episodes")
-    header = ("environment", "seeds", "random legal player", *returns, "goal")
-    return lab.table((*header, "reached, after thousand steps", "its steps an episode", "steps an episode"), rows)
-
-
-def _reached(steps: pd.Series, seeds: int) -> str:
-    return f"{len(steps)} of {seeds}" + (f", {lab.spread(steps / 1000, 0)}" if len(steps) else "")
+    header = (
+        "environment",
+        "random legal player",
+        f"last {LAST:,} steps",
+        f"greedy, {GREEDY_EPISODES} episodes",
+        "goal",
+        "steps to the goal",
+        "episode length",
+        "random player's",
+    )
+    return lab.table(header, rows)
 
 
 def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
-    """The curves with the range of their seeds as docs/pictures/own-environment.png."""
-    figure, (cells, lived, lines) = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
+    """Draw the curves with the range of their seeds as docs/pictures/own-environment.png."""
+    figure, (cells, lengths, lines) = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
+    snakes = {"snake": "no penalty", "penalty": "-0.1 a step"}
     panels = [
-        (cells, "mean_return", 3, {"snake": "no penalty", "penalty": "-0.1 a step"}),
-        (lived, "mean_steps", 0, {"snake": "no penalty", "penalty": "-0.1 a step"}),
+        (cells, "mean_return", 3, snakes),
+        (lengths, "mean_steps", 0, snakes),
         (lines, "mean_return", 0, {"blocks": "Blocks-v0"}),
     ]
     for axes, value, offset, labels in panels:
         for name, label in labels.items():
-            own = frame[(frame.game == name) & (frame.step <= GAMES[name].steps)]  # whole bins: the last one is cut off
+            own = frame[(frame.game == name) & (frame.step <= GAMES[name].steps)]  # without the incomplete last bin
             if own.empty:
                 continue
             by_step = own.groupby("step")[value]
@@ -172,7 +187,7 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
         assert goal is not None
         axes.axhline(offset + goal, color="grey", linestyle="--", linewidth=0.8)
     cells.set(title="Snake: cells at death, at least", ylabel="mean and range of the seeds")
-    lived.set(title="Snake: steps an episode", yscale="log")
+    lengths.set(title="Snake: steps an episode", yscale="log")
     lines.set(title="Blocks: lines cleared")
     cells.legend()
     figure.savefig(lab.PICTURES / "own-environment.png", dpi=110)
@@ -180,33 +195,37 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
 
 
 def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """All curves, and by game what a random legal player gets."""
-    frame = pd.concat([lab.read(f"own-environment-{name}")[0].assign(game=name) for name in GAMES])
-    return frame, lab.read("own-environment-random")[0].set_index("game")
+    """Return all curves, and the random player's results by game."""
+    frame = pd.concat([lab.read(f"own_environment/{name}")[0].assign(game=name) for name in GAMES])
+    return frame, lab.read("own_environment/random")[0].set_index("game")
 
 
-def tables() -> None:
-    """Put the table and the picture into the document."""
-    frame, random = measured()
-    where = lab.places(lab.read(f"own-environment-{name}")[1] for name in (*GAMES, "random"))
-    paragraphs = [table(frame, random), "Minimum / median / maximum of the seeds.", *where]
-    lab.put(DOCUMENT, "own-environment", "\n\n".join(paragraphs))
-    draw(frame, random)
+def blocks() -> Iterator[lab.Block]:
+    """Yield the table of the page."""
+    stamps = [lab.read(f"own_environment/{name}")[1] for name in GAMES]
+    yield lab.Block(PAGE, "own-environment", f"{table(*measured())}\n\n{lab.measured_on(stamps)}")
+
+
+def pictures() -> None:
+    """Draw the picture of the page."""
+    draw(*measured())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lab.experiments(parser, "random", *GAMES, "tables")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, a thread each (default: 2)")
-    parser.add_argument("--go-on", action="store_true", help="keep what an interrupted measurement has left")
+    lab.add_experiments(parser, "random", *GAMES, "tables")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, with a thread each (default: 2)")
+    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
     args = parser.parse_args()
-    what = args.what or ["random", *GAMES, "tables"]
-    games = [name for name in GAMES if name in what]
-    if "random" in what:
+    chosen = args.what or ["random", *GAMES, "tables"]
+    games = [name for name in GAMES if name in chosen]
+    if "random" in chosen:
         random_play()
     results = {
-        name: lab.Results(f"own-environment-{name}", COLUMNS, lab.stamp(threads=1, **GAMES[name]._asdict()), args.go_on)
+        name: lab.Results(
+            f"own_environment/{name}", COLUMNS, lab.stamp(threads=1, **GAMES[name]._asdict()), args.resume
+        )
         for name in games
     }
     turns = itertools.product(games, range(1, args.seeds + 1))
@@ -215,8 +234,9 @@ def main() -> None:
         for (name, seed), bins in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
             for row in bins:
                 results[name].add(seed=seed, **row)
-    if "tables" in what:
-        tables()
+    if "tables" in chosen:
+        lab.write(blocks())
+        pictures()
 
 
 if __name__ == "__main__":

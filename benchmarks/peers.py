@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""How long this project and others take to solve Pong, one after another on one machine, by one rule.
+"""Measure how long this project and others take to solve Pong, one after another on one machine, by one rule.
 
-    ./peers.py --cleanrl ~/cleanrl --time-limit 600            # CleanRL is no package: its checkout
-    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --anew        # some, in place of all that is in the table
-    ./peers.py --tables                                        # only docs/speed.md's table and picture anew
+    ./peers.py --cleanrl ~/cleanrl --time-limit 600            # CleanRL is not a package: give its checkout
+    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --anew        # some, in place of all results in the table
+    ./peers.py --tables                                        # only the table and the picture of docs/speed.md
 
-Each peer runs with the settings that it publishes for Atari or Pong, in an environment of its own with the pinned
-packages of peers/*.txt, which is made when it is first needed. The clock starts with the process; it is stopped when
-the mean return of the last 100 training episodes is 18, or at the time limit; an evaluation after that is not counted.
-What was measured is not measured again at the same commit, on the same machine, with the same limit, pins and checkout;
-where one of these is another all are measured anew, and some peers alone only with --anew, as the others' figures go.
+Each peer runs with the settings that it publishes for Atari or Pong. It has its own virtual environment with the pinned
+packages of peers/*.txt, which is created when it is first needed. The clock starts with the process. It stops when the
+mean return of the last 100 training episodes is 18, or at the time limit. An evaluation after that is not counted.
+
+A peer is not measured again at the same commit, on the same machine, with the same limit, pins and checkout. If one of
+these differs, all peers are measured again. To measure only some of them then takes --anew, because the results of the
+others are deleted.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -43,48 +46,51 @@ from lib.run.curve import rolling_mean
 
 HERE = Path(__file__).parent / "peers"
 OWN = "distributed/02_ppo_actors"
-# Each peer's environment and command; CleanRL's script is its checkout's.
+# Name of each peer's environment, and its command. CleanRL's script is in its checkout.
 PEERS = {
     "sb3-ppo": ("sb3", ["run_sb3.py", "ppo"]),
     "sb3-dqn": ("sb3", ["run_sb3.py", "dqn"]),
     "rl_games-ppo": ("rl_games", ["run_rl_games.py"]),
     "cleanrl-ppo": ("cleanrl", ["cleanrl/ppo_atari_envpool.py", "--env-id", "Pong-v5"]),
 }
-NAMES = {"sb3": "stable-baselines3", "rl_games": "rl-games"}  # of the packages
-RANDOM = {"sb3-dqn": 100_000}  # agent steps before it learns
+PACKAGES = {"sb3": "stable-baselines3", "rl_games": "rl-games"}
+RANDOM_STEPS = {"sb3-dqn": 100_000}  # agent steps of random play before learning
+SUMMARY = "peers/summary"
+Episode = tuple[int, float, float]  # agent steps so far, seconds since the start, return
+
 EPISODE = re.compile(r"global_step=(\d+), episodic_return=\[?\s*(-?[\d.]+)")
 WINDOW, GOAL = 100, float(time_to_solve.GOAL)
 COLUMNS = ("peer", "version", "seed", "stopped", "seconds", "steps", "episodes", "mean_100", "emulator")
-PICTURE = "![Mean return of the last 100 episodes against seconds, ours and the peers'](pictures/peers.png)"
 
 
 def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None, anew: bool = False) -> None:
-    """Run the peers that are not in benchmarks/results/peers.csv yet, one after another.
+    """Run the peers that benchmarks/results/peers/summary.csv does not have yet, one after another.
 
     Args:
-        peers: which.
-        seeds: 1 to this one.
+        peers: names of the peers.
+        seeds: number of seeds, from 1 on.
         time_limit: seconds of a run.
-        checkout: of CleanRL.
-        anew: whether other peers' figures that were measured otherwise may go.
+        checkout: folder of CleanRL.
+        anew: delete results of other peers that were measured with other settings.
 
     Raises:
-        SystemExit: they may not, or a peer failed or cannot be run.
+        SystemExit: if such results would be deleted without `anew`, or if a peer fails or cannot be run.
     """
     from_checkout = version("cleanrl-ppo", checkout) if "cleanrl-ppo" in peers and checkout else ""
     all_pins = {name: pins(name) for name, _ in PEERS.values()}
     stamped = lab.stamp(time_limit=time_limit, pins=all_pins, checkout=from_checkout)
-    goes_on = lab.can_go_on("peers", COLUMNS, stamped)
-    replaced = lab.path_of("peers").exists() and not goes_on and not anew
-    if lost := sorted(set(lab.read("peers")[0]["peer"]) - set(peers)) if replaced else []:
-        differing = " and ".join(lab.differences("peers", COLUMNS, stamped))
-        raise SystemExit(
-            f"{lab.path_of('peers')} was measured with other {differing} and would lose {', '.join(lost)}; "
-            f"measure all, or give --anew"
-        )
-    results = lab.Results("peers", COLUMNS, stamped, goes_on)
+    resume = lab.can_resume(SUMMARY, COLUMNS, stamped)
+    if lab.path_of(SUMMARY).exists() and not resume and not anew:
+        lost = sorted(set(lab.read(SUMMARY)[0]["peer"]) - set(peers))
+        if lost:
+            differing = ", ".join(lab.differences(SUMMARY, COLUMNS, stamped))
+            raise SystemExit(
+                f"{lab.path_of(SUMMARY)} was measured under other conditions: {differing} differ. "
+                f"Its results of {', '.join(lost)} would be deleted; measure all peers, or give --anew"
+            )
+    results = lab.Results(SUMMARY, COLUMNS, stamped, resume)
     for peer in set(peers) - {OWN}:
-        command(peer, Path(), 0, checkout)  # before hours are spent on the others
+        command(peer, Path(), 0, checkout)  # refuse a missing checkout before the first run
     for seed in range(1, seeds + 1):
         for peer in peers:
             measured = version(peer, checkout)
@@ -93,7 +99,7 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
             python = Path() if peer == OWN else environment(PEERS[peer][0])
             emulator = time_to_solve.emulator_speed()
             if peer == OWN:
-                stopped, episodes = own(seed, time_limit)
+                stopped, episodes = own_run(seed, time_limit)
             else:
                 stopped, episodes = play(command(peer, python, seed, checkout), time_limit)
             kept = lab.Results(episodes_of(peer, seed), ("step", "seconds", "return"), stamped)
@@ -108,70 +114,68 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
                 seconds=f"{seconds:.1f}",
                 steps=step,
                 episodes=len(episodes),
-                mean_100=f"{np.mean([total for *_, total in episodes[-WINDOW:]]):.1f}" if episodes else "",
+                mean_100=f"{mean_of_last(episodes):.1f}" if episodes else "",
                 emulator=f"{emulator:.0f}",
             )
 
 
 def pins(name: str) -> list[str]:
-    """An environment's packages."""
+    """Return the pinned packages of an environment."""
     return (HERE / f"{name}.txt").read_text().split()
 
 
 def version(peer: str, checkout: Path | None) -> str:
-    """What was measured: the package with its version, or the commit of a checkout."""
+    """Return what is measured: a package with its version, or a checkout with its commit."""
     if peer == OWN:
-        return f"this one, {str(lab.commit())[:10]}"
+        return f"this project, {str(lab.commit())[:10]}"
     name, _ = PEERS[peer]
-    if name in NAMES:
-        return next(pin for pin in pins(name) if pin.startswith(NAMES[name])).replace("==", " ")
-    shown = subprocess.run(
-        ["git", "-C", str(checkout), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    )
-    return f"{name} {shown.stdout[:10]}"
+    if name in PACKAGES:
+        return next(pin for pin in pins(name) if pin.startswith(PACKAGES[name])).replace("==", " ")
+    git = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    return f"{name} {subprocess.run(git, capture_output=True, text=True, check=True).stdout[:10]}"
 
 
 def environment(name: str) -> Path:
-    """The Python of a peer's virtual environment, which is made when its pins are not what it was made of."""
+    """Return the Python of a peer's virtual environment, which is created again when its pins change."""
     folder = HERE / f".venv-{name}"
-    made_of = folder / "made-of.txt"
-    if not made_of.exists() or made_of.read_text().split() != pins(name):
+    created_from = folder / "created-from.txt"
+    if not created_from.exists() or created_from.read_text().split() != pins(name):
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
         packages = ["--quiet", "--requirement", str(HERE / f"{name}.txt")]
         subprocess.run([str(folder / "bin" / "python"), "-m", "pip", "install", *packages], check=True)
-        shutil.copy(HERE / f"{name}.txt", made_of)
+        shutil.copy(HERE / f"{name}.txt", created_from)
     return folder / "bin" / "python"
 
 
 def command(peer: str, python: Path, seed: int, checkout: Path | None) -> list[str]:
-    """What starts a peer.
+    """Return the command that starts a peer.
 
     Raises:
-        SystemExit: its script is in a checkout that is not there.
+        SystemExit: if its script is in a checkout that does not exist.
     """
-    name, (script, *own) = PEERS[peer]
-    path = HERE / script if name in NAMES else (checkout or Path()) / script
+    name, (script, *options) = PEERS[peer]
+    path = HERE / script if name in PACKAGES else (checkout or Path()) / script
     if not path.exists():
-        raise SystemExit(f"{peer} runs from a checkout, and {path} is not there; give its folder by --{name} PATH")
-    return [str(python), str(path.resolve()), *own, "--seed", str(seed)]
+        raise SystemExit(f"{peer} runs from a checkout, but {path} does not exist; give its folder with --{name} PATH")
+    return [str(python), str(path.resolve()), *options, "--seed", str(seed)]
 
 
-def play(command: Sequence[str], time_limit: float) -> tuple[str, list[tuple[int, float, float]]]:
-    """Let a peer train until its game is solved, or for so many seconds, and end it with all its processes.
+def play(command: Sequence[str], time_limit: float) -> tuple[str, list[Episode]]:
+    """Run a peer until its game is solved or the time is over, then kill it with all its processes.
 
-    It sees no GPU, as ours uses none here.
+    It sees no GPU, because this project uses none here.
 
     Returns:
-        "solved", "time limit" or "ended by itself", and its episodes: agent steps so far, seconds, return.
+        "solved", "time limit" or "ended by itself", and its episodes.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: if it failed.
     """
     began = time.perf_counter()
-    episodes: list[tuple[int, float, float]] = []
-    said: list[str] = []
-    with tempfile.TemporaryDirectory() as folder:  # for what it writes beside itself
+    episodes: list[Episode] = []
+    output: deque[str] = deque(maxlen=20)
+    with tempfile.TemporaryDirectory() as folder:  # working directory, for the files that the peer writes
         process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -182,39 +186,46 @@ def play(command: Sequence[str], time_limit: float) -> tuple[str, list[tuple[int
             start_new_session=True,
         )
         assert process.stdout is not None
-        end = threading.Timer(time_limit, _end, (process,))
+        end = threading.Timer(time_limit, kill, (process,))
         end.start()
         try:
             for line in process.stdout:
-                said = [*said[-20:], line]
-                if found := EPISODE.search(line):
-                    episodes.append((int(found[1]), time.perf_counter() - began, float(found[2])))
-                    if solved(episodes):
+                output.append(line)
+                match = EPISODE.search(line)
+                if match:
+                    episodes.append((int(match[1]), time.perf_counter() - began, float(match[2])))
+                    if is_solved(episodes):
                         return "solved", episodes
             code = process.wait()
         finally:
             end.cancel()
-            _end(process)
+            kill(process)
             process.wait()
     if time.perf_counter() - began >= time_limit:
         return "time limit", episodes
     if code:
-        raise SystemExit(f"{' '.join(command)} failed with exit code {code}:\n{''.join(said)}")
+        raise SystemExit(f"{' '.join(command)} failed with exit code {code}:\n{''.join(output)}")
     return "ended by itself", episodes
 
 
-def solved(episodes: Sequence[tuple[int, float, float]]) -> bool:
-    """Whether the mean return of the last 100 episodes has reached the goal."""
-    return len(episodes) >= WINDOW and float(np.mean([total for *_, total in episodes[-WINDOW:]])) >= GOAL
-
-
-def _end(process: subprocess.Popen) -> None:
+def kill(process: subprocess.Popen[str]) -> None:
+    """Kill a process and all its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def own(seed: int, time_limit: int) -> tuple[str, list[tuple[int, float, float]]]:
-    """What `play` tells, of this project, which ends by the same rule by itself and counts from its process's start."""
+def mean_of_last(episodes: Sequence[Episode]) -> float:
+    """Return the mean return of the last 100 episodes."""
+    return float(np.mean([total for *_, total in episodes[-WINDOW:]]))
+
+
+def is_solved(episodes: Sequence[Episode]) -> bool:
+    """Return whether the mean return of the last 100 episodes has reached the goal."""
+    return len(episodes) >= WINDOW and mean_of_last(episodes) >= GOAL
+
+
+def own_run(seed: int, time_limit: int) -> tuple[str, list[Episode]]:
+    """Run this project and return the same as `play`. Its own clock starts with its process, too."""
     with lab.finished_run(OWN, "--seed", str(seed), "--time-limit", str(time_limit)) as run:
         frame = pd.read_csv(run / "episodes.csv")
         stopped = json.loads((run / "result.json").read_text())["stopped"]
@@ -222,61 +233,64 @@ def own(seed: int, time_limit: int) -> tuple[str, list[tuple[int, float, float]]
 
 
 def episodes_of(peer: str, seed: int) -> str:
-    """The file of results that has the episodes of a run."""
-    return f"peers-{peer.replace('/', '-')}-seed{seed}"
+    """Return the name of the results file with the episodes of a run."""
+    return f"peers/{peer.replace('/', '-')}-seed{seed}"
 
 
 def learning_speed(peer: str, seed: int) -> float:
-    """Agent steps a second from the first episode that ended when it had begun to learn to the last one."""
+    """Return the agent steps per second between the first episode after random play and the last episode."""
     episodes, _ = lab.read(episodes_of(peer, seed))
-    learning = episodes[episodes["step"] >= RANDOM.get(peer, 0)]
-    made = learning.iloc[-1] - learning.iloc[0]
-    return made["step"] / made["seconds"] if made["seconds"] else math.nan
+    learning = episodes[episodes["step"] >= RANDOM_STEPS.get(peer, 0)]
+    difference = learning.iloc[-1] - learning.iloc[0]
+    return float(difference["step"] / difference["seconds"]) if difference["seconds"] else math.nan
 
 
 def table() -> str:
-    """A row a peer."""
-    frame, stamped = lab.read("peers")
+    """Return a row per peer, and where they were measured."""
+    frame, stamped = lab.read(SUMMARY)
+    limit = stamped["settings"]["time_limit"]
     rows = []
-    for (peer, version), found in frame.groupby(["peer", "version"], sort=False):
-        solved = found["stopped"] == "solved"
+    for (peer, version), own in frame.groupby(["peer", "version"], sort=False):
+        solved = own["stopped"] == "solved"
+        if solved.any():
+            seconds = lab.spread(own["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
+        else:
+            seconds = f"not in {limit} s"
+        speeds = pd.Series([learning_speed(peer, seed) for seed in own["seed"]])
+        package = "this project" if peer == OWN else version
         rows.append(
             (
-                peer,
-                version,
-                f"{solved.sum()} of {len(found)} in {stamped['settings']['time_limit']} s",
-                lab.spread(found["seconds"].where(solved, np.inf), 0).replace("inf", "-"),
-                lab.spread(found["steps"] / 1000, 0),
-                lab.spread(found["mean_100"]),
-                lab.spread(pd.Series([learning_speed(peer, seed) for seed in found["seed"]]), 0),
-                lab.spread(found["emulator"], 0),
+                f"`{peer}`",
+                package,
+                seconds,
+                lab.spread(own["steps"] / 1000, 0),
+                lab.spread(own["mean_100"]),
+                lab.spread(speeds, 0),
+                lab.spread(own["emulator"], 0),
             )
         )
     header = (
-        *(
-            "who",
-            "version",
-            "solved",
-            "seconds to 18",
-            "thousand agent steps",
-            "mean of the last 100 episodes, or of all if fewer, at the end",
-        ),
-        *("agent steps/s, learning", "emulator alone, steps/s"),
+        "who",
+        "version",
+        "time to 18",
+        "thousand agent steps",
+        "final mean of 100 episodes",
+        "agent steps/s",
+        "emulator alone",
     )
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum over the seeds. {lab.where(stamped)}"
+    return f"{lab.table(header, rows)}\n\n{lab.measured_on([stamped])}"
 
 
 def draw() -> None:
-    """Mean return of the last 100 episodes against seconds, as docs/pictures/peers.png."""
-    frame, _ = lab.read("peers")
+    """Draw the mean return of the last 100 episodes against seconds as docs/pictures/peers.png."""
+    frame, _ = lab.read(SUMMARY)
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     colors = dict(zip(frame["peer"].unique(), plt.rcParams["axes.prop_cycle"].by_key()["color"], strict=False))
     for row in frame[frame["episodes"] > 0].to_dict("records"):
         episodes, _ = lab.read(episodes_of(row["peer"], row["seed"]))
         label = row["peer"] if row["seed"] == 1 else ""
-        axes.plot(
-            episodes["seconds"], rolling_mean(episodes["return"]), label=label, color=colors[row["peer"]], linewidth=1
-        )
+        mean = rolling_mean(episodes["return"])
+        axes.plot(episodes["seconds"], mean, label=label, color=colors[row["peer"]], linewidth=1)
     axes.axhline(GOAL, color="black", linewidth=0.8, linestyle="--")
     axes.set(xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
     axes.legend(loc="center right", fontsize="x-small")
@@ -284,19 +298,24 @@ def draw() -> None:
     figure.savefig(lab.PICTURES / "peers.png", dpi=110)
 
 
+def blocks() -> Iterator[lab.Block]:
+    """Yield the table of the page."""
+    yield lab.Block(time_to_solve.PAGE, "peers", table())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", nargs="+", choices=(OWN, *PEERS), default=[OWN, *PEERS], help="some (default: all)")
-    parser.add_argument("--seeds", type=cli.positive, default=1, help="1 to this one (default: 1)")
+    parser.add_argument("--peers", nargs="+", choices=(OWN, *PEERS), default=[OWN, *PEERS], help="default: all")
+    parser.add_argument("--seeds", type=cli.positive, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
-    parser.add_argument("--anew", action="store_true", help="let the figures of peers that are not measured go")
-    parser.add_argument("--cleanrl", type=Path, metavar="PATH", help="a checkout of CleanRL")
+    parser.add_argument("--anew", action="store_true", help="delete the results of peers that are not measured now")
+    parser.add_argument("--cleanrl", type=Path, metavar="PATH", help="checkout of CleanRL")
     parser.add_argument("--tables", action="store_true", help="measure nothing")
     args = parser.parse_args()
     if not args.tables:
         measure(args.peers, args.seeds, args.time_limit, args.cleanrl, args.anew)
+    lab.write(blocks())
     draw()
-    lab.put(time_to_solve.PAGE, "peers", f"{PICTURE}\n\n{table()}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Where an agent step's milliseconds go, finer than a run's own table tells, and what the replay takes.
+"""Measure the parts of an agent step in more detail than a run reports them, and the size of the replay.
 
 ./profiles.py             # both, about four minutes on two cores
-./chapter09.py tables     # then, for the documents
+./chapter09.py tables     # then put the tables into the pages
 """
 
 import argparse
@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ale_py
 import numpy as np
@@ -20,6 +22,7 @@ import pandas as pd
 import psutil
 import ptan
 import torch
+from ignite.engine import Engine
 from tqdm import tqdm
 
 import lab
@@ -28,127 +31,148 @@ from lib.envs.atari import DirectAtari
 from lib.envs.single_env import make_env
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.run import checkpoint, speed
+from lib.run import checkpoint, setup
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
 from lib.system.clock import Stopwatch
 
-RUNGS = {"01_baseline": 1, "02_n_envs --envs 3": 3, "04_wrappers --envs 3": 3}  # and their environments
+PARTS, MEMORY = "chapter09/parts", "chapter09/memory"
+RUNGS = {"01_baseline": 1, "02_n_envs --envs 3": 3, "04_wrappers --envs 3": 3}  # number of environments of each
+
+
+def timed(clock: Stopwatch, part: str | Callable[..., str], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose time is added to a part of the clock.
+
+    Args:
+        clock: stopwatch.
+        part: name of the part, or a function from the call's arguments to the name.
+        function: timed function.
+    """
+
+    def call(*args: Any, **options: Any) -> Any:
+        with clock(part if isinstance(part, str) else part(*args)):
+            return function(*args, **options)
+
+    return call
 
 
 def parts(rung: str, steps: int) -> dict[str, float]:
-    """Milliseconds an agent step by part; what the network and the emulator do themselves, and what is around them."""
+    """Return the milliseconds of an agent step by part, inside and around the network and the emulator."""
     clock = Stopwatch()
 
-    def timed(part, function):
-        def call(*args, **kwargs):
-            with clock(part(*args) if callable(part) else part):
-                return function(*args, **kwargs)
+    def forward_name(net: torch.nn.Module, states: torch.Tensor) -> str:
+        return f"forward of {len(states)}"
 
-        return call
+    common.unpack_batch = timed(clock, "unpack", common.unpack_batch)
+    for owner, method, part in (
+        (dqn_model.DQN, "forward", forward_name),
+        (torch.Tensor, "backward", "backward"),
+        (torch.optim.Adam, "step", "optimizer"),
+        (ale_py.AtariEnv, "step", "emulator"),
+        (DirectAtari, "step", "emulator"),  # with the preprocessing of its screens
+    ):
+        setattr(owner, method, timed(clock, part, getattr(owner, method)))
 
-    common.unpack_batch = timed("unpack", common.unpack_batch)
-    dqn_model.DQN.forward = timed(lambda net, states: f"forward of {len(states)}", dqn_model.DQN.forward)
-    torch.Tensor.backward = timed("backward", torch.Tensor.backward)
-    torch.optim.Adam.step = timed("optimizer", torch.optim.Adam.step)
-    ale_py.AtariEnv.step = timed("emulator", ale_py.AtariEnv.step)
-    DirectAtari.step = timed("emulator", DirectAtari.step)  # both in one
-
-    # The seconds of the patched functions begin with learning, as those of the run's own table do.
+    # The run's own times begin with learning, so the times of the patched functions have to as well.
     before: dict[str, float] = {}
-    speed_of_run: list[Speed] = []
+    attached: list[Speed] = []
 
-    class Watched(Speed):
-        def attach(self, engine):
+    class WatchedSpeed(Speed):
+        def attach(self, engine: Engine) -> None:
             super().attach(engine)
-            speed_of_run.append(self)
+            attached.append(self)
             engine.add_event_handler(TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
 
-    speed.Speed = Watched
+    setup.Speed = WatchedSpeed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         module, params, args = lab.load(rung, steps, folder)
         module.train(params, args)
 
-    [run] = speed_of_run
-    own = {part: seconds - before.get(part, 0.0) for part, seconds in clock.seconds.items()}
-    whole = run.parts
+    [run_speed] = attached
+    inner = {part: seconds - before.get(part, 0.0) for part, seconds in clock.seconds.items()}
+    outer = run_speed.parts
     envs = RUNGS[rung]
-    acting = own[f"forward of {envs}"]
-    batch = own[f"forward of {params.batch_size * envs}"] + own["backward"] + own["optimizer"]
+    acting = inner[f"forward of {envs}"]
+    learning = inner[f"forward of {params.batch_size * envs}"] + inner["backward"] + inner["optimizer"]
     seconds = {
-        "network: forward, backward, optimizer": batch,
+        "network: forward, backward, optimizer": learning,
         "network: acting": acting,
-        "emulator": own["emulator"],
-        "wrappers": whole["environment"] - own["emulator"],
-        "agent around the network": whole["act"] - acting,
-        "store and sample": whole["sample"],
-        "unpack the batch": own["unpack"],
-        "loss, target copies": whole["learn"] - own["unpack"] - batch,
+        "emulator": inner["emulator"],
+        "wrappers": outer["environment"] - inner["emulator"],
+        "agent around the network": outer["act"] - acting,
+        "store and sample": outer["sample"],
+        "unpack the batch": inner["unpack"],
+        "loss, target copies": outer["learn"] - inner["unpack"] - learning,
     }
-    seconds["telemetry, checkpoints, ignite"] = run.seconds - sum(seconds.values())
-    return {part: 1000 * spent / run.trained for part, spent in seconds.items()}
+    seconds["telemetry, checkpoints, ignite"] = run_speed.training_seconds - sum(seconds.values())
+    return {part: 1000 * spent / run_speed.training_steps for part, spent in seconds.items()}
+
+
+class RandomAgent(ptan.agent.BaseAgent):
+    """Agent that draws actions evenly."""
+
+    def __init__(self, n_actions: int):
+        super().__init__()
+        self.n_actions = n_actions
+
+    def __call__(self, states: Any, agent_states: Any) -> tuple[np.ndarray, Any]:
+        return np.random.randint(self.n_actions, size=len(states)), agent_states
 
 
 def memory(transitions: int) -> None:
-    """Resident memory of a full replay of Pong, and what a checkpoint of it costs."""
+    """Measure the resident memory of a full replay of Pong, and the cost of a checkpoint of it."""
     process = psutil.Process()
     env = make_env("PongNoFrameskip-v4")
-
-    class Anything(ptan.agent.BaseAgent):
-        def __call__(self, states, agent_states):
-            return np.random.randint(env.action_space.n, size=len(states)), agent_states
-
-    source = ExperienceSourceFirstLast(env, Anything(), gamma=0.99)
+    agent = RandomAgent(6)  # the number of actions of Pong
+    source = ExperienceSourceFirstLast(env, agent, gamma=0.99)
     replay = ReplayBuffer(source, transitions)
     replay.populate(100)
     gc.collect()
     before = process.memory_info().rss
     for _ in tqdm(range(0, transitions, 1000), desc="memory"):
         replay.populate(1000)
-    full = process.memory_info().rss
+    gigabytes = (process.memory_info().rss - before) / 1e9
+    forecast = ReplayBuffer.forecast(env, transitions, saved=False) / 1e9
     with tempfile.TemporaryDirectory() as folder:
-        saver = checkpoint.VerifiedSaver(Path(folder))
+        save = checkpoint.VerifiedSaver(Path(folder))
         start = time.perf_counter()
-        saver({"net": {}, "replay": replay.state_dict()}, "step-000000000.pt")
+        save({"net": {}, "replay": replay.state_dict()}, "step-000000000.pt")
         saved = time.perf_counter()
         content = checkpoint.newest(Path(folder))
+        assert content is not None
         replay.load_state_dict(content["replay"])
         loaded = time.perf_counter()
-        size = (Path(folder) / "step-000000000.pt").stat().st_size
-    results = lab.Results("chapter09-memory", ("what", "value", "unit"))
-    results.add(what=f"replay of {transitions:,} stacked states", value=f"{(full - before) / 1e9:.2f}", unit="GB")
-    results.add(
-        what="its forecast, without the copy made while saving",
-        value=f"{ReplayBuffer.forecast(env, transitions, saved=False) / 1e9:.2f}",
-        unit="GB",
-    )
-    results.add(what="a checkpoint of it", value=f"{size / 1e9:.2f}", unit="GB")
+        size = (Path(folder) / "step-000000000.pt").stat().st_size / 1e9
+    results = lab.Results(MEMORY, ("what", "value", "unit"))
+    results.add(what=f"replay of {transitions:,} stacked states", value=f"{gigabytes:.2f}", unit="GB")
+    results.add(what="its forecast, without the copy made while saving", value=f"{forecast:.2f}", unit="GB")
+    results.add(what="a checkpoint of it", value=f"{size:.2f}", unit="GB")
     results.add(what="to save it", value=f"{saved - start:.1f}", unit="s")
     results.add(what="to read it back", value=f"{loaded - saved:.1f}", unit="s")
 
 
 def parts_table(frame: pd.DataFrame) -> str:
-    """A row a part, a column a rung; and what of a step is the network's own and the emulator's."""
+    """Return a row per part and a column per rung, with the share of the network and the emulator."""
     times = frame.pivot(index="part", columns="rung", values="milliseconds_per_step")
     times = times.loc[list(dict.fromkeys(frame.part)), list(dict.fromkeys(frame.rung))]
     rows = [(part, *(f"{value:.2f}" for value in row)) for part, row in times.iterrows()]
     rows.append(("all", *(f"{value:.2f}" for value in times.sum())))
     own = times[times.index.str.startswith(("network", "emulator"))].sum() / times.sum()
-    rows.append(("share of the network's and the emulator's own", *(f"{share:.1%}" for share in own)))
+    rows.append(("share of the network and the emulator", *(f"{share:.1%}" for share in own)))
     bound = times[lab.BASELINE].sum() / times[times.index.str.startswith("network")].sum()
-    rows.append(("ratio to 01, were there nothing but the network", *(f"{ratio:.2f}" for ratio in bound)))
-    return lab.table(("ms an agent step", *(f"`{rung}`" for rung in times)), rows) + "\n\nOne run a rung."
+    rows.append(("speed relative to 01 if only the network took time", *(f"{ratio:.2f}" for ratio in bound)))
+    return lab.table(("ms per agent step, one run each", *(f"`{rung}`" for rung in times)), rows)
 
 
 def memory_table(frame: pd.DataFrame) -> str:
-    """A row a figure."""
+    """Return a row per measured value."""
     rows = [(row.what, f"{row.value:g} {row.unit}") for row in frame.itertuples()]
-    return f"{lab.table(('what', 'measured'), rows)}\n\nFilled by random play of Pong."
+    return lab.table(("filled by random play of Pong", "measured"), rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    lab.experiments(parser, "parts", "memory")
+    lab.add_experiments(parser, "parts", "memory")
     parser.add_argument("--steps", type=int, default=1200, help="learning steps of `parts` (default: 1200)")
     parser.add_argument("--one", metavar="RUNG", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -157,11 +181,11 @@ def main() -> None:
         return
     chosen = args.what or ("parts", "memory")
     if "parts" in chosen:
-        results = lab.Results("chapter09-parts", ("rung", "part", "milliseconds_per_step"))
-        for rung in RUNGS:  # each in a process of its own, as measuring changes what it measures
+        results = lab.Results(PARTS, ("rung", "part", "milliseconds_per_step"))
+        for rung in RUNGS:  # each in its own process, because the timers change the library
             command = [sys.executable, __file__, "--steps", str(args.steps), "--one", rung]
-            said = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
-            for part, milliseconds in json.loads(said).items():
+            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            for part, milliseconds in json.loads(output.splitlines()[-1]).items():
                 results.add(rung=rung, part=part, milliseconds_per_step=f"{milliseconds:.3f}")
     if "memory" in chosen:
         memory(100_000)

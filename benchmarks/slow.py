@@ -1,6 +1,7 @@
-"""CartPole whose step takes 5 ms, as a robot's or a slow simulator's does: `--env-id slow:SlowCartPole-v0`."""
+"""CartPole whose step takes 5 ms, like a step of a robot or a slow simulator: `--env-id slow:SlowCartPole-v0`."""
 
 import time
+from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -9,11 +10,11 @@ LATENCY = 0.005  # seconds
 
 
 class SlowCartPole(CartPoleEnv):
-    """See the module; the time is slept, so that it costs no processor."""
+    """CartPole that sleeps in every step, which costs no processor time."""
 
-    def step(self, action):
+    def step(self, action: Any) -> Any:
         time.sleep(LATENCY)
         return super().step(action)
 
 
-gym.register("SlowCartPole-v0", SlowCartPole, max_episode_steps=500)
+gym.register("SlowCartPole-v0", "slow:SlowCartPole", max_episode_steps=500)

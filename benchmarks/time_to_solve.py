@@ -1,16 +1,14 @@
 #!/usr/bin/env python3
-"""How long a script takes to solve Pong, from the start of its process on, seed after seed.
+"""Measure how long a script takes to solve Pong, from the start of its process, seed by seed.
 
-    ./time_to_solve.py --script distributed/02_ppo_actors --seeds 5
-    ./time_to_solve.py --script distributed/02_ppo_actors --seeds 5    # after an interruption: only what is missing
+    ./time_to_solve.py --script distributed/02_ppo_actors --seeds 5    # run it again after an interruption
     ./time_to_solve.py --script "07_pong_in_minutes --envs 32" --time-limit 1200
     ./time_to_solve.py speed                                           # steps/s of the fast rungs, in turn
-    ./time_to_solve.py tables                                          # only docs/speed.md's tables and picture anew
+    ./time_to_solve.py tables                                          # only the tables and the picture
 
-Every run is a process of its own, as a person would start it. A run that was interrupted is begun anew, as its clock
-would not be that of one process; at another commit, on another machine or with another time limit all seeds are
-measured anew. Before each, the emulator alone is timed: a machine that others use is not always equally fast, and a
-figure says more beside what the machine could do just then.
+Every run is its own process, as a person would start it. An interrupted run starts again, because its clock would not
+be that of one process. At another commit, on another machine or with another time limit, all seeds are measured again.
+The emulator alone is timed before each run, because a shared machine is not always equally fast.
 """
 
 import argparse
@@ -21,6 +19,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -41,12 +40,24 @@ PAGE = "docs/speed.md"
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")
 GOAL = "18.0"
 COLUMNS = (
-    *("seed", "stopped", "seconds", "steps", "episodes", "start", "steps_per_second", "emulator"),
-    *("evaluation_mean", "evaluation_std", "evaluation_worst", "evaluation_distinct"),
+    "seed",
+    "stopped",
+    "seconds",
+    "steps",
+    "episodes",
+    "start",
+    "steps_per_second",
+    "emulator",
+    "evaluation_mean",
+    "evaluation_std",
+    "evaluation_worst",
+    "evaluation_distinct",
     *PARTS,
 )
-ENVS = 16  # of the emulator that is timed alone
-# Agent steps that are timed of each rung, 15 to 35 seconds of them; the warm-up comes before.
+EMULATOR_ENVS = 16  # games that are stepped together to time the emulator
+EMULATOR = "the emulator alone"
+FAST_SPEED = "solve/fast-speed"
+# Agent steps that are timed of each rung, 15 to 35 seconds after the warm-up.
 FAST = {
     lab.BASELINE: 1_100,
     "05_native_envs --envs 16": 1_600,
@@ -55,48 +66,63 @@ FAST = {
     "distributed/01_ppo": 40_960,
     "distributed/02_ppo_actors": 40_960,
 }
-EMULATOR = "the emulator alone"
+
+
+class Solved(NamedTuple):
+    """Results of a script.
+
+    Attributes:
+        script: script with its options.
+        name: name of the results file.
+        frame: a row per seed.
+        stamped: stamp of the measurement.
+    """
+
+    script: str
+    name: str
+    frame: pd.DataFrame
+    stamped: lab.Stamp
 
 
 def emulator_speed(seconds: float = 4.0) -> float:
-    """Agent steps a second of 16 native games of Pong that nobody acts in or learns from."""
-    envs = vector_env.make_vector_env("PongNoFrameskip-v4", ENVS)
-    actions = np.random.default_rng(0).integers(0, 6, (1000, ENVS))
+    """Return the agent steps per second of 16 native games of Pong, without acting and learning."""
+    envs = vector_env.make_vector_env("PongNoFrameskip-v4", EMULATOR_ENVS)
+    actions = np.random.default_rng(0).integers(0, 6, (1000, EMULATOR_ENVS))
     envs.reset(seed=1)
-    for taken in actions[:100]:
-        envs.step(taken)
+    for action in actions[:100]:
+        envs.step(action)
     start, steps = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
         envs.step(actions[steps % len(actions)])
         steps += 1
-    measured = steps * ENVS / (time.perf_counter() - start)
+    speed = steps * EMULATOR_ENVS / (time.perf_counter() - start)
     envs.close()
-    return measured
+    return speed
 
 
 def solve(script: str, seeds: int, time_limit: int) -> None:
-    """Run a script to the end once a seed; what is there of the same commit, machine and settings is left out.
+    """Run a script to its end once per seed. Seeds with the same commit, machine and settings are not repeated.
 
     Args:
-        script: as lab.command takes it, with its options.
-        seeds: 1, 2, ... so many.
+        script: script with its options, see lab.command.
+        seeds: number of seeds, from 1 on.
         time_limit: seconds after which a run counts as not solved.
     """
     name = results_of(script)
     stamped = lab.stamp(lab.device_of(script.split()), script=script, time_limit=time_limit)
-    results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
+    results = lab.Results(name, COLUMNS, stamped, lab.can_resume(name, COLUMNS, stamped))
     for seed in range(1, seeds + 1):
         if results.has(seed=seed):
             continue
-        folder = lab.PROJECT / "runs" / "time-to-solve" / name / f"seed{seed}"
-        shutil.rmtree(folder, ignore_errors=True)  # one that was interrupted
+        folder = lab.PROJECT / "runs" / "time-to-solve" / lab.slug(script) / f"seed{seed}"
+        shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
         emulator = emulator_speed()
         limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit))
         try:
             lab.start(lab.command(script, *limits, "--quiet"))
         except SystemExit:
-            if not lab.ran_away(folder):
-                raise  # it was stopped, or failed; one whose loss ran away has just not solved the game
+            if not lab.diverged(folder):  # a diverged run has just not solved the game
+                raise
         [run] = [path.parent for path in folder.glob("*/result.json")]
         result = json.loads((run / "result.json").read_text())
         episodes = lab.Results(f"{name}-seed{seed}", ("step", "seconds", "return"), stamped)
@@ -105,14 +131,13 @@ def solve(script: str, seeds: int, time_limit: int) -> None:
         results.add(seed=seed, emulator=f"{emulator:.0f}", **figures(result))
 
 
-def figures(result: dict) -> dict[str, object]:
-    """The columns that a run's result.json tells; seconds and steps are those at which the goal was reached, if any."""
+def figures(result: dict[str, Any]) -> dict[str, object]:
+    """Return the columns of a run's row. Seconds and steps are those at which the goal was reached, if it was."""
     process = result["this_process"]
     reached = result["reached"].get(GOAL)
     parts = process["parts"] | {"rest": process["training_seconds"] - sum(process["parts"].values())}
     seconds = reached["seconds"] if reached else result["seconds"]
     evaluation = result.get("evaluation", {})
-    worst = min(evaluation["returns"]) if evaluation else ""
     return {
         "stopped": result["stopped"],
         "seconds": f"{seconds:.1f}",
@@ -121,117 +146,133 @@ def figures(result: dict) -> dict[str, object]:
         "start": f"{seconds - process['training_seconds']:.1f}",
         "steps_per_second": f"{process['steps_per_second']:.0f}",
         **{f"evaluation_{name}": evaluation.get(name, "") for name in ("mean", "std", "distinct")},
-        "evaluation_worst": worst,
+        "evaluation_worst": min(evaluation["returns"]) if evaluation else "",
         **{part: f"{parts.get(part, 0.0):.1f}" for part in PARTS},
     }
 
 
 def results_of(script: str) -> str:
-    """The results file's name."""
-    return f"solve-{lab.slug(script)}"
+    """Return the name of a script's results file."""
+    return f"solve/{lab.slug(script)}"
 
 
 def speed(rounds: int) -> None:
-    """Agent steps a second of the fast rungs and of the emulator alone, in turn."""
-    results = lab.Results("fast-speed", ("round", "rung", "steps_per_second"), lab.stamp(steps=FAST), go_on=False)
+    """Measure the agent steps per second of the fast rungs and of the emulator alone, in turn."""
+    results = lab.Results(FAST_SPEED, ("round", "rung", "steps_per_second"), lab.stamp(steps=FAST))
     for number, rung in tqdm(list(lab.turns(rounds, [EMULATOR, *FAST]))):
         measured = emulator_speed() if rung == EMULATOR else rung_speed(rung)
         results.add(round=number, rung=rung, steps_per_second=f"{measured:.1f}")
 
 
 def rung_speed(rung: str) -> float:
-    """Agent steps a second of a rung's learning, warm-up and start left out."""
-    warm_up = 0 if rung.startswith("distributed") else lab.WARM_UP
-    limits = ["--stop-after", str(warm_up + FAST[rung])]
-    limits += ["--set", f"replay_initial={warm_up}"] if warm_up else []
-    return lab.timed(rung, *limits)["steps_per_second"]
+    """Return the agent steps per second of a rung's learning, without start-up and warm-up."""
+    if rung.startswith("distributed"):
+        limits = ["--stop-after", str(FAST[rung])]
+    else:
+        limits = ["--stop-after", str(lab.WARM_UP + FAST[rung]), "--set", f"replay_initial={lab.WARM_UP}"]
+    return float(lab.timed(rung, *limits)["steps_per_second"])
 
 
 def speed_table(frame: pd.DataFrame) -> str:
-    """A row a rung: its speed, and its ratios to the baseline and to the emulator alone, round by round."""
+    """Return a row per rung: its speed, and its ratios to the baseline and to the emulator alone."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
     to_baseline, to_emulator = lab.ratios(speeds, lab.BASELINE), lab.ratios(speeds, EMULATOR)
-    rows = [
-        (f"`{rung}`", lab.spread(speeds[rung], 0), lab.spread(to_baseline[rung]), lab.spread(to_emulator[rung], 2))
-        for rung in [*FAST, EMULATOR]
-    ]
-    header = ("rung", "agent steps/s", "ratio to 01 in the same round", "ratio to the emulator alone")
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum of {len(speeds)} rounds."
-
-
-def kept() -> Iterator[tuple[str, pd.DataFrame, dict]]:
-    """All results of `solve`: (script with options, rows, stamp)."""
-    for path in sorted(lab.RESULTS.glob("solve-*.csv")):
-        if not re.search(r"-seed\d+$", path.stem):
-            frame, stamped = lab.read(path.stem)
-            yield stamped["settings"]["script"], frame, stamped
-
-
-def solve_table(only_solved: bool = False) -> str:
-    """A row a script: seconds and steps of its seeds; of those that solved Pong at all, or of all."""
     rows = []
-    for script, frame, stamped in kept():
-        solved = frame[frame["stopped"] == "solved"]
-        if only_solved and solved.empty:
-            continue
-        limit = stamped["settings"]["time_limit"]
-        # One that was not solved counts as slower than all others, so a median of solved ones alone would be too good.
-        seconds = frame["seconds"].where(frame["stopped"] == "solved", np.inf)
-        rows.append(
-            (
-                f"`{script}`",
-                f"{len(solved)} of {len(frame)} in {limit} s",
-                lab.spread(seconds, 0).replace("inf", "-"),
-                lab.spread(solved["steps"] / 1000, 0) if len(solved) else "",
-                lab.spread(frame["steps_per_second"], 0),
-                lab.spread(frame["emulator"], 0),
-                f"{solved['evaluation_mean'].min():.1f}" if solved["evaluation_mean"].notna().any() else "",
-                lab.where(stamped),
-            )
-        )
-    header = (
-        *(
-            "script",
-            "solved",
-            "seconds to 18",
-            "thousand agent steps, of the solved",
-            "agent steps/s",
-            "emulator alone, steps/s",
-        ),
-        *("lowest mean of 20 greedy episodes", "where"),
-    )
-    return f"{lab.table(header, rows)}\n\nMinimum / median / maximum over the seeds."
+    for rung in [*FAST, EMULATOR]:
+        name = rung if rung == EMULATOR else f"`{rung}`"
+        ratios = (lab.spread(to_baseline[rung]), lab.spread(to_emulator[rung], 2))
+        rows.append((name, lab.spread(speeds[rung], 0), *ratios))
+    return lab.table(("script", "agent steps/s", "ratio to 01", "ratio to the emulator"), rows)
 
 
-def seeds_table() -> str:
-    """A row a seed of every script: when it was solved, its evaluation, its seconds by part."""
+def solved_results() -> list[Solved]:
+    """Return all results of `solve`."""
+    kept = []
+    for path in sorted((lab.RESULTS / "solve").glob("*.csv")):
+        if path != lab.path_of(FAST_SPEED) and not re.search(r"-seed\d+$", path.stem):
+            name = f"solve/{path.stem}"
+            frame, stamped = lab.read(name)
+            kept.append(Solved(stamped["settings"]["script"], name, frame, stamped))
+    return kept
+
+
+def time_to_goal(own: Solved) -> str:
+    """Return the seconds to the goal of a script's seeds as text.
+
+    A run that was not solved counts as slower than all others, so that the median is not too good.
+    """
+    solved = own.frame["stopped"] == "solved"
+    if not solved.any():
+        return f"not in {own.stamped['settings']['time_limit']:,} s"
+    seconds = lab.spread(own.frame["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
+    return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
+
+
+def solve_table(results: list[Solved]) -> str:
+    """Return a row per script: seconds and steps of its seeds, its speed, and the worst evaluation."""
     rows = []
-    for script, frame, _ in kept():
+    for own in results:
+        solved = own.frame[own.frame["stopped"] == "solved"]
+        speed = lab.spread(own.frame["steps_per_second"], 0)
+        if solved.empty:
+            rows.append((f"`{own.script}`", time_to_goal(own), "", speed, ""))
+        else:
+            steps, worst = lab.spread(solved["steps"] / 1000, 0), f"{solved['evaluation_mean'].min():.1f}"
+            rows.append((f"`{own.script}`", time_to_goal(own), steps, speed, worst))
+    header = ("script", "time to solve Pong", "thousand agent steps", "agent steps/s", "lowest greedy mean")
+    return lab.table(header, rows)
+
+
+def short_solve_table(results: list[Solved]) -> str:
+    """Return the README's table: time and steps of the scripts that solved Pong."""
+    rows = []
+    for own in results:
+        steps = own.frame.loc[own.frame["stopped"] == "solved", "steps"]
+        rows.append((f"`{own.script}`", time_to_goal(own), lab.spread(steps, 0)))
+    return lab.table(("script", "time to solve Pong", "agent steps"), rows)
+
+
+def seeds_table(results: list[Solved]) -> str:
+    """Return a row per script and seed: its end, its evaluation, and its seconds by part."""
+    rows = []
+    for script, _, frame, _ in results:
         for row in frame.to_dict("records"):
-            greedy = row["evaluation_mean"]
-            found = (
-                "" if pd.isna(greedy) else f"{greedy:.1f} ± {row['evaluation_std']:.1f}, {row['evaluation_worst']:g}"
+            evaluated = not pd.isna(row["evaluation_mean"])
+            evaluation = (
+                f"{row['evaluation_mean']:.1f} ± {row['evaluation_std']:.1f}, {row['evaluation_worst']:g}"
+                if evaluated
+                else ""
             )
-            cells = (f"`{script}`", row["seed"], row["stopped"], row["seconds"], f"{row['steps']:,}", row["episodes"])
-            distinct = "" if pd.isna(greedy) else f"{row['evaluation_distinct']:.0f}"
-            parts = (row.get(part, 0.0) for part in PARTS)  # older files lack some
-            rows.append((*cells, found, distinct, row["start"], *parts))
+            rows.append(
+                (
+                    f"`{script}`",
+                    row["seed"],
+                    row["stopped"],
+                    row["seconds"],
+                    f"{row['steps']:,}",
+                    row["episodes"],
+                    evaluation,
+                    f"{row['evaluation_distinct']:.0f}" if evaluated else "",
+                    row["emulator"],
+                    row["start"],
+                    *(row.get(part, 0.0) for part in PARTS),  # older files lack some parts
+                )
+            )
     header = ("script", "seed", "ended", "seconds", "agent steps", "episodes", "greedy: mean ± std, worst", "distinct")
-    return lab.table((*header, "start-up", *PARTS), rows)
+    return lab.table((*header, "emulator steps/s", "start-up", *PARTS), rows)
 
 
 def draw() -> None:
-    """Return against seconds, on a logarithmic axis, of every script that was timed, as docs/pictures/speed.png."""
+    """Draw the return against seconds of every timed script as docs/pictures/speed.png."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     greys = itertools.cycle(("-", "--", ":", "-."))
     for name, frame, stamped in curve.kept("pong"):
         if not stamped["changed"] and stamped["beside"] <= 1 and stamped["machine"]["device"] == "cpu":
-            also = ", beside another run" if stamped["beside"] else ""
-            style = next(greys)
-            axes.plot(frame["seconds"], frame["mean_100"], style, label=name + also, color="grey", linewidth=1)
+            label = f"{name}, beside another run" if stamped["beside"] else name
+            axes.plot(frame["seconds"], frame["mean_100"], next(greys), label=label, color="grey", linewidth=1)
     colors = itertools.cycle(plt.rcParams["axes.prop_cycle"].by_key()["color"])
-    for (script, frame, _), color in zip(kept(), colors, strict=False):
-        name = results_of(script)
+    for script, name, frame, _ in solved_results():
+        color = next(colors)
         for number, seed in enumerate(frame["seed"]):
             episodes, _ = lab.read(f"{name}-seed{seed}")
             mean = rolling_mean(episodes["return"])
@@ -243,24 +284,27 @@ def draw() -> None:
     figure.savefig(lab.PICTURES / "speed.png", dpi=110)
 
 
-def tables() -> None:
-    """docs/speed.md's tables and picture, and the README's table, from the CSV files that there are."""
-    lab.put(PAGE, "solve", solve_table())
-    lab.put("README.md", "solve", solve_table(only_solved=True))
-    lab.put(PAGE, "seeds", seeds_table())
-    if lab.path_of("fast-speed").exists():
-        frame, stamped = lab.read("fast-speed")
-        lab.put(PAGE, "fast-speed", f"{speed_table(frame)} {lab.where(stamped)}")
-    draw()
+def blocks() -> Iterator[lab.Block]:
+    """Yield the tables of the pages."""
+    results = solved_results()
+    where = lab.measured_on(own.stamped for own in results)
+    yield lab.Block(PAGE, "solve", f"{solve_table(results)}\n\n{where}")
+    solved = [own for own in results if (own.frame["stopped"] == "solved").any()]
+    solved_where = lab.measured_on(own.stamped for own in solved)
+    yield lab.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
+    yield lab.Block(lab.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
+    frame, stamped = lab.read(FAST_SPEED)
+    yield lab.Block(lab.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{lab.measured_on([stamped])}")
 
 
 def rung(text: str) -> str:
-    """argparse type: a script that is there, with its options, which plays Pong."""
-    if others := {"--game", "--env-id"} & {word.split("=")[0] for word in text.split()}:
-        raise argparse.ArgumentTypeError(f"all times are of Pong, and {others.pop()} is of another game; leave it out")
+    """argparse type: an existing script with its options, which plays Pong."""
+    others = {"--game", "--env-id"} & {word.split("=")[0] for word in text.split()}
+    if others:
+        raise argparse.ArgumentTypeError(f"every run has to play Pong, but {others.pop()} selects another game")
     if not text.split() or not Path(lab.command(text)[1]).exists():
         raise argparse.ArgumentTypeError(
-            f"no script is named {text!r}; give it without .py, as in distributed/01_ppo or '07_pong_in_minutes -n 4'"
+            f"no script is named {text!r}; name it without .py, such as distributed/01_ppo or '07_pong_in_minutes -n 4'"
         )
     return text
 
@@ -268,16 +312,17 @@ def rung(text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="solve", choices=("solve", "speed", "tables"))
-    parser.add_argument("--script", type=rung, default="distributed/02_ppo_actors", help="the script and its options")
-    parser.add_argument("--seeds", type=cli.positive, default=5, help="1 to this one (default: 5)")
+    parser.add_argument("--script", type=rung, default="distributed/02_ppo_actors", help="script with its options")
+    parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
-    parser.add_argument("--rounds", type=cli.positive, default=5, help="of speed (default: 5)")
+    parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, args.seeds, args.time_limit)
     elif args.what == "speed":
         speed(args.rounds)
-    tables()
+    lab.write(blocks())
+    draw()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lib.actors import ray_cluster
-from lib.actors.ray_cluster import knock
+from lib.actors.ray_cluster import check_cluster
 from lib.errors import UsageError
 from lib.experience.stream import Part
 from lib.ppo.actor import Acting
@@ -266,9 +266,9 @@ def test_a_cluster_of_another_version_says_so(monkeypatch):
     monkeypatch.setattr(ray_cluster.subprocess, "run", lambda *arguments, **options: answer)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(UsageError, match=r"does not let us in:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),
+        pytest.raises(UsageError, match=r"does not accept this process:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),
     ):
-        knock(f"127.0.0.1:{server.getsockname()[1]}")
+        check_cluster(f"127.0.0.1:{server.getsockname()[1]}")
 
 
 def test_parts_of_a_stream_know_their_environments():

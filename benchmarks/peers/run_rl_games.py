@@ -1,21 +1,22 @@
-"""rl_games' PPO on Pong, with its own settings: configs/atari/ppo_pong_envpool.yaml of the installed package.
+"""Run rl_games' PPO on Pong with its own settings: configs/atari/ppo_pong_envpool.yaml of the installed package.
 
-Changed are the seed, the device and envpool's interface, as gym's old one is not installed. The steps that it says are
+Only the seed, the device and envpool's interface differ, because the old gym is not installed. The printed steps are
 those of whole rollouts.
 """
 
 import argparse
 from importlib import resources
+from typing import Any
 
-import yaml
-from rl_games.common.algo_observer import DefaultAlgoObserver
-from rl_games.torch_runner import Runner
+import yaml  # type: ignore[import-untyped]
+from rl_games.common.algo_observer import DefaultAlgoObserver  # type: ignore[import-not-found]
+from rl_games.torch_runner import Runner  # type: ignore[import-not-found]
 
 
 class Report(DefaultAlgoObserver):
-    """Prints every episode that ends, as benchmarks/peers.py wants it."""
+    """Print every finished episode in the format that benchmarks/peers.py reads."""
 
-    def process_infos(self, infos, done_indices) -> None:
+    def process_infos(self, infos: Any, done_indices: Any) -> None:
         super().process_infos(infos, done_indices)
         for index in done_indices.flatten().tolist():
             print(f"global_step={self.algo.frame}, episodic_return={infos['scores'][index]}", flush=True)

@@ -1,4 +1,4 @@
-"""Stable-baselines3's PPO or DQN on Pong, with the settings of its zoo (rl-zoo3, ppo.yml and dqn.yml, "atari")."""
+"""Run Stable-baselines3's PPO or DQN on Pong with the settings of rl-zoo3: ppo.yml and dqn.yml, "atari"."""
 
 import argparse
 
@@ -10,11 +10,11 @@ from stable_baselines3.common.env_util import make_atari_env
 from stable_baselines3.common.vec_env import VecFrameStack
 
 gymnasium.register_envs(ale_py)
-STEPS = 10_000_000  # that the zoo trains; the schedules depend on it
+STEPS = 10_000_000  # as in the zoo; the schedules depend on it
 
 
 class Report(BaseCallback):
-    """Prints every episode that ends, as benchmarks/peers.py wants it."""
+    """Print every finished episode in the format that benchmarks/peers.py reads."""
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:

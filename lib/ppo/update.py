@@ -1,4 +1,4 @@
-"""PPO's update: advantages, losses, and the minibatch steps that learn from a rollout."""
+"""PPO's update: learn from a rollout in minibatches."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.errors import divisors
-from lib.nets import losses
+from lib.ppo.losses import divergence, estimate_advantages, normalised, policy_loss, value_loss
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 
@@ -100,98 +100,17 @@ class LearnerGroup(Protocol):
         ...
 
 
-def estimate_advantages(rollout: Rollout, gamma: float, lam: float) -> torch.Tensor:
-    """Generalised advantage estimates, Schulman et al. (2016), https://arxiv.org/abs/1506.02438, equation 16.
-
-    A truncated episode is bootstrapped from the value of its last state, a terminated one from 0.
-
-    Args:
-        rollout: T steps of N environments.
-        gamma: discount factor, 0 to 1.
-        lam: the paper's lambda, 0 to 1.
-
-    Returns:
-        (T, N) float32.
-    """
-    deltas = rollout.rewards + gamma * rollout.next_values.masked_fill(rollout.terminated, 0.0) - rollout.values
-    discounts = gamma * lam * (~rollout.ended).float()
-    estimates = torch.empty_like(deltas)
-    following = torch.zeros_like(deltas[0])
-    for step in reversed(range(len(deltas))):
-        following = deltas[step] + discounts[step] * following
-        estimates[step] = following
-    return estimates
-
-
-def policy_loss(
-    log_probs: torch.Tensor, old_log_probs: torch.Tensor, advantages: torch.Tensor, clip: float
-) -> torch.Tensor:
-    """Negated clipped surrogate objective, Schulman et al. (2017), equation 7.
-
-    Args:
-        log_probs: log-probabilities of the actions under the current policy, (batch,).
-        old_log_probs: log-probabilities of the actions when they were chosen, (batch,).
-        advantages: (batch,).
-        clip: the paper's epsilon.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch,).
-    """
-    losses.require_batch(log_probs=log_probs, old_log_probs=old_log_probs, advantages=advantages)
-    ratio = (log_probs - old_log_probs).exp()
-    return -torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages).mean()
-
-
-def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
-    """Mean squared error of values, measured in a unit such as the standard deviation of the returns.
-
-    Args:
-        values: predicted values, (batch,).
-        targets: returns to predict, (batch,).
-        unit: divisor of the errors, a scalar.
-
-    Returns:
-        A scalar.
-
-    Raises:
-        ValueError: if the shapes differ or are not (batch,).
-    """
-    losses.require_batch(values=values, targets=targets)
-    return F.mse_loss(values, targets) / unit**2
-
-
-def normalised(advantages: torch.Tensor) -> torch.Tensor:
-    """Return advantages (batch,) with mean 0 and standard deviation 1; the batch has at least two."""
-    return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-
-
-def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Tensor:
-    """Estimate the Kullback-Leibler divergence of the old policy from the new one.
-
-    The estimate is the mean of r - 1 - log r, where r is the ratio of the new probability to the old one; see
-    http://joschu.net/blog/kl-approx.html.
-
-    Args:
-        log_probs: log-probabilities of the old policy's actions under the new policy, (batch,).
-        old_log_probs: their log-probabilities under the old policy, (batch,).
-
-    Returns:
-        A scalar.
-    """
-    log_ratio = log_probs - old_log_probs
-    return (log_ratio.exp() - 1.0 - log_ratio).mean()
-
-
 class Trainer:
     """Learn from rollouts by several epochs of minibatches.
 
-    Three settings follow the progress toward the goal. The entropy weight falls and the divergence target moves
-    linearly. From FINAL_TEMPERATURE_FROM on, the policy acts at its final temperature, permanently: random actions
-    lose games that are nearly won. While the progress is at least SINGLE_EPOCH_FROM, an update is a single epoch and
-    the learning rate does not grow, so that the last games are played soon and by a steady policy.
+    The progress toward the goal changes four things:
+
+    - The entropy weight falls linearly to 0.
+    - The target of the divergence moves linearly to `kl_final`.
+    - At FINAL_TEMPERATURE_FROM, the policy switches permanently to its final temperature. Less random actions lose
+      fewer games that are nearly won.
+    - While the progress is at least SINGLE_EPOCH_FROM, an update is a single epoch and the learning rate does not
+      grow. The last games are played sooner, and by a policy that hardly changes.
 
     Args:
         model: model to train.
@@ -279,7 +198,7 @@ class Trainer:
             epoch = [self._minibatch_step(transitions, indices, entropy_weight) for indices in minibatches]
             self._adapt_learning_rate(sum(step["kl"] for step in epoch) / len(epoch), progress)
             metrics += epoch
-        # After learning: this rollout was played at the temperature of before.
+        # Set after learning, because this rollout was played at the old temperature.
         if progress >= self.FINAL_TEMPERATURE_FROM:
             self.model.temperature.fill_(self.settings.final_temperature)
         means = {name: sum(step[name] for step in metrics) / len(metrics) for name in metrics[0]}

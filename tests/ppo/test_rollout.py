@@ -157,6 +157,19 @@ def test_the_first_rollout_of_a_new_run_only_fits_the_normalisation():
     assert model.body.mean.item() == 1.5
 
 
+def test_noise_differs_between_seeds_environments_and_rollouts():
+    def noise_of(seed, rollout_index):
+        sampler = Sampler(vectorised(Bandit, 2), Fixed(), steps=4, seed=seed)
+        sampler.steps_done = rollout_index * 4 * 2
+        return sampler._noise()
+
+    drawn = [noise_of(seed, index)[:, env] for seed in (1, 2) for index in (0, 1) for env in (0, 1)]
+    for number, noise in enumerate(drawn):
+        assert noise.shape == (4, 3)
+        assert not any(torch.equal(noise, other) for other in drawn[:number])
+    assert torch.equal(noise_of(1, 1), noise_of(1, 1))
+
+
 def test_actions_are_sampled_with_the_policys_probabilities():
     torch.manual_seed(1)
     model = Model(spaces.Box(0.0, 1.0, (2,)), 3)

@@ -10,12 +10,11 @@ from gymnasium import spaces
 
 from fakes import Bandit, Chain
 from lib.hyperparameters import PPO_HYPERPARAMS
-from lib.ppo import update
 from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
-from lib.ppo.update import Transitions, UpdateSettings, estimate_advantages, policy_loss
-from oracles import gae, ppo_update
+from lib.ppo.update import Trainer, Transitions, UpdateSettings
+from oracles import ppo_update
 from ppo_setup import random_rollout, rollout_of, settings_of, trainer_of, vectorised
 
 
@@ -29,67 +28,6 @@ def test_settings_are_copied_from_hyperparameters():
     settings = UpdateSettings.of(params)
     assert dataclasses.asdict(settings).items() <= dataclasses.asdict(params).items()
     assert (settings.minibatch, settings.entropy) == (64, 0.07)
-
-
-def test_advantages_worked_by_hand():
-    # The second step truncates its episode: the 8 counts, and the third step does not. The fourth step terminates its
-    # episode, so the 1000 must not count.
-    rollout = rollout_of(
-        rewards=[[1.0], [2.0], [3.0], [4.0]],
-        values=[[10.0], [20.0], [30.0], [40.0]],
-        next_values=[[20.0], [8.0], [40.0], [1000.0]],
-        terminated=[[False], [False], [False], [True]],
-        ended=[[False], [True], [False], [True]],
-    )
-    deltas = [1 + 0.5 * 20 - 10, 2 + 0.5 * 8 - 20, 3 + 0.5 * 40 - 30, 4 - 40]
-    expected = [deltas[0] + 0.5 * 0.2 * deltas[1], deltas[1], deltas[2] + 0.5 * 0.2 * deltas[3], deltas[3]]
-    assert estimate_advantages(rollout, 0.5, 0.2).flatten().tolist() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_advantages_agree_with_the_slow_twin(seed):
-    rng = np.random.default_rng(seed)
-    rewards, values, next_values = rng.normal(size=(3, 20, 4)).tolist()
-    ended = rng.random((20, 4)) < 0.2
-    terminated = (ended & (rng.random((20, 4)) < 0.5)).tolist()
-    rollout = rollout_of(rewards, values, next_values, terminated, ended.tolist())
-    expected = gae.advantages(rewards, values, next_values, terminated, ended.tolist(), 0.9, 0.7)
-    assert torch.allclose(estimate_advantages(rollout, 0.9, 0.7), torch.tensor(expected), atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("ratio", "advantage", "expected"),
-    [
-        (1.1, 2.0, 2.2),
-        (1.5, 2.0, 2.4),  # clipped
-        (0.5, 2.0, 1.0),  # not clipped, because the policy moved in the wrong direction
-        (1.5, -2.0, -3.0),
-        (0.5, -2.0, -1.6),
-    ],
-)
-def test_policy_loss_worked_by_hand(ratio, advantage, expected):
-    old = torch.tensor([-1.0, -2.0])
-    log_probs = old + torch.tensor([ratio, 1.0]).log()
-    loss = policy_loss(log_probs, old, torch.tensor([advantage, 4.0]), clip=0.2)
-    assert loss.item() == pytest.approx(-(expected + 4.0) / 2)
-
-
-def test_normalisation_value_loss_and_divergence_worked_by_hand():
-    normal = update.normalised(torch.tensor([1.0, 3.0, 5.0]))
-    assert normal.tolist() == pytest.approx([-1.0, 0.0, 1.0])
-    values, targets = torch.tensor([1.0, 2.0]), torch.tensor([4.0, 6.0])
-    assert update.value_loss(values, targets, torch.tensor(2.0)).item() == pytest.approx((9 + 16) / 2 / 4)
-    old, new = torch.tensor([0.5, 0.2]).log(), torch.tensor([0.25, 0.4]).log()  # ratios 1/2 and 2
-    expected = (0.5 - 1.0 + math.log(2.0) + 2.0 - 1.0 - math.log(2.0)) / 2
-    assert update.divergence(new, old).item() == pytest.approx(expected)
-
-
-def test_losses_refuse_shapes_that_would_be_broadcast():
-    column, row = torch.zeros(3), torch.zeros(3, 1)
-    with pytest.raises(ValueError, match=r"log_probs, old_log_probs, advantages .*\(batch,\)"):
-        update.policy_loss(column, column, row, 0.2)
-    with pytest.raises(ValueError, match=r"values, targets .*\(batch,\)"):
-        update.value_loss(row, column, torch.tensor(1.0))
 
 
 def test_a_minibatch_of_1_is_refused():
@@ -121,7 +59,7 @@ def test_updates_agree_with_the_slow_twin(progress):
     model = Model(spaces.Box(-1.0, 1.0, (5,)), 4)
     twin = copy.deepcopy(model)
     optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
-    trainer = update.Trainer(model, optimizer, settings)
+    trainer = Trainer(model, optimizer, settings)
     for steps, at in ((12, progress), (6, progress), (12, progress), (6, 0.85), (6, progress)):
         rollout = random_rollout(steps, 6)
         generator_state = torch.get_rng_state()

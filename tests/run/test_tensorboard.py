@@ -1,8 +1,8 @@
 import pytest
 from ignite.engine import Engine, Events
-from lib.actors.parallel import Players
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lib.actors.players import Players
 from lib.run.episodes import EpisodeFile, Episodes, last_step
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.growing_files import GrowingFiles

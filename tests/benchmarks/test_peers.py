@@ -1,6 +1,7 @@
+"""The comparison with other projects: playing them, reading their output, and keeping their results."""
+
 import contextlib
 import json
-import subprocess
 import sys
 
 import pandas as pd
@@ -8,7 +9,6 @@ import pytest
 
 import lab
 import peers
-from lib.run.stopping import NOT_FINITE
 
 PLAY = """import time
 for n, total in enumerate({returns}):
@@ -22,8 +22,8 @@ def play(returns, then="time.sleep(60)", time_limit=30.0):
     return peers.play([sys.executable, "-c", text], time_limit)
 
 
-def test_a_peer_is_stopped_where_the_last_hundred_have_reached_the_goal():
-    # The first 100 have a mean of 17.99, the last 100 after one more of 18.2; the two that follow are not waited for.
+def test_a_peer_is_stopped_when_the_last_hundred_episodes_reach_the_goal():
+    # The first 100 have a mean of 17.99, and the last 100 after one more of 18.2. The two that follow are not read.
     stopped, episodes = play([-1.0, *[18.0] * 80, *[18.95] * 19, 20.0, 21.0, 21.0])
     assert (stopped, len(episodes)) == ("solved", 101)
     assert (episodes[-1][0], episodes[-1][2]) == (10000, 20.0)
@@ -35,12 +35,12 @@ def test_ninety_nine_good_episodes_are_not_enough():
     assert (stopped, len(episodes)) == ("ended by itself", 99)
 
 
-def test_a_peer_is_ended_at_the_time_limit():
+def test_a_peer_is_killed_at_the_time_limit():
     stopped, episodes = play([-21.0], time_limit=2.0)
     assert (stopped, [total for *_, total in episodes]) == ("time limit", [-21.0])
 
 
-def test_the_failure_of_a_peer_is_told_in_its_words():
+def test_the_error_of_a_failed_peer_shows_its_own_output():
     with pytest.raises(SystemExit, match=r"(?s)exit code 1:.*ValueError: no such game"):
         play([-21.0], then="raise ValueError('no such game')")
 
@@ -52,8 +52,8 @@ def test_episodes_are_read_as_cleanrl_prints_them(line):
     assert peers.EPISODE.search(line).groups() == ("1200", "-20.5")
 
 
-def test_a_peer_without_its_checkout_says_what_to_give(tmp_path):
-    with pytest.raises(SystemExit, match="give its folder by --cleanrl PATH"):
+def test_a_peer_without_its_checkout_is_refused_with_the_missing_option(tmp_path):
+    with pytest.raises(SystemExit, match="--cleanrl PATH"):
         peers.command("cleanrl-ppo", tmp_path / "python", 1, tmp_path)
 
 
@@ -64,7 +64,7 @@ def test_every_package_of_a_peer_is_pinned():
     assert peers.version("sb3-ppo", None) == "stable-baselines3 2.9.2"
 
 
-def test_this_project_is_told_by_its_own_files_and_its_own_clock(tmp_path, monkeypatch):
+def test_this_project_is_measured_by_its_own_files_and_clock(tmp_path, monkeypatch):
     @contextlib.contextmanager
     def finished_run(rung, *options):
         assert (rung, options) == ("distributed/02_ppo_actors", ("--seed", "3", "--time-limit", "600"))
@@ -74,35 +74,14 @@ def test_this_project_is_told_by_its_own_files_and_its_own_clock(tmp_path, monke
     frame = pd.DataFrame({"episode": [1, 2], "step": [900, 950], "return": [-21.0, 20.0], "seconds": [7.5, 8.0]})
     frame.to_csv(tmp_path / "episodes.csv", index=False)
     (tmp_path / "result.json").write_text(json.dumps({"stopped": "solved"}))
-    assert peers.own(3, 600) == ("solved", [(900, 7.5, -21.0), (950, 8.0, 20.0)])
+    assert peers.own_run(3, 600) == ("solved", [(900, 7.5, -21.0), (950, 8.0, 20.0)])
 
 
-def test_some_peers_alone_do_not_replace_the_figures_of_others_unasked(tmp_path, monkeypatch):
+def test_measuring_some_peers_keeps_the_results_of_the_others(tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "RESULTS", tmp_path)
-    stamped = lab.stamp(time_limit=600, pins={})
     row = dict.fromkeys(peers.COLUMNS, "1")
-    lab.Results("peers", peers.COLUMNS, stamped).add(**row | {"peer": "rl_games-ppo"})
-    before = lab.path_of("peers").read_text()
-    with pytest.raises(SystemExit, match=r"other settings and would lose rl_games-ppo; measure all, or give --anew"):
+    lab.Results(peers.SUMMARY, peers.COLUMNS, lab.stamp(time_limit=600, pins={})).add(**row | {"peer": "rl_games-ppo"})
+    before = lab.path_of(peers.SUMMARY).read_text()
+    with pytest.raises(SystemExit, match=r"(?s)settings.* rl_games-ppo .*--anew"):
         peers.measure(["sb3-ppo"], 1, 600, None)
-    assert lab.path_of("peers").read_text() == before
-
-
-def test_our_own_run_whose_loss_runs_away_is_a_figure_and_one_that_fails_is_not(tmp_path):
-    script = tmp_path / "script.py"
-    text = """import json, pathlib, sys
-folder = pathlib.Path(sys.argv[sys.argv.index("--runs-dir") + 1], "run")
-folder.mkdir()
-(folder / "result.json").write_text(json.dumps({"stopped": %r}))
-sys.exit(1)
-"""
-    script.write_text(text % NOT_FINITE)
-    with lab.finished_run(str(script.with_suffix(""))) as run:
-        assert run.name == "run"
-    script.write_text(text % "SIGTERM")
-    with pytest.raises(subprocess.CalledProcessError), lab.finished_run(str(script.with_suffix(""))):
-        pass
-
-
-def test_the_table_of_peers_is_of_the_results():
-    assert f"{peers.PICTURE}\n\n{peers.table()}\n<!-- /peers -->" in (lab.PROJECT / "docs/speed.md").read_text()
+    assert lab.path_of(peers.SUMMARY).read_text() == before

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""Check the pages: tables made from CSV files, links, named files, and the number of words.
+
+./check_docs.py            # fails and names the page if something is wrong
+./check_docs.py --write    # makes all tables again; pictures are made by the `tables` command of each benchmark
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import chapter08
+import chapter09
+import distributed
+import lab
+import own_environment
+import peers
+import time_to_solve
+
+MOST_WORDS = 14_000  # of the README and docs/ together
+BENCHMARKS = (chapter08, chapter09, distributed, own_environment, peers, time_to_solve)
+README = lab.PROJECT / "README.md"
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ +(.*)$", re.M)
+FILE = re.compile(r"`((?:lib|tests|tools|benchmarks|chapter0[89]|distributed|examples|docs)/[\w./-]+)`")
+
+
+def all_blocks() -> Iterator[lab.Block]:
+    """Yield every block that is made from results."""
+    for benchmark in BENCHMARKS:
+        yield from benchmark.blocks()
+
+
+def outdated(blocks: Iterator[lab.Block]) -> Iterator[str]:
+    """Yield a line for each block whose page has another text."""
+    for block in blocks:
+        content = (lab.PROJECT / block.page).read_text()
+        if block.put_into(content) != content:
+            yield f"{block.page}: block {block.marker!r} differs from the results; run benchmarks/check_docs.py --write"
+
+
+def pages() -> list[Path]:
+    """Return all pages of the project."""
+    folders = ("docs", "benchmarks/notes", "runs")
+    return sorted(
+        [*lab.PROJECT.glob("*.md"), *(page for folder in folders for page in (lab.PROJECT / folder).glob("*.md"))]
+    )
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub builds them."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())}
+
+
+def broken_links(page: Path) -> Iterator[str]:
+    """Yield a line for each link to a file or a heading that does not exist."""
+    for target in LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        if not linked.exists():
+            yield f"{page.relative_to(lab.PROJECT)}: {target} does not exist"
+        elif anchor and anchor not in anchors(linked):
+            yield f"{page.relative_to(lab.PROJECT)}: {name or 'the page'} has no heading for #{anchor}"
+
+
+def missing_files(page: Path) -> Iterator[str]:
+    """Yield a line for each file or folder of the project that a page names and that does not exist.
+
+    The changelog and the notes are left out, because they are about the past.
+    """
+    if page.name == "CHANGELOG.md" or page.parent.name == "notes":
+        return
+    for name in FILE.findall(page.read_text()):
+        path = lab.PROJECT / name
+        if not path.exists() and not path.with_suffix(".py").exists():
+            yield f"{page.relative_to(lab.PROJECT)}: {name} does not exist"
+
+
+def words() -> int:
+    """Return the number of words of the README and docs/."""
+    counted = [README, *(lab.PROJECT / "docs").glob("*.md")]
+    return sum(len(page.read_text().split()) for page in counted)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="make all tables again")
+    args = parser.parse_args()
+    if args.write:
+        lab.write(all_blocks())
+    problems = list(outdated(all_blocks()))
+    for page in pages():
+        problems += [*broken_links(page), *missing_files(page)]
+    count = words()
+    if count > MOST_WORDS:
+        problems.append(f"README.md and docs/ have {count:,} words; at most {MOST_WORDS:,} are allowed")
+    if problems:
+        sys.exit("\n".join(problems))
+    print(f"The pages agree with the results; README.md and docs/ have {count:,} words.")
+
+
+if __name__ == "__main__":
+    main()

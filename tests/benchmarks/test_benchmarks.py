@@ -1,0 +1,347 @@
+"""Benchmarks: results files, statistics, and the tables made from them."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pandas as pd
+import psutil
+import pytest
+
+import catch
+import chapter08
+import check_docs
+import distributed
+import lab
+import ladder
+import own_environment
+import time_to_solve
+from lib.run.stopping import NOT_FINITE
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    """Folder in place of benchmarks/results."""
+    monkeypatch.setattr(lab, "RESULTS", tmp_path)
+    return tmp_path
+
+
+def test_an_interrupted_measurement_resumes_with_its_rows(results):
+    first = lab.Results("folder/x", ("round", "rung", "value"))
+    first.add(round=0, rung="a", value="1.50")
+    second = lab.Results("folder/x", ("round", "rung", "value"), resume=True)
+    assert second.has(round=0, rung="a")
+    assert not second.has(round=0, rung="b")
+    second.add(round=0, rung="b", value="2.50")
+    assert second.has(round=0, rung="b")
+    frame, stamped = lab.read("folder/x")
+    assert list(frame["value"]) == [1.5, 2.5]
+    assert list(frame["rung"]) == ["a", "b"]
+    assert stamped["machine"]["cores"] >= 1
+
+
+def test_a_new_measurement_keeps_the_old_rows_until_its_first_row(results):
+    lab.Results("x", ("round",)).add(round=0)
+    new = lab.Results("x", ("round",))
+    assert list(lab.read("x")[0]["round"]) == [0]
+    new.add(round=7)
+    assert list(lab.read("x")[0]["round"]) == [7]
+
+
+@pytest.mark.parametrize(
+    ("key", "changed"),
+    [
+        ("commit", "another"),
+        ("versions", {"torch": "1"}),
+        ("machine", {"cores": 0}),
+        ("settings", {"steps": 20}),
+    ],
+)
+def test_a_measurement_under_other_conditions_cannot_be_resumed(results, key, changed):
+    stamped = lab.stamp(steps=10) | {"commit": "abc"}
+    lab.Results("x", ("round",), stamped).add(round=0)
+    assert lab.can_resume("x", ("round",), stamped)
+    assert not lab.can_resume("x", ("round", "more"), stamped)
+    assert not lab.can_resume("x", ("round",), stamped | {key: changed})
+    with pytest.raises(SystemExit, match=key):
+        lab.Results("x", ("round",), stamped | {key: changed}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "device"),
+    [
+        (["--envs", "3"], "cpu"),
+        (["--cuda"], "cuda"),
+        (["--device", "cuda:1", "--set", "epochs=2"], "cuda:1"),
+        (["--device=cuda"], "cuda"),
+    ],
+)
+def test_the_device_is_read_from_a_scripts_options(options, device):
+    assert lab.device_of(options) == device
+
+
+@pytest.mark.parametrize(
+    ("rung", "path"),
+    [("01_baseline --envs 3", "chapter09/01_baseline.py"), ("distributed/01_ppo", "distributed/01_ppo.py")],
+)
+def test_a_rung_is_started_from_chapter_9_or_from_its_own_folder(rung, path):
+    python, script, *options = lab.command(rung, "--quiet")
+    assert python == sys.executable
+    assert script == str(lab.PROJECT / path)
+    assert options == [*rung.split()[1:], "--quiet"]
+
+
+def test_ctrl_c_is_left_to_the_running_script():
+    slow = "import sys, time\ntry: time.sleep(20)\nexcept KeyboardInterrupt: time.sleep(1), sys.exit(9)"
+    threading.Timer(1, lambda: [os.kill(child.pid, signal.SIGINT) for child in psutil.Process().children()]).start()
+    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(SystemExit) as ended:
+        lab.start([sys.executable, "-c", slow])
+    assert ended.value.code == 9
+
+
+def test_a_diverged_run_is_a_result_and_a_failed_run_is_not(tmp_path):
+    script = tmp_path / "script.py"
+    text = """import json, pathlib, sys
+folder = pathlib.Path(sys.argv[sys.argv.index("--runs-dir") + 1], "run")
+folder.mkdir()
+(folder / "result.json").write_text(json.dumps({"stopped": %r}))
+sys.exit(1)
+"""
+    script.write_text(text % NOT_FINITE)
+    with lab.finished_run(str(script.with_suffix(""))) as run:
+        assert run.name == "run"
+    script.write_text(text % "SIGTERM")
+    with pytest.raises(subprocess.CalledProcessError), lab.finished_run(str(script.with_suffix(""))):
+        pass
+
+
+def test_every_second_round_goes_backwards():
+    assert list(lab.turns(2, ["a", "b"])) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
+
+
+def test_ratios_are_taken_within_a_round_and_incomplete_rounds_are_left_out():
+    frame = pd.DataFrame(
+        {"round": [0, 0, 1, 1, 2], "rung": ["b", "a", "a", "b", "a"], "value": [2.0, 1.0, 10.0, 30.0, 5.0]}
+    )
+    table = lab.rounds(frame, "rung", "value")
+    assert list(table.columns) == ["b", "a"]
+    assert list(lab.ratios(table, "a")["b"]) == [2.0, 3.0]
+
+
+def test_a_table_without_complete_rounds_or_without_its_reference_is_refused():
+    frame = pd.DataFrame({"round": [0, 1], "rung": ["a", "b"], "value": [1.0, 2.0]})
+    with pytest.raises(SystemExit, match="no round of this measurement is complete"):
+        lab.rounds(frame, "rung", "value")
+    with pytest.raises(SystemExit, match="01_baseline was not measured"):
+        lab.ratios(lab.rounds(frame[:1], "rung", "value"), "01_baseline")
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "text"),
+    [
+        ([155.2, 98.4, 271.6], {"digits": 0, "unit": " s"}, "155 s (98 to 272)"),
+        ([1615.6], {"digits": 0, "unit": " s", "single": "seed"}, "1,616 s (one seed)"),
+        ([5.0, math.inf, 3.0], {"digits": 0}, "5 (3 to never)"),
+        ([5.0, math.inf, 3.0, math.inf], {"digits": 0}, "never (3 to never)"),
+    ],
+)
+def test_a_spread_is_the_median_and_the_range(values, options, text):
+    assert lab.spread(pd.Series(values), **options) == text
+
+
+def test_one_sentence_says_where_several_files_were_measured():
+    stamped = {
+        "measured": "2026-11-22T10:00:00",
+        "machine": {"cores": 2, "processor": "AMD EPYC", "device": "cpu", "torch_threads": 2},
+        "versions": {"torch": "2.13.0+cpu", "ale-py": "0.12.1"},
+    }
+    other = stamped | {"measured": "2026-11-20T10:00:00"}
+    sentence = lab.measured_on([stamped, other])
+    assert sentence.count("2 cores (AMD EPYC), no GPU") == 1
+    assert "2026-11-20 to 2026-11-22" in sentence
+
+
+def test_a_block_replaces_only_the_text_between_its_markers():
+    block = lab.Block("page.md", "speed", "new")
+    assert block.put_into("a\n<!-- speed -->\nold\n<!-- /speed -->\nb") == "a\n<!-- speed -->\nnew\n<!-- /speed -->\nb"
+    with pytest.raises(ValueError, match=r"page\.md has no block <!-- speed -->"):
+        block.put_into("a")
+
+
+def test_the_check_of_the_pages_finds_old_tables_and_dead_links(tmp_path, monkeypatch):
+    monkeypatch.setattr(lab, "PROJECT", tmp_path)
+    page = tmp_path / "page.md"
+    page.write_text("# A heading\n[x](#a-heading) [y](#none) [z](gone.md)\n`lib/gone.py`\n<!-- t -->\n1\n<!-- /t -->\n")
+    assert list(check_docs.outdated([lab.Block("page.md", "t", "1")])) == []
+    [line] = check_docs.outdated([lab.Block("page.md", "t", "2")])
+    assert line.startswith("page.md: block 't'")
+    assert [line.split(": ")[1] for line in check_docs.broken_links(page)] == [
+        "the page has no heading for #none",
+        "gone.md does not exist",
+    ]
+    assert list(check_docs.missing_files(page)) == ["page.md: lib/gone.py does not exist"]
+
+
+def test_the_permutation_test_on_numbers_worked_by_hand():
+    # Of the 6 ways to draw two of four, only {3, 4} and {1, 2} are as far apart.
+    assert catch.permutation_test(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == pytest.approx(2 / 6)
+    assert catch.permutation_test(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 1.0
+
+
+def test_the_interval_of_a_mean_over_seeds():
+    # Of the 27 ways to draw three of these, 8 have the mean 0 and one has 3: each above 2.5 %.
+    assert chapter08.interval(np.array([0.0, 0.0, 3.0])) == (0.0, 3.0)
+    assert chapter08.interval(np.full(5, 2.0)) == (2.0, 2.0)
+
+
+def test_the_ladder_reads_the_scripts_headers():
+    rows = {name: (parent, int(lines or 0), keeps) for name, parent, lines, keeps, _ in ladder.rows()}
+    assert rows["chapter08/01_dqn_basic.py"][0] == "none"
+    parent, lines, keeps = rows["chapter09/02_n_envs.py"]
+    assert (parent, keeps) == ("chapter09/01_baseline.py", "statistics")
+    assert 0 < lines < 50
+
+
+RESULT = {
+    "stopped": "solved",
+    "steps": 3072,
+    "episodes": 130,
+    "seconds": 70.0,
+    "reached": {
+        "17.0": {"seconds": 50.0, "step": 2000, "episode": 110},
+        "18.0": {"seconds": 60.0, "step": 2048, "episode": 120},
+    },
+    "this_process": {
+        "seconds": 70.0,
+        "training_seconds": 55.0,
+        "steps_per_second": 47.3,
+        "parts": {"act": 10.0, "learn": 40.0},
+    },
+    "evaluation": {"mean": 20.0, "std": 1.0, "distinct": 3, "returns": [21.0, 20.0, 19.0]},
+}
+
+
+def test_a_solved_run_counts_until_the_goal_was_reached():
+    row = time_to_solve.figures(RESULT)
+    assert (row["seconds"], row["steps"], row["episodes"], row["start"]) == ("60.0", 2048, 120, "5.0")
+    assert (row["act"], row["environment"], row["rest"]) == ("10.0", "0.0", "5.0")
+    assert (row["evaluation_mean"], row["evaluation_worst"]) == (20.0, 19.0)
+    assert set(row) | {"seed", "emulator"} == set(time_to_solve.COLUMNS)
+
+
+def test_a_run_that_was_not_solved_counts_to_its_end():
+    unsolved = {name: value for name, value in RESULT.items() if name != "evaluation"}
+    row = time_to_solve.figures(unsolved | {"stopped": "time limit", "reached": {}})
+    assert (row["seconds"], row["steps"], row["evaluation_mean"]) == ("70.0", 3072, "")
+
+
+def test_results_are_kept_apart_by_script_and_options():
+    assert time_to_solve.results_of("distributed/01_ppo") == "solve/distributed-01_ppo"
+    assert time_to_solve.results_of("07_pong_in_minutes --envs 32 --set epochs=2") == (
+        "solve/07_pong_in_minutes-envs-32-set-epochs-2"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--script", "distributed/01_ppo.py"],
+        ["--script", ""],
+        ["--script", "05_native_envs --game freeway"],
+        ["--script", "distributed/01_ppo --env-id=CartPole-v1"],
+        ["--seeds", "0"],
+    ],
+)
+def test_scripts_that_cannot_be_timed_on_pong_are_refused(monkeypatch, capsys, options):
+    monkeypatch.setattr(sys, "argv", ["time_to_solve.py", *options])
+    with pytest.raises(SystemExit, match="2"):
+        time_to_solve.main()
+    assert f"argument {options[0]}: " in capsys.readouterr().err
+
+
+def test_games_are_judged_by_their_last_episodes_and_blocks_by_the_random_player():
+    steps = 700_000  # when it was solved
+    rows = [
+        ("blocks", 1, steps - own_environment.LAST, 10, 99.0, 5.0),
+        ("blocks", 1, steps - 10, 30, 12.0, 5.0),
+        ("blocks", 1, steps, 10, 16.0, 9.0),
+        ("blocks", 2, steps, 10, 20.0, 7.0),
+    ]
+    columns = ("game", "seed", "step", "episodes", "mean_return", "mean_steps")
+    frame = pd.DataFrame([(*row, 21.0) for row in rows], columns=[*columns, "greedy_return"])
+    assert own_environment.last_means(frame, "blocks", "mean_return").to_dict() == {1: 13.0, 2: 20.0}
+    random = pd.DataFrame({"mean_return": [1.5], "mean_steps": [16.0]}, index=["blocks"])
+    assert own_environment.goal_of("blocks", random) == 15.0
+    [row] = own_environment.table(frame, random).splitlines()[2:]
+    assert "| 16.5 (13.0 to 20.0) | 21.0 (21.0 to 21.0) | 15.0 |" in row
+    assert "2 of 2 seeds" in row
+
+
+def test_the_planned_speed_of_many_actors_is_worked_by_hand():
+    turns = {"engine": "inline", "actors": [1, 2], "wait": [8.192, 1.0], "learn": [0.9216, 1.0]}
+    rows = [line.strip("| ").split(" | ") for line in distributed.plan_table(pd.DataFrame(turns)).splitlines()[2:]]
+    assert [row[1] for row in rows] == ["1,000", "8,000", "64,000", "512,000"]
+    assert [row[2] for row in rows] == ["10,000"] * 4
+
+
+def test_every_variant_of_chapter_8_is_rainbow_without_the_other_parts():
+    source = (lab.PROJECT / "chapter08" / "08_dqn_rainbow.py").read_text()
+    assert all(f'"{part}"' in source for part in chapter08.PARTS)
+    assert chapter08.VARIANTS["rainbow"] == chapter08.PARTS
+    assert chapter08.VARIANTS["basic"] == ()
+    assert {part for parts in chapter08.VARIANTS.values() for part in parts} == set(chapter08.PARTS)
+    assert [(lab.PROJECT / f"{script}.py").exists() for script in chapter08.SCRIPTS] == [True] * 8
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, results):
+    """Replace chapter 8's runs by a function of the seed; the returned function gives the list of started runs."""
+
+    def replace(curve_of_seed):
+        started = []
+
+        def curve(task, seed, variant):
+            started.append((seed, variant))
+            return curve_of_seed(seed)
+
+        monkeypatch.setattr(chapter08, "curve", curve)
+        return started
+
+    return replace
+
+
+def test_each_run_of_chapter_8_is_measured_once_and_kept_with_its_commit(monkeypatch, results, fake_runs):
+    started = fake_runs(lambda seed: ({250: seed / 2, 500: 1.0}, 300.0 if seed == 1 else float("nan")))
+    variants = ["basic", "double, n_steps"]
+    monkeypatch.setattr(lab, "commit", lambda: "one")
+    chapter08.learn("toy", variants, seeds=1, jobs=1, resume=False)
+    monkeypatch.setattr(lab, "commit", lambda: "another")
+    chapter08.learn("toy", variants, seeds=2, jobs=2, resume=True)
+    assert sorted(started) == [(seed, variant) for seed in (1, 2) for variant in variants]
+    frame, stamps = chapter08.measured("toy")
+    assert {stamped["commit"] for stamped in stamps} == {"one", "another"}
+    [*_, basic, both] = chapter08.learn_table("toy", frame).splitlines()
+    assert basic == "| basic | 0.88 (0.75 to 1.00) | 1.00 | 375 (250 to 500) | 300, 1 of 2 seeds |"
+    assert both.startswith("| double, n_steps |")
+    chapter08.learn("toy", variants, seeds=1, jobs=1, resume=False)
+    assert len(started) == 6
+
+
+def test_runs_of_chapter_8_with_different_settings_are_not_put_into_one_table(monkeypatch, results, fake_runs):
+    fake_runs(lambda seed: ({250: 0.5}, float("nan")))
+    chapter08.learn("toy", ["basic"], seeds=2, jobs=1, resume=True)
+    monkeypatch.setitem(chapter08.TASKS, "toy", chapter08.TASKS["toy"]._replace(steps=7000))
+    chapter08.learn("toy", ["basic"], seeds=1, jobs=1, resume=False)
+    with pytest.raises(SystemExit, match="were measured with different settings"):
+        chapter08.measured("toy")
+
+
+def test_the_stamp_is_json(results):
+    lab.Results("x", ("a",), lab.stamp(steps=3)).add(a=1)
+    assert json.loads((results / "x.csv").read_text().splitlines()[0][2:])["settings"] == {"steps": 3}

@@ -1,0 +1,70 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from lib.ppo import losses
+from oracles import gae
+from ppo_setup import rollout_of
+
+
+def test_advantages_worked_by_hand():
+    # The second step truncates its episode: the 8 counts, and the third step does not. The fourth step terminates its
+    # episode, so the 1000 must not count.
+    rollout = rollout_of(
+        rewards=[[1.0], [2.0], [3.0], [4.0]],
+        values=[[10.0], [20.0], [30.0], [40.0]],
+        next_values=[[20.0], [8.0], [40.0], [1000.0]],
+        terminated=[[False], [False], [False], [True]],
+        ended=[[False], [True], [False], [True]],
+    )
+    deltas = [1 + 0.5 * 20 - 10, 2 + 0.5 * 8 - 20, 3 + 0.5 * 40 - 30, 4 - 40]
+    expected = [deltas[0] + 0.5 * 0.2 * deltas[1], deltas[1], deltas[2] + 0.5 * 0.2 * deltas[3], deltas[3]]
+    assert losses.estimate_advantages(rollout, 0.5, 0.2).flatten().tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_advantages_agree_with_the_slow_twin(seed):
+    rng = np.random.default_rng(seed)
+    rewards, values, next_values = rng.normal(size=(3, 20, 4)).tolist()
+    ended = rng.random((20, 4)) < 0.2
+    terminated = (ended & (rng.random((20, 4)) < 0.5)).tolist()
+    rollout = rollout_of(rewards, values, next_values, terminated, ended.tolist())
+    expected = gae.advantages(rewards, values, next_values, terminated, ended.tolist(), 0.9, 0.7)
+    assert torch.allclose(losses.estimate_advantages(rollout, 0.9, 0.7), torch.tensor(expected), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "expected"),
+    [
+        (1.1, 2.0, 2.2),
+        (1.5, 2.0, 2.4),  # clipped
+        (0.5, 2.0, 1.0),  # not clipped, because the policy moved in the wrong direction
+        (1.5, -2.0, -3.0),
+        (0.5, -2.0, -1.6),
+    ],
+)
+def test_policy_loss_worked_by_hand(ratio, advantage, expected):
+    old = torch.tensor([-1.0, -2.0])
+    log_probs = old + torch.tensor([ratio, 1.0]).log()
+    loss = losses.policy_loss(log_probs, old, torch.tensor([advantage, 4.0]), clip=0.2)
+    assert loss.item() == pytest.approx(-(expected + 4.0) / 2)
+
+
+def test_normalisation_value_loss_and_divergence_worked_by_hand():
+    normal = losses.normalised(torch.tensor([1.0, 3.0, 5.0]))
+    assert normal.tolist() == pytest.approx([-1.0, 0.0, 1.0])
+    values, targets = torch.tensor([1.0, 2.0]), torch.tensor([4.0, 6.0])
+    assert losses.value_loss(values, targets, torch.tensor(2.0)).item() == pytest.approx((9 + 16) / 2 / 4)
+    old, new = torch.tensor([0.5, 0.2]).log(), torch.tensor([0.25, 0.4]).log()  # ratios 1/2 and 2
+    expected = (0.5 - 1.0 + math.log(2.0) + 2.0 - 1.0 - math.log(2.0)) / 2
+    assert losses.divergence(new, old).item() == pytest.approx(expected)
+
+
+def test_losses_refuse_shapes_that_would_be_broadcast():
+    column, row = torch.zeros(3), torch.zeros(3, 1)
+    with pytest.raises(ValueError, match=r"log_probs, old_log_probs, advantages .*\(batch,\)"):
+        losses.policy_loss(column, column, row, 0.2)
+    with pytest.raises(ValueError, match=r"values, targets .*\(batch,\)"):
+        losses.value_loss(row, column, torch.tensor(1.0))
