@@ -139,7 +139,7 @@ class TensorBoard:
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in hyperparameters.items()
         }
-        for summary in hparams(plain, metrics):
+        for summary in hparams(plain, metrics):  # type: ignore[no-untyped-call]
             self.logger.writer.file_writer.add_summary(summary)
 
     def flush(self) -> None:
