@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
-import ptan
 from gymnasium import spaces
 from torch import nn
 
@@ -459,17 +458,6 @@ class Counter:
 
 def fail_on_purpose():
     raise RuntimeError("out of numbers")
-
-
-class Alternating(ptan.agent.BaseAgent):
-    """Agent that ignores the states and alternates between the actions 1 and 0."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def __call__(self, states, agent_states):
-        self.calls += 1
-        return np.full(len(states), self.calls % 2), agent_states
 
 
 class Linear(nn.Module):

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from ptan.experience import ExperienceFirstLast
 
-from fakes import Alternating, Catch, Counting
+from agents import Alternating
+from fakes import Catch, Counting
 from lib import common
 from lib.envs.frames import FrameStack, LazyFrames
 from lib.errors import UsageError

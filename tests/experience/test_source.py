@@ -3,7 +3,8 @@
 import ptan
 import pytest
 
-from fakes import Alternating, Counting, Forgetful, Random, Refusing
+from agents import Alternating
+from fakes import Counting, Forgetful, Random, Refusing
 from lib.envs.frames import FrameStack
 from lib.errors import UsageError
 from lib.experience.source import ExperienceSourceFirstLast
