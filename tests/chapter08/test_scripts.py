@@ -310,7 +310,7 @@ def test_states_after_a_termination_do_not_matter(networks):
     assert torch.allclose(rainbow.calc_loss(batch, net, target, double=True)[1], expected, atol=1e-5)
 
 
-FIELDS = ("replay_initial=200", "replay_size=2000", "epsilon_frames=1000", "learning_rate=0.001", "target_net_sync=50")
+FIELDS = ("replay_initial=100", "replay_size=1000", "epsilon_frames=400", "learning_rate=0.003", "target_net_sync=25")
 CHAIN = ["--env-id", "fakes:Chain-v0", "--quiet", *assignments(*FIELDS)]
 LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
 RUNS = {
