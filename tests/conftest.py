@@ -31,8 +31,8 @@ def _default_signals() -> None:
 def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Function (script, *options, code=None) that runs a script in this process and returns its output.
 
-    Returns standard output, or standard error if the script has to exit with `code`. A new process would spend most of
-    its time importing.
+    With `code`, the script has to exit with that code. An error code returns standard error, anything else standard
+    output. A new process would spend most of its time importing.
     """
     from lib import cli
 
@@ -42,11 +42,12 @@ def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         path = str(Path(__file__).parents[1] / script)
         if code is None:
             runpy.run_path(path, run_name="__main__")
-            return capsys.readouterr().out
-        with pytest.raises(SystemExit) as end:
-            runpy.run_path(path, run_name="__main__")
-        assert end.value.code == code
-        return capsys.readouterr().err
+        else:
+            with pytest.raises(SystemExit) as end:
+                runpy.run_path(path, run_name="__main__")
+            assert end.value.code == code
+        output = capsys.readouterr()
+        return output.err if code else output.out
 
     return run_inline
 

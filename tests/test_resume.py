@@ -131,8 +131,8 @@ def run_in_parts(script, options, runs_dir, stops):
 @pytest.mark.parametrize("more", [(), ("--parallel",)])
 def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, more):
     script, options = Path("chapter09/04_wrappers.py"), (*PONG, "--envs", 2, *more)
-    one, _ = run_in_parts(script, options, tmp_path / "one", [130])
-    two, _ = run_in_parts(script, options, tmp_path / "two", [110, 130])
+    one, _ = run_in_parts(script, options, tmp_path / "one", [220])
+    two, _ = run_in_parts(script, options, tmp_path / "two", [150, 220])
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
     assert len(episodes_of(one)) > 1
