@@ -1,9 +1,10 @@
-"""A page in a real browser without a display: what is on it, and a screenshot. Chromium comes in PySide6-WebEngine.
+"""Open a page in a real browser without a display, describe it and save a screenshot.
 
     python tests/browser.py PAGE PICTURE --width 390
     python tests/browser.py PAGE PICTURE --width 1280 --dark
 
-It prints JSON. Exit code 3 means that the browser does not start here, for want of the package or of a system library.
+The browser is Chromium, from the package PySide6-WebEngine. The description is printed as JSON. Exit code 3 means that
+the package or a system library is missing.
 """
 
 import argparse
@@ -11,14 +12,17 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any, ClassVar
 
 MISSING = 3
-SECONDS = 60  # until everything on the page has to be there
-FLAGS = "--no-sandbox --disable-gpu --disable-dev-shm-usage"  # a container has neither, and little of the last
+SECONDS = 60  # time limit for loading the page
+FLAGS = (
+    "--no-sandbox --disable-gpu --disable-dev-shm-usage"  # a container lacks the first two and has little of the third
+)
 DARK = "--blink-settings=preferredColorScheme=0"
 READY = """(() => document.readyState === "complete" && [...document.images].every(image => image.complete)
   && [...document.querySelectorAll("video")].every(video => video.readyState >= 1 || video.error))()"""
-SEEN = """JSON.stringify({
+DESCRIBE = """JSON.stringify({
   title: document.title,
   inner: innerWidth,
   width: document.documentElement.scrollWidth,
@@ -33,31 +37,35 @@ SEEN = """JSON.stringify({
 })"""
 
 
-def look(page: Path, picture: Path, width: int) -> dict:
-    """Open a page in a window of some width, wait until all of it is there, and save all of it as a picture."""
+def look(page: Path, picture: Path, width: int) -> dict[str, Any]:
+    """Open a page in a window of the given width, wait until it is loaded, and save a picture of the whole page.
+
+    Returns:
+        What the JavaScript in DESCRIBE reports, and the console messages; empty if the page did not load in time.
+    """
     from PySide6.QtCore import QTimer, QUrl
     from PySide6.QtWebEngineCore import QWebEnginePage, QWebEngineSettings
     from PySide6.QtWebEngineWidgets import QWebEngineView
     from PySide6.QtWidgets import QApplication
 
     class Page(QWebEnginePage):
-        said = ()
+        messages: ClassVar[list[str]] = []
 
         def javaScriptConsoleMessage(self, level, message, line, source):
-            self.said = (*self.said, message)
+            self.messages.append(message)
 
     application = QApplication(sys.argv[:1])
     view = QWebEngineView()
     shown = Page(view)
-    shown.settings().setAttribute(QWebEngineSettings.WebAttribute.ShowScrollBars, False)  # as on a telephone
+    shown.settings().setAttribute(QWebEngineSettings.WebAttribute.ShowScrollBars, False)  # as on a phone
     view.setPage(shown)
     view.resize(width, 900)
-    found: dict = {}
+    description: dict[str, Any] = {}
 
-    def seen(answer: str) -> None:
-        found.update(json.loads(answer), console=list(shown.said))
-        view.resize(width, min(found["height"], 12_000))
-        QTimer.singleShot(1000, save)  # for drawing it anew
+    def describe(answer: str) -> None:
+        description.update(json.loads(answer), console=list(Page.messages))
+        view.resize(width, min(description["height"], 12_000))
+        QTimer.singleShot(1000, save)  # the page is drawn again first
 
     def save() -> None:
         view.grab().save(str(picture))
@@ -65,7 +73,7 @@ def look(page: Path, picture: Path, width: int) -> dict:
 
     def ready(answer: bool) -> None:
         if answer:
-            shown.runJavaScript(SEEN, seen)
+            shown.runJavaScript(DESCRIBE, describe)
         else:
             QTimer.singleShot(100, ask)
 
@@ -77,7 +85,7 @@ def look(page: Path, picture: Path, width: int) -> dict:
     view.show()
     QTimer.singleShot(SECONDS * 1000, application.quit)
     application.exec()
-    return found
+    return description
 
 
 def main() -> None:
@@ -89,13 +97,13 @@ def main() -> None:
     args = parser.parse_args()
     os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": f"{FLAGS} {DARK if args.dark else ''}"}
     try:
-        found = look(args.page, args.picture, args.width)
+        description = look(args.page, args.picture, args.width)
     except ImportError as error:
         print(error, file=sys.stderr)
         sys.exit(MISSING)
-    print(json.dumps(found))
+    print(json.dumps(description))
     sys.stdout.flush()
-    os._exit(0 if found else 1)  # Qt's own way out of a process may wait for a renderer
+    os._exit(0 if description else 1)  # a normal exit may wait for a renderer process
 
 
 if __name__ == "__main__":

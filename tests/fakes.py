@@ -1,11 +1,12 @@
-"""Toy environments with known answers, and environments that misbehave on demand.
+"""Toy environments with known optimal values, environments that fail on demand, and fake actors.
 
-Registered with gymnasium, so that scripts under test reach them as `--env-id fakes:Catch-v0`.
+The environments are registered with gymnasium, so that scripts under test can use `--env-id fakes:Catch-v0`.
 """
 
 import os
 import time
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -18,15 +19,15 @@ from lib.errors import UsageError
 from lib.experience.ring import Ring
 from lib.experience.stream import ExperienceStream
 
-ZOOM = 12  # that makes an image of Catch's grid
+ZOOM = 12  # turns Catch's 7 x 7 grid into an image of 84 x 84 pixels
 
 
 class Counting(gym.Env):
-    """Its observation is its own step number, its reward the same; it ends after `length` steps.
+    """The step number is both the observation and the reward.
 
     Args:
-        length: steps in an episode.
-        truncates: whether the end is a truncation.
+        length: steps per episode.
+        truncates: truncate episodes instead of terminating them.
     """
 
     def __init__(self, length=4, truncates=False):
@@ -62,10 +63,10 @@ class Logged(Counting):
 
 
 class Slow(Counting):
-    """Counting that takes its time.
+    """Counting with slow steps.
 
     Args:
-        seconds: that a step takes.
+        seconds: duration of a step.
     """
 
     def __init__(self, seconds, length=200):
@@ -78,10 +79,10 @@ class Slow(Counting):
 
 
 class Unbuildable(Counting):
-    """What becomes of it in another process is what an expression says there.
+    """Environment that another process unpickles by evaluating an expression.
 
     Args:
-        expression: Python; unless told otherwise it asks for a module that is not there.
+        expression: Python expression. The default imports a module that does not exist.
     """
 
     def __init__(self, expression="__import__('no_such_module')"):
@@ -93,7 +94,7 @@ class Unbuildable(Counting):
 
 
 class Random(Counting):
-    """Observations drawn from its own generator: two instances agree only after the same seed and actions."""
+    """Random observations: two instances agree only after the same seed and the same actions."""
 
     def step(self, action):
         _, reward, terminated, truncated, info = super().step(action)
@@ -102,10 +103,10 @@ class Random(Counting):
 
 
 class Chain(gym.Env):
-    """The abc chain: `length` right actions in a row earn 1, a wrong one ends the episode with nothing.
+    """Chain of states: `length` right actions in a row earn 1, and a wrong action ends the episode with 0.
 
-    In state s (a one-hot vector) action s % 2 is right. Its optimal value is gamma ** (length - 1 - s), the
-    value of the other action 0.
+    In state s (a one-hot vector) action s % 2 is right. Its optimal value is gamma ** (length - 1 - s). The optimal
+    value of the other action is 0.
     """
 
     def __init__(self, length=3):
@@ -130,10 +131,10 @@ class Chain(gym.Env):
 
 
 class Delayed(gym.Env):
-    """The first action of an episode decides whether its last step earns 1 or nothing; all others change nothing.
+    """The first action of an episode decides whether its last step earns 1 or 0. All other actions have no effect.
 
-    Random play earns in every second episode, so exploring is no matter; but the value of the first action is known
-    only when it has come back over `length` steps: one a copy of the target network, or n with returns of n steps.
+    Random play earns 1 in every second episode, so exploration is easy. Credit assignment is hard: the reward reaches
+    the first action's value one step per update of the target network, or n steps with n-step returns.
     """
 
     def __init__(self, length=12):
@@ -158,7 +159,7 @@ class Delayed(gym.Env):
 
 
 class Bandit(gym.Env):
-    """Three lotteries in turn at random, each with one action of three that wins 1; an episode is one step."""
+    """One of three bandits, drawn at random for each episode of one step. One of its three actions earns 1."""
 
     WINS = (2, 0, 1)
 
@@ -177,11 +178,11 @@ class Bandit(gym.Env):
 
 
 class Catch(gym.Env):
-    """A ball falls through a grid of pixels; a paddle at the bottom catches it (+1) or does not (-1).
+    """A ball falls through a grid, and a paddle at the bottom earns 1 if it catches the ball and -1 otherwise.
 
     Args:
-        size: of the grid.
-        zoom: how large its pixels are drawn.
+        size: rows and columns of the grid.
+        zoom: width and height of a cell in pixels.
     """
 
     def __init__(self, size=7, zoom=1):
@@ -211,9 +212,9 @@ class Catch(gym.Env):
 
 
 class Shown(Catch):
-    """Catch that can be looked at, in colours that its observations do not have."""
+    """Catch that can be rendered, in colours that do not occur in its observations."""
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
 
     def __init__(self, render_mode=None):
         super().__init__(zoom=ZOOM)
@@ -225,10 +226,13 @@ class Shown(Catch):
 
 
 class Coded(gym.Env):
-    """Its screen and its picture begin with the same four numbers: two that are drawn for the episode, the step, and
-    one that every draw and action so far has changed. Its episodes are 2 to 9 steps long, its rewards fractions."""
+    """Images that encode the state of the game in four pixels, in observations and rendered frames alike.
 
-    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 20}
+    The four numbers are two random numbers of the episode, the step, and a hash of all random draws and actions so
+    far. Episodes have 2 to 9 steps, and rewards are fractions.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
     def __init__(self, render_mode=None):
         self.observation_space = spaces.Box(0, 255, (84, 84), np.uint8)
@@ -258,7 +262,7 @@ class Coded(gym.Env):
 
 
 class Continuous(Catch):
-    """Catch with an action space that DQN cannot choose from."""
+    """Catch with a continuous action space, which no script supports."""
 
     def __init__(self):
         super().__init__()
@@ -266,7 +270,7 @@ class Continuous(Catch):
 
 
 class Heat(Catch):
-    """Catch that shows something that is neither an image nor a board nor a vector."""
+    """Catch with observations that are neither an image nor a board nor a vector."""
 
     def __init__(self):
         super().__init__()
@@ -274,18 +278,19 @@ class Heat(Catch):
 
 
 class Shape(gym.Env):
-    """One of many things that an environment can show; an episode is `length` steps, and action 1 earns 1.
+    """Random observations from any space. The second of its five actions earns 1.
 
     Args:
-        space: of the observations, which are drawn from it.
-        mask: None; "info" or "method", by which it tells which of its five actions are allowed: all but one, another
-            one in each step. What is not allowed ends the run.
-        start: the number of the first action.
+        space: observation space.
+        mask: how the environment reports the action mask: "info", "method", or None for no mask. In each step all
+            actions except one are allowed, and a forbidden action fails an assertion.
+        start: number of the first action.
+        length: steps per episode.
     """
 
     def __init__(self, space, mask=None, start=0, length=5):
         self.observation_space = space
-        self.action_space = spaces.Discrete(5, start=start)
+        self.action_space: spaces.Discrete = spaces.Discrete(5, start=start)
         self.length = length
         self.mask = mask
         if mask == "method":
@@ -312,7 +317,7 @@ class Shape(gym.Env):
 
 
 class Talkative(Catch):
-    """Catch whose infos have arrays that grow, and a name that gymnasium's wrappers use."""
+    """Catch with infos that hold growing arrays and a name that gymnasium's wrappers use, too."""
 
     def reset(self, *, seed=None, options=None):
         observation, _ = super().reset(seed=seed)
@@ -324,7 +329,7 @@ class Talkative(Catch):
 
 
 class Refusing(Shown):
-    """Catch that takes any action of its first `steps` steps, in all environments together, and after these none."""
+    """Catch that raises as soon as the class attribute `left` is used up by the steps of all its instances."""
 
     left = 10**9
 
@@ -336,7 +341,7 @@ class Refusing(Shown):
 
 
 class Forgetful(Shown):
-    """Catch that draws from the global generator: its seed does not bring it back."""
+    """Catch that ignores its seed, so that an episode cannot be restored from its seed and actions."""
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
@@ -345,11 +350,11 @@ class Forgetful(Shown):
 
 
 class Failing(Catch):
-    """Catch that raises, hangs or dies in its `at`-th step.
+    """Catch that raises, hangs or exits the process in one of its steps.
 
     Args:
         how: "raise", "hang" or "die".
-        at: the step, counted over all episodes.
+        at: number of that step, counted over all episodes.
     """
 
     def __init__(self, how, at=702, zoom=1):
@@ -369,17 +374,17 @@ class Failing(Catch):
 
 
 class Counter:
-    """An actor whose n-th segment says n.
+    """Fake actor that numbers its segments.
 
     Args:
-        number: the actor's.
-        state: {"count": how many it has given}; None for none.
+        number: actor index.
+        state: {"count": number of segments so far}, or None for a new actor.
     """
 
     def __init__(self, number, state=None):
         self.number = number
         self.count = 0 if state is None else state["count"]
-        self.model = None
+        self.model: Any = None
         self.slots = (np.zeros((1000, 7), np.int64), np.zeros((1000, 7), np.int64))
 
     def set_model(self, model):
@@ -440,7 +445,7 @@ class Counter:
 
     @staticmethod
     def hanging(once):
-        """Actor 0's second segment never comes, the first time that it is asked for; `once` remembers that."""
+        """Return an actor class that hangs in actor 0's second segment, once: it creates the file `once` then."""
 
         class Hanging(Counter):
             def get_trajectory_segment(self):
@@ -468,7 +473,7 @@ class Alternating(ptan.agent.BaseAgent):
 
 
 class Linear(nn.Module):
-    """Action values of a 7 x 7 screen or of one number."""
+    """Action values of a 7 x 7 screen or of a single number."""
 
     def __init__(self, size):
         super().__init__()
@@ -478,28 +483,32 @@ class Linear(nn.Module):
         return self.layer(states.reshape(len(states), -1).float() / 255.0)
 
 
-def echo(there, back):
-    """As another process: send three blocks of transitions back through a second channel."""
-    for _ in range(3):
-        while not len(there):
-            time.sleep(0.01)
-        back.put(there.get())
+def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: object) -> None:
+    """Register an environment class, or its import path, as `fakes:<name>-v0`."""
+    gym.register(f"{name}-v0", cast(Any, environment), kwargs=kwargs)
 
 
 for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Talkative, Refusing, Forgetful):
-    gym.register(f"{environment.__name__}-v0", environment)
-gym.register("Catch-v0", Catch, kwargs={"zoom": ZOOM})
-for name, game, sticky in (
-    ("ShortPong", "pong", 0.0),  # of 100 steps
+    register(environment.__name__, environment)
+register("Catch", Catch, zoom=ZOOM)
+for name, game, sticky_actions in (
+    ("ShortPong", "pong", 0.0),  # episodes of 100 steps
     ("StickyPong", "pong", 0.25),
-    ("ShortAirRaid", "air_raid", 0.0),  # which presses keys for 8 frames before it begins
+    ("ShortAirRaid", "air_raid", 0.0),  # its resets press keys for 8 frames
 ):
-    kwargs = {"game": game, "full_action_space": False, "max_num_frames_per_episode": 400, "frameskip": 1}
-    gym.register(f"{name}-v0", "ale_py.env:AtariEnv", kwargs=kwargs | {"repeat_action_probability": sticky})
+    register(
+        name,
+        "ale_py.env:AtariEnv",
+        game=game,
+        full_action_space=False,
+        max_num_frames_per_episode=400,
+        frameskip=1,
+        repeat_action_probability=sticky_actions,
+    )
 for how in ("raise", "hang", "die"):
-    gym.register(f"Failing-{how}-v0", Failing, kwargs={"how": how, "zoom": ZOOM})
-    gym.register(f"FailingSoon-{how}-v0", Failing, kwargs={"how": how, "zoom": ZOOM, "at": 102})
-SHAPES = {
+    register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
+    register(f"FailingSoon-{how}", Failing, how=how, zoom=ZOOM, at=102)
+SHAPES: dict[str, spaces.Space[Any]] = {
     "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),
     "Codes": spaces.Box(0, 12, (6,), np.int64),
     "Number": spaces.Discrete(7),
@@ -508,22 +517,29 @@ SHAPES = {
     "Planes": spaces.Box(0, 255, (7, 7, 3), np.uint8),
     "Image": spaces.Box(0, 255, (50, 40, 3), np.uint8),
 }
-gym.register("Seventh-v0", Shape, kwargs={"space": SHAPES["Vector"], "start": 7})
+register("Seventh", Shape, space=SHAPES["Vector"], start=7)
 for name, space in SHAPES.items():
-    gym.register(f"{name}-v0", Shape, kwargs={"space": space})
-    gym.register(f"{name}-info-v0", Shape, kwargs={"space": space, "mask": "info"})
-    gym.register(f"{name}-method-v0", Shape, kwargs={"space": space, "mask": "method"})
+    register(name, Shape, space=space)
+    register(f"{name}-info", Shape, space=space, mask="info")
+    register(f"{name}-method", Shape, space=space, mask="method")
 
 
-def pong_ring():
-    """A ring of one thousand steps of random play."""
+class RandomPlay:
+    """Agent that plays random actions of Pong."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def initial_state(self) -> None:
+        return None
+
+    def __call__(self, states, agent_states):
+        return self.rng.integers(0, 6, len(states)), agent_states
+
+
+def pong_ring() -> Ring:
+    """Return a ring filled with 1,000 steps of random play on Pong."""
     envs = vector_env.make_vector_env("PongNoFrameskip-v4", 4)
-    rng = np.random.default_rng(0)
-
-    def play(states, agent_states):
-        return rng.integers(0, 6, len(states)), agent_states
-
-    play.initial_state = lambda: None
-    ring = Ring.for_source(ExperienceStream(envs, play, seed=3), 1000, gamma=0.99)
+    ring = Ring.for_source(ExperienceStream(envs, RandomPlay(), seed=3), 1000, gamma=0.99)
     ring.populate(1000)
     return ring

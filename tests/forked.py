@@ -180,7 +180,7 @@ def run_forked(
         restore_default_signals()
         if start_new_session:
             os.setsid()
-        for number, path in enumerate([os.devnull, *(Path(output, name) for name in STREAMS)]):
+        for number, path in enumerate([Path(os.devnull), *(Path(output, name) for name in STREAMS)]):
             os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
         os.chdir(cwd)
         multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # its children look for the script here

@@ -87,6 +87,7 @@ def folder(runs_dir: Path) -> Path:
 def checkpoint_of(path: Path) -> dict[str, Any]:
     """Return the newest checkpoint of a run, without the entries that depend on the clock."""
     content = checkpoint.newest(path / "checkpoints")
+    assert content is not None, f"{path} has no checkpoint"
     del content["files"], content["episodes"]["seconds"]
     for place in content["source"].get("actors", ()):
         del place["seconds"]

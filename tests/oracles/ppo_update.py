@@ -7,9 +7,17 @@ from oracles import gae
 
 def update(model, optimizer, rollout, settings, progress):
     """Learn from a rollout with the permutations that Trainer.update draws; `settings` are its UpdateSettings."""
-    columns = (rollout.rewards, rollout.values, rollout.next_values, rollout.terminated, rollout.ended)
-    nested = [column.tolist() for column in columns]
-    estimates = torch.tensor(gae.advantages(*nested, settings.gamma, settings.lam)).flatten()
+    estimates = torch.tensor(
+        gae.advantages(
+            rollout.rewards.tolist(),
+            rollout.values.tolist(),
+            rollout.next_values.tolist(),
+            rollout.terminated.tolist(),
+            rollout.ended.tolist(),
+            settings.gamma,
+            settings.lam,
+        )
+    ).flatten()
     states, actions, old = (getattr(rollout, name).flatten(0, 1) for name in ("states", "actions", "log_probs"))
     returns = estimates + rollout.values.flatten()
     model.normalise_values(returns)  # once per update
