@@ -8,7 +8,7 @@ Keeps   statistics: --replay-ratio samples are learnt from per step, by default 
         chosen with weights that are 17 to 24 steps old (times the number of players), and one update uses four batches
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
-Read    lib/actors/players.py, then lib/actors/contract.py
+Read    lib/actors/players.py, then lib/actors/player.py and lib/actors/contract.py
 """
 
 from pathlib import Path
