@@ -8,7 +8,7 @@ Keeps   statistics: --replay-ratio samples are learnt from per step, by default 
         chosen with weights that are 17 to 24 steps old (times the number of players), and one update uses four batches
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
-Read    lib/actors/parallel.py, then lib/actors/player.py and lib/actors/player_process.py
+Read    lib/actors/players.py, then lib/actors/player.py and lib/actors/contract.py
 """
 
 from pathlib import Path
@@ -18,11 +18,11 @@ import torch
 from ignite.engine import Engine
 
 from lib import atari_wrappers, cli, common, dqn_model
-from lib.actors import engines, players
+from lib.actors import players
 from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
-BATCHES = 4  # learnt from as one
+BATCHES = 4  # combined in one update
 
 
 def train(params, args):
@@ -66,10 +66,8 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__, free=("engine", "patience", "address"))
-    parser.add_argument("--players", type=cli.positive, default=1, metavar="N", help="processes that play")
-    parser.add_argument("--replay-ratio", type=cli.positive, default=32, metavar="R", help="samples a step")
-    parser.add_argument("--engine", choices=engines.ENGINES, default="process", help="where the players run")
-    parser.add_argument("--patience", type=cli.positive, default=60, metavar="SECONDS", help="longest wait for a block")
-    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: a Ray of its own)")
+    parser = cli.parser(__doc__)
+    parser.add_argument("--players", type=cli.positive, default=1, metavar="N", help="number of players")
+    parser.add_argument("--replay-ratio", type=cli.positive, default=32, metavar="R", help="samples per step")
+    cli.add_engine_options(parser, "players", "block")
     cli.main(train, parser, NAME)

@@ -18,7 +18,7 @@ import torch
 from ignite.engine import Engine
 
 from lib import atari_wrappers, cli, common, dqn_model
-from lib.actors import engines, players
+from lib.actors import players
 from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
@@ -64,10 +64,8 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__, free=("engine", "patience", "address"))
+    parser = cli.parser(__doc__)
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     parser.add_argument("--parallel", action="store_true", help="play in another process")
-    parser.add_argument("--engine", choices=engines.ENGINES, default="process", help="where the player runs")
-    parser.add_argument("--patience", type=cli.positive, default=60, metavar="SECONDS", help="longest wait for a block")
-    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: a Ray of its own)")
+    cli.add_engine_options(parser, "players", "block")
     cli.main(train, parser, NAME)

@@ -17,7 +17,6 @@ import torch
 from ignite.engine import Engine
 
 from lib import cli, common
-from lib.actors.engines import ENGINES
 from lib.hyperparameters import PPO_HYPERPARAMS
 from lib.nets import precision
 from lib.ppo.actor import Acting
@@ -59,10 +58,8 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    # A resumed run may move its actors: where they run changes no result.
-    parser = cli.parser(__doc__, PPO_HYPERPARAMS, free=("engine", "patience", "address", "actor_cpus"))
+    parser = cli.parser(__doc__, PPO_HYPERPARAMS, free=("actor_cpus",))
     parser.add_argument("--actors", type=cli.positive, default=2, metavar="K", help="number of actors")
-    parser.add_argument("--engine", choices=ENGINES, default="process", help="where the actors run")
     parser.add_argument(
         "--async",
         dest="max_lag",
@@ -76,14 +73,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--learners", type=cli.positive, default=1, metavar="K", help="learners that share each minibatch"
     )
-    parser.add_argument(
-        "--patience",
-        type=cli.positive,
-        default=60,
-        metavar="SECONDS",
-        help="longest wait for a segment before its actor is replaced",
-    )
-    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster to join (default: start a local one)")
+    cli.add_engine_options(parser, "actors", "segment")
     parser.add_argument(
         "--actor-cpus",
         type=cli.above_zero,

@@ -14,6 +14,7 @@ import torch
 from ignite.engine import State
 from tqdm import tqdm
 
+from lib.actors.engines import ENGINES
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import HYPERPARAMS, RunParameters
 from lib.run import run_folder
@@ -38,6 +39,7 @@ from lib.system.seeds import seed_everything
 __all__ = [
     "Parser",
     "above_zero",
+    "add_engine_options",
     "existing_run",
     "exit_codes",
     "main",
@@ -122,6 +124,23 @@ def parser(
     )
     parser.common = frozenset(option.dest for option in options)
     return parser
+
+
+def add_engine_options(parser: Parser, role: str, unit: str) -> None:
+    """Add the options that say where actors run. A resumed run may change them, because no result depends on them.
+
+    Args:
+        parser: parser of a script.
+        role: name of the actors in the help texts, such as "players".
+        unit: what an actor sends, such as "block".
+    """
+    parser.free = (*parser.free, "engine", "patience", "address")
+    add = parser.add_argument
+    add("--engine", choices=ENGINES, default="process", help=f"where the {role} run")
+    add(
+        "--patience", type=positive, default=60, metavar="SECONDS", help=f"replace one that gives no {unit} for so long"
+    )
+    add("--address", metavar="HOST:PORT", help="Ray cluster to join (default: start a local one)")
 
 
 def tool(doc: str | None) -> Parser:

@@ -1,7 +1,7 @@
 """Shared code of the scripts of chapters 8 and 9: hyperparameters, batches, the loss, exploration, the run's setup."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -10,6 +10,7 @@ from torch import nn
 
 from lib import dqn_extra, dqn_model
 from lib.experience.batch import Batch
+from lib.experience.interface import Stopped
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.nets import losses
 from lib.run.setup import setup_ignite
@@ -181,7 +182,7 @@ class EpsilonTracker:
 
 
 def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int = 1) -> Iterator[BatchT]:
-    """Fill the replay buffer, then forever add some steps and yield a batch.
+    """Fill the replay buffer, then add some steps and yield a batch until the experience source is stopped.
 
     Args:
         buffer: replay buffer with PTAN's populate and sample.
@@ -198,10 +199,11 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
 
 
 def _batches(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int) -> Iterator[BatchT]:
-    buffer.populate(initial)
-    while True:
-        buffer.populate(steps)
-        yield buffer.sample(batch_size)
+    with suppress(Stopped):
+        buffer.populate(initial)
+        while True:
+            buffer.populate(steps)
+            yield buffer.sample(batch_size)
 
 
 def normalise_by_first_batch(batches: Iterator[Batch], *nets: dqn_model.DQN | dqn_extra.ExtendedDQN) -> Iterator[Batch]:

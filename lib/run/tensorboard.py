@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from lib.run import video_file
 
+# torch declares no types for it.
+make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
+
 # Iterations between two figures.
 FIGURES_EVERY = 5_000
 
@@ -139,7 +142,7 @@ class TensorBoard:
             name: value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in hyperparameters.items()
         }
-        for summary in hparams(plain, metrics):  # type: ignore[no-untyped-call]
+        for summary in make_hparams_summaries(plain, metrics):
             self.logger.writer.file_writer.add_summary(summary)
 
     def flush(self) -> None:

@@ -15,7 +15,8 @@ import torch
 
 from fakes import Catch, Counting, Failing, Forgetful, Linear, Logged, Random, Slow, Unbuildable
 from lib.actors.contract import ActorFailed, Actors
-from lib.actors.players import Player, Players, _Handle, block_seed, block_size, selector_values
+from lib.actors.player import Player, block_seed, block_size, selector_values
+from lib.actors.players import Players, _Handle
 from lib.envs.frames import FrameStack, LazyFrames
 from lib.errors import UsageError
 from lib.experience.interface import Stopped
