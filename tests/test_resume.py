@@ -70,7 +70,7 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(uninterrupted, t
     assert process.returncode == 130
     assert re.search("Interrupted before learning began|Stopped at once", stderr)  # during or before the warm-up
     resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
-    assert "the run starts again from its beginning" in resumed.stdout
+    assert "starts again from the beginning" in resumed.stdout
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
 
 
