@@ -28,7 +28,7 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     dtype = precision.fast_dtype(args.device)
     net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
-    net = net.to(memory_format=torch.channels_last)
+    net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
         precision.compile_networks(net, tgt_net.target_model)

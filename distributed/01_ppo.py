@@ -38,8 +38,7 @@ def train(params, args):
         return trainer.update(rollout, sampler.progress(params.stop_reward))
 
     engine = Engine(process_batch)
-    save = {"net": model, "optimizer": optimizer}
-    common.setup_ignite(engine, params, sampler, NAME, args=args, save=save)
+    common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
     return engine.run(rollouts(sampler, model))
 
 

@@ -51,8 +51,9 @@ def train(params, args):
         return learner.train(batch, segments.progress(params.stop_reward))
 
     engine = Engine(process_batch)
-    save = {"net": model, "optimizer": optimizer, "learner": learner}
-    common.setup_ignite(engine, params, segments, NAME, args=args, save=save)
+    common.setup_ignite(
+        engine, params, segments, NAME, args=args, save={"net": model, "optimizer": optimizer, "learner": learner}
+    )
     return engine.run(segments)
 
 

@@ -14,6 +14,7 @@ from torch import nn
 from fakes import Chain
 from lib import common, dqn_model
 from lib.envs.frames import LazyFrames
+from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.ring import Batch
 from lib.experience.source import ExperienceSourceFirstLast
@@ -157,6 +158,17 @@ def test_batch_generator_fills_the_buffer_once_then_alternates_steps_and_batches
     assert tape == []
     assert [next(batches), next(batches)] == ["sample 3", "sample 3"]
     assert tape == ["populate 7", "populate 2", "sample 3", "populate 2", "sample 3"]
+
+
+def test_the_batches_end_when_the_source_is_stopped():
+    class Stopping(TapedBuffer):
+        def populate(self, samples):
+            super().populate(samples)
+            if len(tape) > 4:
+                raise Stopped
+
+    tape = []
+    assert len(list(common.batch_generator(Stopping(tape), initial=7, batch_size=3))) == 2
 
 
 class TwoBatches:

@@ -238,9 +238,10 @@ def test_a_node_of_a_cluster_that_dies_changes_nothing(tmp_path):
     options = (*POLE, "--stop-after", LAST)
     assert run(ACTORS, *options, "--engine", "inline", "--actors", 4, "--runs-dir", tmp_path / "one").returncode == 0
     (tmp_path / "two").mkdir()
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     env = ENVIRONMENT | {"RAY_USAGE_STATS_ENABLED": "0"}
-    with subprocess.Popen([sys.executable, "-c", CLUSTER], env=env, **pipes) as nodes:
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as nodes:
         try:
             address = nodes.stdout.readline().strip()
             on_ray = ("--engine", "ray", "--address", address, "--actors", 4, "--actor-cpus", 0.5)

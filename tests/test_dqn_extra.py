@@ -70,7 +70,7 @@ def test_the_initial_sigma_can_be_given(noise, unit):
 
 def test_a_network_with_a_sigma_has_noisy_layers():
     net = dqn_extra.ExtendedDQN((3,), 2, dueling=True, sigma=0.25)
-    for layer in (*net.advantage[::2], *net.value[::2]):
+    for layer in (*net.advantage[::2], *net.value[::2]):  # type: ignore[misc]
         assert layer.noise == "per-state"
         assert layer.weight_sigma.mean().item() == pytest.approx(0.25 / math.sqrt(layer.weight_sigma.shape[1]))
     assert dqn_extra.ExtendedDQN((3,), 2, noise="independent", sigma=0.25).advantage[0].noise == "independent"
@@ -199,14 +199,14 @@ def test_dueling_streams_have_half_the_hidden_units_each():
 def test_the_mean_of_dueling_action_values_is_the_state_value():
     net = dqn_extra.ExtendedDQN((3,), 4, dueling=True)
     states = torch.rand(5, 3)
-    assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)
+    assert torch.allclose(net(states).mean(1), net.value(net.conv(states)).squeeze(1), atol=1e-6)  # type: ignore[misc]
     assert torch.allclose(net(states).diff(dim=1), net.advantage(net.conv(states)).diff(dim=1), atol=1e-6)
 
 
 def test_a_dueling_distribution_subtracts_the_mean_advantage_at_each_atom():
     net, states = dqn_extra.ExtendedDQN((3,), 4, dueling=True, support=losses.support(-2.0, 2.0, 5)), torch.rand(5, 3)
     features = net.conv(states)
-    value, advantage = net.value(features), net.advantage(features).reshape(5, 4, 5)
+    value, advantage = net.value(features), net.advantage(features).reshape(5, 4, 5)  # type: ignore[misc]
     for row in range(5):
         for action in range(4):
             logits = [
@@ -247,7 +247,7 @@ def test_every_forward_pass_draws_new_noise_in_training_mode_only():
 @pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
 def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(noise, rows, learning):
     net = dqn_extra.ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
-    layers = (*net.advantage[::2], *net.value[::2])
+    layers = (*net.advantage[::2], *net.value[::2])  # type: ignore[misc]
     drawn = []
     for _ in range(3):
         with torch.set_grad_enabled(learning):
@@ -288,5 +288,5 @@ def test_a_bfloat16_network_is_close_to_float32_and_returns_float32():
             torch.manual_seed(1)  # the same noise
             values.append(network(IMAGES))
         assert values[0].dtype == torch.float32
-        assert torch.allclose(*values, atol=0.02)
+        assert torch.allclose(*values, atol=0.02)  # type: ignore[misc]
         assert not torch.equal(*values)

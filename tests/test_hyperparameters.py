@@ -33,7 +33,7 @@ def test_every_game_is_stored_under_its_run_name():
 def test_hyperparameters_are_frozen_and_can_be_replaced():
     pong = HYPERPARAMS["pong"]
     with pytest.raises(dataclasses.FrozenInstanceError):
-        pong.gamma = 0.5
+        pong.gamma = 0.5  # type: ignore[misc]
     assert dataclasses.replace(pong, gamma=0.5).gamma == 0.5
 
 

@@ -25,10 +25,10 @@ from running import (
 
 # Pong with episodes of 100 steps. Before the run is stopped, the ring has wrapped around, the target network was
 # synchronised, and an episode is unfinished.
-LAST = 320
+LAST = 170
 PONG = (
     *("--env-id", "fakes:ShortPong-v0"),
-    *assignments("replay_initial=110", "replay_size=130", "target_net_sync=20", "checkpoint_every=30"),
+    *assignments("replay_initial=60", "replay_size=80", "target_net_sync=20", "checkpoint_every=30"),
     *assignments("batch_size=2", "epsilon_frames=150"),
     *("--seed", 5, "--quiet"),
 )
@@ -45,7 +45,7 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(BASELINE, *PONG, "--stop-after", LAST, "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000015*.pt.sha256")), process)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000009*.pt.sha256")), process)
     time.sleep(0.1)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
@@ -53,12 +53,12 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, t
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number, stderr
-        assert re.search(rf"Stopped at step [123]\d\d: {number.name}. Continue with --resume ", stdout)
+        assert re.search(rf"Stopped at step 1?\d\d: {number.name}. Continue with --resume ", stdout)
     resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
-    assert len(episodes_of(uninterrupted)) > 3
+    assert len(episodes_of(uninterrupted)) > 1
     assert scalars_of(uninterrupted) == scalars_of(folder(tmp_path))
 
 
@@ -110,7 +110,7 @@ def test_a_refused_resume_changes_nothing(uninterrupted):
         }
 
     before = files()
-    for options in (["--stop-after", LAST - 100], ["--set", "gamma=0.5"]):
+    for options in (["--stop-after", LAST - 60], ["--set", "gamma=0.5"]):
         process = run(BASELINE, "--resume", uninterrupted, *options)
         assert process.returncode == 2
     assert files() == before
@@ -131,8 +131,8 @@ def run_in_parts(script, options, runs_dir, stops):
 @pytest.mark.parametrize("more", [(), ("--parallel",)])
 def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, more):
     script, options = Path("chapter09/04_wrappers.py"), (*PONG, "--envs", 2, *more)
-    one, _ = run_in_parts(script, options, tmp_path / "one", [200])
-    two, _ = run_in_parts(script, options, tmp_path / "two", [150, 200])
+    one, _ = run_in_parts(script, options, tmp_path / "one", [130])
+    two, _ = run_in_parts(script, options, tmp_path / "two", [110, 130])
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
     assert len(episodes_of(one)) > 1
@@ -160,9 +160,9 @@ RING = (
 )
 def test_dqn_on_native_environments_is_resumed_bit_for_bit(tmp_path, script, env_id):
     options = ("--env-id", env_id, *RING)
-    one, process = run_in_parts(script, options, tmp_path / "one", [160])
-    assert "Stopped at step 160: step limit." in process.stdout
-    two, _ = run_in_parts(script, options, tmp_path / "two", [100, 160])  # the ring wraps around after step 120
+    one, process = run_in_parts(script, options, tmp_path / "one", [140])
+    assert "Stopped at step 140: step limit." in process.stdout
+    two, _ = run_in_parts(script, options, tmp_path / "two", [100, 140])  # the ring wraps around after step 120
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
 

@@ -5,7 +5,7 @@ import importlib
 import os
 import sys
 import traceback
-from typing import Any
+from typing import Any, cast
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -20,7 +20,20 @@ from lib.errors import UsageError
 from lib.system.files import PROJECT
 
 
-def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None) -> gym.Env:
+class ActionSpace(spaces.Discrete):
+    """Type of an action space whose number of actions is used as an int."""
+
+    n: int  # type: ignore[assignment]
+
+
+class DiscreteEnv(gym.Env[Any, Any]):
+    """Type of the environments that make_env returns: array states and a finite number of actions."""
+
+    observation_space: spaces.Box
+    action_space: ActionSpace
+
+
+def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None) -> DiscreteEnv:
     """Make one environment. Scripts whose environments step together use vector_env.make_vector_env.
 
     Args:
@@ -38,7 +51,11 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
         UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
             converted.
     """
-    env = make_plain_env(env_id, render_mode)
+    return cast(DiscreteEnv, _wrapped(env_id, tweaked, make_plain_env(env_id, render_mode)))
+
+
+def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
+    """Add the wrappers of this project to a plain environment."""
     if not isinstance(env.action_space, spaces.Discrete):
         raise UsageError(
             f"{env_id} has the action space {env.action_space}; DQN and PPO choose among finitely many actions, so it "

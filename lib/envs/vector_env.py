@@ -11,7 +11,7 @@ may be missing if no episode ended:
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import ale_py
 import gymnasium as gym
@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
-from lib.envs.single_env import make_env, make_plain_env
+from lib.envs.single_env import ActionSpace, make_env, make_plain_env
 from lib.errors import UsageError
 from lib.system import memory
 from lib.system.seeds import derived_seeds
@@ -42,13 +42,20 @@ NATIVE_ARGUMENTS = (
 )
 
 
+class DiscreteVectorEnv(VectorEnv[Any, Any, Any]):
+    """Type of the environments that make_vector_env returns: array states and a finite number of actions."""
+
+    single_observation_space: spaces.Box
+    single_action_space: ActionSpace
+
+
 def make_vector_env(
     env_id: str,
     num_envs: int,
     threads: int = 0,
     noop_max: int = NOOP_MAX,
     clip_rewards: bool = True,
-) -> VectorEnv:
+) -> DiscreteVectorEnv:
     """Make several environments that step together.
 
     States of an Atari game are (num_envs, 4, 84, 84) uint8, equal to those of single_env.make_env; see NativeAtari. Any
@@ -73,10 +80,10 @@ def make_vector_env(
     require_memory(num_envs, native)
     if not native:
         others = SyncVectorEnv([lambda: make_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        return RecordEpisodeStatistics(FinalStates(others))
+        return cast(DiscreteVectorEnv, RecordEpisodeStatistics(FinalStates(others)))
     game = _registered_arguments(env, env_id)
     envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, noop_max))
-    return ClipReward(envs, -1.0, 1.0) if clip_rewards else envs
+    return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0) if clip_rewards else envs)
 
 
 def vector_frame_skip(envs: VectorEnv) -> int:

@@ -1,7 +1,8 @@
 """ptan's replay buffer with a memory forecast and a state_dict."""
 
 import logging
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -11,10 +12,22 @@ from ptan.experience import ExperienceFirstLast
 from lib.envs.frames import FrameStack
 from lib.errors import UsageError
 from lib.experience import packing
-from lib.experience.source import ExperienceSourceFirstLast
 from lib.system import memory
 
 log = logging.getLogger(__name__)
+
+
+class TransitionSource(Protocol):
+    """Source of transitions for a replay buffer: ExperienceSourceFirstLast, or Players."""
+
+    @property
+    def pool(self) -> Sequence[gym.Env]:
+        """Environments that the source plays."""
+        ...
+
+    def __iter__(self) -> Iterator[ExperienceFirstLast]:
+        """Yield transitions without end."""
+        ...
 
 
 class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
@@ -31,7 +44,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
 
     TRANSITION_BYTES = 700  # memory of a transition without its frame: numbers and object headers, measured
 
-    def __init__(self, experience_source: ExperienceSourceFirstLast, buffer_size: int, saved: bool = True):
+    def __init__(self, experience_source: TransitionSource, buffer_size: int, saved: bool = True):
         super().__init__(experience_source, buffer_size)
         self._added = 0  # transitions that an interrupted call of populate has added
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)

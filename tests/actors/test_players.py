@@ -280,7 +280,7 @@ def test_an_environment_that_does_not_repeat_itself_starts_its_next_episode_on_b
 
 def test_an_environment_that_cannot_be_sent_is_refused(players_of):
     env = Counting()
-    env.lock = threading.Lock()
+    env.lock = threading.Lock()  # type: ignore[attr-defined]
     with pytest.raises(UsageError, match=r"cannot be sent to another process: cannot pickle '_thread\.lock'.*inline"):
         next(iter(players_of([env])))
 

@@ -29,7 +29,8 @@ def test_each_state_is_shown_beside_the_distributions_of_its_actions():
     net.eval()
     probs = net.predict(torch.from_numpy(states)).exp()
     second_state_action_2 = figure.axes[1 + 4 + 1 + 2]
-    assert np.allclose([bar.get_height() for bar in second_state_action_2.patches], probs[1, 2].detach())
+    heights = [bar.get_height() for bar in second_state_action_2.patches]  # type: ignore[attr-defined]
+    assert np.allclose(heights, probs[1, 2].detach())
 
 
 def test_all_figures_show_the_same_states_also_in_a_resumed_run():

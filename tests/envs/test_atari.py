@@ -104,9 +104,9 @@ def test_pong_has_six_actions_and_depends_on_the_seed():
 def test_a_game_with_its_own_frame_skip_does_not_skip_twice():
     env = make_env("ALE/Pong-v5")
     env.reset(seed=0)
-    before = env.unwrapped.ale.getEpisodeFrameNumber()
+    before = env.unwrapped.ale.getEpisodeFrameNumber()  # type: ignore[attr-defined]
     env.step(0)
-    assert env.unwrapped.ale.getEpisodeFrameNumber() - before == 4
+    assert env.unwrapped.ale.getEpisodeFrameNumber() - before == 4  # type: ignore[attr-defined]
     assert frame_skip(env) == 4
     assert frame_skip(gym.make("CartPole-v1")) == 1
 
@@ -127,6 +127,6 @@ def test_the_number_of_no_ops_can_be_given():
     env.reset(seed=1)
     for no_ops in (3, 17):
         reset_with_no_ops(env, no_ops)
-        assert env.unwrapped.ale.getEpisodeFrameNumber() == no_ops
+        assert env.unwrapped.ale.getEpisodeFrameNumber() == no_ops  # type: ignore[attr-defined]
     env.reset(seed=1)  # draws the number again
-    assert env.unwrapped.ale.getEpisodeFrameNumber() != 17
+    assert env.unwrapped.ale.getEpisodeFrameNumber() != 17  # type: ignore[attr-defined]

@@ -106,7 +106,8 @@ class Colours(fakes.Catch):
     def __init__(self, channels):
         super().__init__(zoom=8)
         self.channels = channels
-        self.observation_space = spaces.Box(0, 255, (*self.observation_space.shape, channels), np.uint8)
+        shape = (8 * self.size, 8 * self.size, channels)
+        self.observation_space = spaces.Box(0, 255, shape, np.uint8)
 
     def _observation(self):
         return np.repeat(super()._observation()[:, :, None], self.channels, axis=2)

@@ -157,13 +157,13 @@ def test_an_episode_is_truncated_after_1000_moves():
 def test_the_rendered_frame_shows_the_board_and_the_pieces():
     env = gym.make("Blocks-v0", render_mode="rgb_array")
     env.reset(seed=1, options={"board": board("..#......"), "pieces": ["#", "##/#.", "##"]})
-    frame = env.render()
+    frame = np.asarray(env.render())
     assert (frame.shape, frame.dtype) == ((192, 144, 3), np.uint8)
     assert cells((frame[8:144:16, 8:144:16] == blocks.PLACED).all(axis=-1)) == [(0, 2)]
     shelf = frame[144 + 4 :: 8, 4::8]
     assert cells((shelf == blocks.PIECE).all(axis=-1)) == [(1, 1), (1, 7), (1, 8), (1, 13), (1, 14), (2, 7)]
     env.step(at(0, 8, 8))
-    assert (env.render()[8 * 16 + 8, 8 * 16 + 8] == blocks.PLACED).all()
+    assert (np.asarray(env.render())[8 * 16 + 8, 8 * 16 + 8] == blocks.PLACED).all()
     assert gym.make("Blocks-v0").unwrapped.render() is None
 
 

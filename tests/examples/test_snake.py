@@ -168,14 +168,14 @@ def test_a_board_without_room_is_refused():
 def test_the_rendered_frame_shows_the_snake_and_its_food():
     env = gym.make("Snake-v0", render_mode="rgb_array")
     env.reset(seed=1, options={"body": [(4, 4), (4, 5), (3, 5)], "food": (9, 0)})
-    frame = env.render()
+    frame = np.asarray(env.render())
     assert (frame.shape, frame.dtype) == ((160, 160, 3), np.uint8)
     centres = frame[8::16, 8::16]
     assert cells((centres == snake.HEAD).all(axis=-1)) == [(3, 5)]
     assert cells((centres == snake.FOOD).all(axis=-1)) == [(9, 0)]
     assert cells((centres != snake.GROUND).any(axis=-1)) == [(3, 5), (4, 4), (4, 5), (9, 0)]
     env.step(UP)
-    assert cells((env.render()[8::16, 8::16] == snake.HEAD).all(axis=-1)) == [(2, 5)]
+    assert cells((np.asarray(env.render())[8::16, 8::16] == snake.HEAD).all(axis=-1)) == [(2, 5)]
     assert gym.make("Snake-v0").unwrapped.render() is None
 
 

@@ -36,7 +36,7 @@ def idle(states, agent_states):
     return np.zeros(len(states), np.int64), agent_states
 
 
-idle.initial_state = lambda: None
+idle.initial_state = lambda: None  # type: ignore[attr-defined]
 
 
 def make_stream_and_ring(env_id, kind=Ring):
@@ -71,7 +71,7 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
 def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch, restart):
     monkeypatch.setattr(Stream, "RESTART", restart)
     envs = SyncVectorEnv([lambda: fakes.Counting(length=3, truncates=True)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    envs = RecordEpisodeStatistics(vector_env.FinalStates(envs))
+    envs = RecordEpisodeStatistics(vector_env.FinalStates(envs))  # type: ignore[assignment]
     source = ExperienceStream(envs, idle, seed=1)
     ring = Ring.for_source(source, 40, n_step=2, gamma=0.5)
     ring.populate(24)
@@ -103,7 +103,7 @@ def test_the_agent_state_is_reset_after_each_episode():
         assert [state + 1 for state in agent_states] == (states[:, 0] + 1).tolist()
         return np.zeros(2, np.int64), [state + 1 for state in agent_states]
 
-    counting.initial_state = lambda: 0
+    counting.initial_state = lambda: 0  # type: ignore[attr-defined]
     envs = SyncVectorEnv([partial(fakes.Counting, n) for n in (2, 3)], autoreset_mode=AutoresetMode.SAME_STEP)
     steps = iter(ExperienceStream(RecordEpisodeStatistics(vector_env.FinalStates(envs)), counting))
     for _ in range(12):
@@ -119,7 +119,7 @@ def test_sampled_states_have_their_masks(env_id):
         return np.full(3, (len(played) + 1) % 5), agent_states
 
     played = []
-    agent.initial_state = lambda: None
+    agent.initial_state = lambda: None  # type: ignore[attr-defined]
     source = ExperienceStream(envs, agent, seed=1)
     ring = Ring.for_source(source, 60)
     ring.populate(48)

@@ -52,7 +52,7 @@ class Learner:
         self.net = dqn_model.DQN((4, 84, 84), 6, dtype)
         self.net.load_state_dict(weights)
         if fast:
-            self.net.to(memory_format=torch.channels_last)
+            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.target = copy.deepcopy(self.net)
         self.optimizer = torch.optim.Adam(self.net.parameters(), lr=1e-4, fused=fast)
 

@@ -8,7 +8,7 @@ import fakes
 from lib.envs import vector_env
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent
-from lib.ppo.update import Trainer
+from lib.ppo.update import Trainer, Transitions, UpdateSettings
 
 MASKED = [f"fakes:{shape}-{how}-v0" for shape in fakes.SHAPES for how in ("info", "method")]
 
@@ -38,16 +38,16 @@ def test_the_entropy_counts_valid_actions_only():
     space, states = first_states("fakes:Vector-info-v0")
     model = Model(space, 5)
     torch.nn.init.zeros_(model.policy.weight)
-    trainer = Trainer(
-        model, torch.optim.Adam(model.parameters()), minibatch=4, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.1
+    settings = UpdateSettings(minibatch=4, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.1)
+    trainer = Trainer(model, torch.optim.Adam(model.parameters()), settings)
+    transitions = Transitions(
+        states=torch.from_numpy(states),
+        actions=torch.ones(4, dtype=torch.int64),
+        log_probs=torch.full((4,), -np.log(4.0)),
+        advantages=torch.rand(4),
+        value_targets=torch.rand(4),
     )
-    columns = [
-        torch.from_numpy(states),
-        torch.ones(4, dtype=torch.int64),
-        torch.full((4,), -np.log(4.0)),
-        torch.rand(4),
-    ]
-    metrics = trainer.learn([*columns, torch.rand(4)], 0.0)
+    metrics = trainer.learn(transitions, 0.0)
     assert metrics["entropy"] == pytest.approx(np.log(4.0))
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-6)
     assert all(parameter.isfinite().all() for parameter in model.parameters())

@@ -74,7 +74,11 @@ def test_the_smoothed_return_is_the_one_of_ptan():
     returns = {1: 10.0, 2: 0.0, 3: -4.0}
     episodes, _ = run(returns, 3)
     source = CountingSource(returns)
-    source.pop_rewards_steps = lambda: [(episode.total, episode.length) for episode in source.pop_episodes()]
+
+    def pop_rewards_steps():
+        return [(episode.total, episode.length) for episode in source.pop_episodes()]
+
+    source.pop_rewards_steps = pop_rewards_steps  # type: ignore[attr-defined]
     engine = Engine(lambda engine, batch: None)
     EndOfEpisodeHandler(source).attach(engine)
     engine.run(source.batches(), max_iters=3, epoch_length=3)

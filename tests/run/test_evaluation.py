@@ -71,7 +71,7 @@ def test_each_number_of_no_ops_starts_one_atari_episode_before_any_is_repeated(m
 
     def first_frame(seed, number):
         assert player.play(always(0), seed, number, stopped=lambda: True) is None
-        return env.unwrapped.ale.getEpisodeFrameNumber()
+        return env.unwrapped.ale.getEpisodeFrameNumber()  # type: ignore[attr-defined]
 
     first, other = ([first_frame(seed, number) for number in range(6)] for seed in (3, 4))
     assert sorted(first[:5]) == sorted(other[:5]) == [1, 2, 3, 4, 5]

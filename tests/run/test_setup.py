@@ -80,7 +80,7 @@ def test_the_loop_resets_acts_steps_adds_samples_and_trains_in_this_order(tmp_pa
     iteration = ["act", "step", "add", "sample", "train"]
     end_of_episode = ["act", "step", "reset", "add", "sample", "train"]
     assert tape == warm_up + end_of_episode + iteration * 2
-    assert (state.iteration, source.steps_done, state.stopped) == (3, 5, "step limit")
+    assert (state.iteration, source.steps_done, state.stopped) == (3, 5, "step limit")  # type: ignore[attr-defined]
 
 
 def test_free_memory_is_returned_every_twenty_iterations(tmp_path, monkeypatch):
@@ -99,7 +99,7 @@ def test_a_script_may_end_its_run(tmp_path):
     engine = Engine(lambda engine, batch: engine.terminate() or {"loss": 0.0})
     setup_ignite(engine, HYPERPARAMS["pong"], source, "ends", args=RunOptions(runs_dir=tmp_path))
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-    assert (state.iteration, state.stopped) == (1, "ended by the script")
+    assert (state.iteration, state.stopped) == (1, "ended by the script")  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(("fails", "saved"), [("acting", 8), ("learning", 3)])
@@ -155,7 +155,7 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
     run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path))
     state = engine.run(common.batch_generator(buffer, 10, 4))
-    assert state.stopped == "solved"
+    assert state.stopped == "solved"  # type: ignore[attr-defined]
     output = capsys.readouterr().out
     assert "Episode 12: reward=15, steps=5, speed=" in output
     assert "after 100 episodes and " in output
@@ -168,7 +168,7 @@ def test_a_plain_source_of_ptan_counts_iterations_as_steps(tmp_path):
     args = RunOptions(runs_dir=tmp_path, stop_after=10_020, quiet=True)
     setup_ignite(engine, HYPERPARAMS["pong"], source, "book", args=args)
     state = engine.run(common.batch_generator(buffer, 10, 4))
-    assert (state.iteration, state.stopped) == (10_020, "step limit")
+    assert (state.iteration, state.stopped) == (10_020, "step limit")  # type: ignore[attr-defined]
 
 
 def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):

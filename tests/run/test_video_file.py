@@ -59,7 +59,7 @@ def test_an_animation_is_small_and_a_long_episode_is_shown_faster(length, kept, 
         frame[4 * number % 400, :, 1] = 200
         animation.add(frame)
     gif = Image.open(io.BytesIO(animation.encoded()))
-    assert (gif.n_frames, gif.size, animation.size) == (kept, (160, 210), (210, 160))
+    assert (gif.n_frames, gif.size, animation.size) == (kept, (160, 210), (210, 160))  # type: ignore[attr-defined]
     assert gif.info["duration"] == delay
 
 
@@ -71,4 +71,4 @@ def test_an_animation_drops_frames_until_it_fits_the_size_limit(monkeypatch):
         animation.add(rng.integers(256, size=(105, 80, 3)).astype(np.uint8))
     encoded = animation.encoded()
     assert len(encoded) <= 2**17
-    assert 5 <= Image.open(io.BytesIO(encoded)).n_frames < 40
+    assert 5 <= Image.open(io.BytesIO(encoded)).n_frames < 40  # type: ignore[attr-defined]

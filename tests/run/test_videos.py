@@ -99,7 +99,7 @@ def items_of(source):
     """Yield frames and episode ends of all items, with the segments that only normalise the network."""
     normalising = []
     if isinstance(source, Segments):
-        source.learner.normalise_by = normalising.append
+        source.learner.normalise_by = normalising.append  # type: ignore[assignment]
     for item in source:
         for each in (*normalising, item):
             yield newest_frames(each), episode_ends(each)
@@ -140,7 +140,11 @@ def test_a_replay_shows_exactly_the_states_of_the_episode(monkeypatch, build, co
     for episode in episodes:
         trace, shown = episode.trace(), []
         assert len(trace.actions) - trace.begins == episode.length
-        playback = replayer.play(episode, trace, [lambda frame, shown=shown: shown.append(tuple(frame[0, :4, 0]))])
+
+        def show(frame, shown=shown):
+            shown.append(tuple(frame[0, :4, 0]))
+
+        playback = replayer.play(episode, trace, [show])
         assert playback.matches
         assert (playback.length, playback.total) == (episode.length, pytest.approx(episode.total, rel=1e-6))
         assert shown[:-1] == [code for code in acted_in if code[:2] == shown[0][:2]]

@@ -23,7 +23,7 @@ def examine(monkeypatch, capsys, tmp_path):
         spec = importlib.util.spec_from_file_location("doctor", PROJECT / DOCTOR)
         doctor = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(doctor)
-        doctor.SECONDS, doctor.DISK_TEST_MEGABYTES = 0.2, 4
+        doctor.SECONDS, doctor.DISK_TEST_MEGABYTES = 0.2, 4  # type: ignore[attr-defined]
         monkeypatch.setattr(sys, "argv", ["doctor.py", "--runs-dir", str(tmp_path), *options])
         return doctor.main(), capsys.readouterr().out
 

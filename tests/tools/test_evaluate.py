@@ -52,7 +52,7 @@ def test_a_network_of_another_version_or_environment_is_explained(refused, train
         params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose observations do not fit the network
         params["sessions"][-1]["commit"] = commit
 
-    commit = "abc123+"
+    commit: str | None = "abc123+"
     edit_params(trained_run, change)
     assert "git checkout abc123\n" in refused(EVALUATE, trained_run)
     commit = provenance.commit()
