@@ -40,15 +40,15 @@ check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for 
 test: lint $(BROWSER)  ## format, lint, types and all tests: about 6 minutes
 	$(BIN)/python -m pytest $(ARGS)
 
-docs-check: $(READY)  ## compare the pages with the CSV files they are made from
+docs-check: $(READY)  ## compare the pages with their CSV files, check links and count words
 	$(BIN)/python benchmarks/check_docs.py
 
-# 250 MB that only one test of tools/report.py needs. Without them that test is skipped.
+# A headless browser, 250 MB. Only one test of tools/report.py needs it, and is skipped without it.
 $(BROWSER): $(READY) requirements-browser.lock
 	@$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock && touch $@ \
 	  || echo "no browser could be installed: the test of the page made by tools/report.py is skipped"
 
-# Tests and benchmarks have a configuration of their own, because their helpers are imported without a package name.
+# mypy checks tests and benchmarks with tests/mypy.ini, because they import their helpers without a package name.
 lint: $(READY)  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -61,7 +61,7 @@ ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the
 bench: $(READY)  ## measure the speed of chapter 9's scripts: about 20 minutes
 	$(BIN)/python benchmarks/chapter09.py
 
-# The accelerator packages of torch are left out, because each build of torch needs other ones and brings them along.
+# torch's accelerator packages are left out, because each build of torch installs its own.
 lock:  ## write the newest versions that setup.cfg allows into requirements.lock
 	rm -rf .lock && $(PYTHON) -m venv .lock
 	.lock/bin/python -m pip install --quiet '.[dev]'

@@ -271,8 +271,8 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
         "variant",
         "mean return (95 % interval)",
         "last quarter",
-        f"steps until {width:,} steps have a mean of {goal:g}",
-        "until 100 episodes have it",
+        f"steps to a mean of {goal:g} over {width:,} steps",
+        f"steps to a mean of {goal:g} over 100 episodes",
     )
     return lab.table(header, rows)
 
@@ -306,7 +306,11 @@ def step_table(frame: pd.DataFrame) -> str:
     to_basic = lab.ratios(spent, SCRIPTS[0])
     rows = []
     for script in spent:
-        name = "08 without all parts" if script == BARE_RAINBOW else f"`{script.removeprefix('chapter08/')}`"
+        name = (
+            "`08_dqn_rainbow` with all parts left out"
+            if script == BARE_RAINBOW
+            else f"`{script.removeprefix('chapter08/')}`"
+        )
         rows.append((name, lab.spread(spent[script]), lab.spread(to_basic[script], 2)))
     return lab.table(("script", "ms per agent step", "ratio to 01"), rows)
 

@@ -157,7 +157,7 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
         "goal",
         "steps to the goal",
         "episode length",
-        "random player's",
+        "random player's episode length",
     )
     return lab.table(header, rows)
 

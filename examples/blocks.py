@@ -4,7 +4,7 @@ Importing this module registers Blocks-v0, whose episodes are truncated after 10
 legal, and an illegal one raises an error. An agent has to ask `action_masks()` for the legal ones.
 
 Boards and pieces are stored as integers, one bit per cell: the cell (row, column) is bit 16 * row + column. The bits
-outside the board are set in WALL, so a piece that hangs over the edge collides like with another piece.
+outside the board are set in WALL. A piece that hangs over the edge collides with WALL as it would with another piece.
 """
 
 from collections.abc import Iterable

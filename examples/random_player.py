@@ -1,4 +1,4 @@
-"""Random player: the result that an agent has to beat.
+"""Random player: the returns that a trained agent has to beat.
 
     python -m examples.random_player examples.blocks:Blocks-v0 --episodes 1000
 

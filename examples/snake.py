@@ -41,7 +41,7 @@ class Snake(gym.Env):
     """Snake on a board without obstacles.
 
     Observations are (3, size, size) float32 in [0, 1]. The planes are the body, the head and the food. The value of a
-    body cell is its position counted from the tail, divided by the length: it tells when the cell will become free.
+    body cell is its position counted from the tail, divided by the length. It shows how soon the cell becomes free.
 
     Actions are 0 to 3: up, right, down, left. The snake cannot turn back into its own neck. That action is 0 in
     info["action_mask"], (4,) int8, and if it is taken the snake goes straight on. info["length"] is the snake's length.

@@ -1,4 +1,4 @@
-"""The command line of every script, and the place where errors become exit codes."""
+"""Command line of the scripts and tools, and their exit codes."""
 
 import argparse
 import contextlib
@@ -72,9 +72,9 @@ class Parser(argparse.ArgumentParser):
     """argparse with error messages of one line.
 
     Attributes:
-        common: names of the options that every script has. All others are the script's own.
+        common: names of the options that all scripts share. All others are the script's own.
         hyperparams: hyperparameters of the games, by name.
-        free: names of own options that may change when a run is resumed, because no result depends on them.
+        free: names of the script's own options that a resumed run may change, because no result depends on them.
     """
 
     common: frozenset[str] = frozenset()
@@ -93,12 +93,12 @@ class Parser(argparse.ArgumentParser):
 def parser(
     doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARAMS, free: tuple[str, ...] = ()
 ) -> Parser:
-    """Return a parser with the common options. A script adds its own, which reach it as `options.knobs`.
+    """Return a parser with the common options. A script adds its own; RunOptions.knobs holds their values.
 
     Args:
         doc: docstring of the script.
         hyperparams: hyperparameters of the games, by name.
-        free: names of own options that may change when a run is resumed.
+        free: names of the script's own options that a resumed run may change.
     """
     summary = (doc or "").split("\n\n")[0]
     parser = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
@@ -114,8 +114,8 @@ def parser(
         add("--env-module", metavar="M", help="module that registers the id when imported"),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
         add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; may be repeated"),
-        add("--stop-after", metavar="STEPS", type=positive, help="agent steps to stop at (default: max_steps)"),
-        add("--time-limit", metavar="SECONDS", type=positive, help="seconds of this process (default: none)"),
+        add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
+        add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after so long (default: none)"),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
@@ -132,13 +132,17 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
     Args:
         parser: parser of a script.
         role: name of the actors in the help texts, such as "players".
-        unit: what an actor sends, such as "block".
+        unit: name of an actor's segment in the help texts, such as "block".
     """
     parser.free = (*parser.free, "engine", "patience", "address")
     add = parser.add_argument
     add("--engine", choices=ENGINES, default="process", help=f"where the {role} run")
     add(
-        "--patience", type=positive, default=60, metavar="SECONDS", help=f"replace one that gives no {unit} for so long"
+        "--patience",
+        type=positive,
+        default=60,
+        metavar="SECONDS",
+        help=f"replace any of them that sends no {unit} for so long",
     )
     add("--address", metavar="HOST:PORT", help="Ray cluster to join (default: start a local one)")
 
@@ -173,7 +177,7 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         argv: arguments without the script's name; None for those of the process.
     """
     with exit_codes(
-        "Stopped at once. What was saved before is kept; --resume with the run's folder goes on from there."
+        "Stopped at once. Earlier checkpoints are kept; --resume with the run's folder continues from the newest."
     ):
         params, args = resolve(parser, argv, script)
         prepare(args.seed)
@@ -195,7 +199,7 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         _exit(f"error: {error}", error.exit_code)
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
-        _exit(f"error: {error.strerror or error}{place}. What was saved before is kept", Fault.exit_code)
+        _exit(f"error: {error.strerror or error}{place}. Files that were saved before are kept", Fault.exit_code)
     except Interrupted as error:
         _exit("Interrupted before learning began; --resume with the run's folder starts it again.", error.exit_code)
     except KeyboardInterrupt:
@@ -205,9 +209,9 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
 def prepare(seed: int) -> None:
     """Prepare the process before anything is built in it: memory, determinism, seeds."""
     memory.keep_freed_memory()
-    # TensorBoard's writing thread passes an error on to the next write, which reports it.
+    # TensorBoard's writer thread stores an OSError, and the next write raises it. It is not printed here as well.
     threading.excepthook = lambda args: None if isinstance(args.exc_value, OSError) else threading.__excepthook__(args)
-    # A resumed run has to repeat the uninterrupted one.
+    # A resumed run has to equal the uninterrupted one.
     torch.backends.cudnn.deterministic = True
     seed_everything(seed)
 

@@ -55,8 +55,8 @@ class Replay(Protocol[BatchT_co]):
 class CheckedReplay(Protocol):
     """A replay buffer that can tell in advance whether batches can be drawn from it."""
 
-    def require(self, batch_size: int, more: int = 0) -> None:
-        """Raise UsageError if no batch can be drawn after `more` further agent steps."""
+    def require(self, batch_size: int, new_steps: int = 0) -> None:
+        """Raise UsageError if no batch can be drawn after `new_steps` further agent steps."""
         ...
 
 
@@ -182,7 +182,7 @@ class EpsilonTracker:
 
 
 def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int = 1) -> Iterator[BatchT]:
-    """Fill the replay buffer, then add some steps and yield a batch until the experience source is stopped.
+    """Fill the replay buffer, then add steps and yield a batch in turn until the experience source stops.
 
     Args:
         buffer: replay buffer with PTAN's populate and sample.
@@ -191,7 +191,7 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
         steps: agent steps between two batches, over all environments.
 
     Raises:
-        UsageError: at once, if a batch is larger than the buffer after `initial` and `steps`.
+        UsageError: when called, if the buffer would be smaller than a batch after `initial` + `steps` agent steps.
     """
     if isinstance(buffer, CheckedReplay):
         buffer.require(batch_size, max(0, initial) + steps)
@@ -211,8 +211,8 @@ def normalise_by_first_batch(batches: Iterator[Batch], *nets: dqn_model.DQN | dq
 
     Args:
         batches: batches of a Ring.
-        nets: networks. Those without dqn_model.NormalisingTrunk are left unchanged, and so are those of a resumed run,
-            which are normalised already.
+        nets: networks. Only those with a dqn_model.NormalisingTrunk are changed. In a resumed run they are normalised
+            already and stay unchanged.
     """
     first = next(batches)
     for net in nets:

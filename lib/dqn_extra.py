@@ -243,8 +243,8 @@ class ExtendedDQN(nn.Module):
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Return an optimizer's parameter groups, in which sigmas have a tenth of the learning rate.
 
-        Adam changes each weight by about its learning rate, even if the gradient is small. At the full rate, small
-        initial sigmas would soon be as large as any others.
+        Adam changes each weight by about its learning rate, even if the gradient is small. At the full rate, sigmas
+        would soon grow large, however small they were at first.
         """
         sigmas = [weights for name, weights in self.named_parameters() if name.endswith("_sigma")]
         others = [weights for name, weights in self.named_parameters() if not name.endswith("_sigma")]
@@ -254,8 +254,8 @@ class ExtendedDQN(nn.Module):
         return groups
 
     def snr_metrics(self) -> dict[str, Callable[[], float]]:
-        """Return functions that compute the signal-to-noise ratio of each noisy layer when it is logged.
+        """Return functions that compute the signal-to-noise ratio of each noisy layer.
 
-        Their names are snr_1, snr_2, ..., with the advantage stream first.
+        They run only when they are logged. Their names are snr_1, snr_2, ..., with the advantage stream first.
         """
         return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy_layers, 1)}

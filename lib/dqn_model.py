@@ -80,7 +80,7 @@ class Trunk(nn.Sequential):
 
 
 class NormalisingTrunk(nn.Module):
-    """Replacement for Trunk: an encoder of PPO, which normalises its input and needs a third of the time.
+    """Replacement for Trunk: PPO's encoder, which normalises its input and takes a third of the time.
 
     Most of a screen never changes. If that part is subtracted, the network needs far fewer steps to learn from what
     does change, such as the ball in Pong. A high learning rate then no longer kills all units of the first layer.
@@ -91,7 +91,7 @@ class NormalisingTrunk(nn.Module):
 
     Attributes:
         features: number of output features.
-        seen: true once `normalise_by` was called, () bool.
+        seen: whether `normalise_by` has been called, () bool.
     """
 
     seen: torch.Tensor

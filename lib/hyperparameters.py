@@ -67,14 +67,14 @@ class Hyperparameters(RunParameters):
 
     Attributes:
         replay_size: capacity of the replay buffer in agent steps, at most 1e12. It is rounded up to a multiple of the
-            environments that step together.
+            number of environments that step together.
         replay_initial: agent steps before learning begins; they are random if `epsilon_start` is 1.
         target_net_sync: agent steps of learning between two updates of the target network.
         epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
         epsilon_start: first epsilon.
         epsilon_final: smallest epsilon.
-        batch_size: transitions per learner iteration, multiplied by the agent steps of an iteration. 03_parallel.py
-            learns from four times as many at once and sets the iterations per step with --replay-ratio.
+        batch_size: transitions drawn per agent step. If an iteration covers several agent steps, it draws so many times
+            this number. In 03_parallel.py an iteration draws four times this number, whatever its --replay-ratio.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
         huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
     """
@@ -140,8 +140,8 @@ class PPOHyperparameters(RunParameters):
         minibatch: transitions per optimizer step, at least 2; it divides envs * rollout.
         epochs: passes over a rollout.
         lam: lambda of the advantage estimates, 0 to 1.
-        clip: clipping range of the policy's ratio, at most 1.
-        entropy: weight of the entropy bonus at first.
+        clip: clipping range of the probability ratio, at most 1.
+        entropy: initial weight of the entropy bonus.
         gradient_norm: norm to which larger gradients are scaled down.
         kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
         kl_final: `kl_target` at the goal; None for a constant target.

@@ -53,7 +53,7 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, t
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number, stderr
-        assert re.search(rf"Stopped at step 1?\d\d: {number.name}. Go on with --resume ", stdout)
+        assert re.search(rf"Stopped at step 1?\d\d: {number.name}. Continue with --resume ", stdout)
     resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
@@ -70,7 +70,7 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(uninterrupted, t
     assert process.returncode == 130
     assert re.search("Interrupted before learning began|Stopped at once", stderr)  # during or before the warm-up
     resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
-    assert "the run starts again from its beginning" in resumed.stdout
+    assert "starts again from the beginning" in resumed.stdout
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
 
 

@@ -187,7 +187,7 @@ def check_videos(path, every):
 def test_the_time_limit_ends_a_run_that_can_be_resumed(tmp_path):
     process = run(BASELINE, *VECTORS, *SMALL_DQN, "--time-limit", 1, "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
-    assert re.search(r"Stopped at step [\d,]+: time limit\. Go on with --resume ", process.stdout)
+    assert re.search(r"Stopped at step [\d,]+: time limit\. Continue with --resume ", process.stdout)
 
 
 def test_the_replay_ratio_has_to_divide_the_batch(refused):

@@ -40,7 +40,7 @@ try:
     from lib.run.options import DEFAULT_RUNS_DIR
     from lib.system import machine, memory
 
-except ImportError as error:  # reported as a finding; nothing else is checked then
+except ImportError as error:  # reported as a finding; then only the Python version and the packages are checked
     IMPORT_ERROR = str(error)
 
 OK, NOTE, PROBLEM = "ok", "note", "problem"

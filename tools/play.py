@@ -5,8 +5,8 @@
     ./play.py 2026-11-20T1200-pong-01_ppo --checkpoint last --scores
     ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
 
-Videos are written to the run folder as videos/play-<step>-episode-<number>-return-<return>.webm. The step is that of
-the checkpoint. If the name is taken, for example by another seed, "-2" is appended.
+Videos are written to the run folder as videos/play-<step>-episode-<number>-return-<return>.webm, where <step> is the
+agent step of the checkpoint. If the name is taken, for example by another seed, "-2" is appended.
 """
 
 import argparse

@@ -34,7 +34,7 @@ def read_settings(run: Path) -> Settings:
     """Return a run's script, seed, script options and hyperparameters."""
     params = run_folder.read_params(run)
     kind = Hyperparameters if "replay_size" in params["hyperparameters"] else PPOHyperparameters
-    # Hyperparameters that were added after an older run had their default value in it.
+    # A run of an earlier version lacks the hyperparameters that were added since. It used their present defaults.
     defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.default != dataclasses.MISSING}
     hyperparameters = defaults | params["hyperparameters"]
     for name in IGNORED:
@@ -43,7 +43,7 @@ def read_settings(run: Path) -> Settings:
 
 
 def read_outcome(run: Path) -> dict[str, object]:
-    """Return how far a run came. If it has no result, the values come from its episodes."""
+    """Return a run's steps, returns, speed and reason for its end. Without a result, they come from its episodes."""
     episodes = run_data.read_episodes(run)
     returns = episodes["return"]
     result = run_data.read_result(run)
@@ -124,13 +124,13 @@ def _mean_and_range(values: pd.Series) -> str:
 
 
 def _differing(rows: Sequence[Settings]) -> list[str]:
-    """Names of the settings that are not equal in all rows."""
+    """Return the names of the settings that are not equal in all rows."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [name for name in names if len({_as_text(row, name) for row in rows}) > 1]
 
 
 def _label_names(rows: Sequence[Settings]) -> list[str]:
-    """Names of the settings that a label needs. A setting that distinguishes no further groups is left out."""
+    """Return the names of the settings that a label needs. One that distinguishes no further groups is left out."""
     needed: list[str] = []
     for name in _differing(rows):
         if name != "seed" and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):

@@ -1,4 +1,4 @@
-"""Figures of the report: learning curves, speeds and time shares. A group of runs is one line with a band."""
+"""Figures of the report: learning curves, speeds and time shares. A group of runs is drawn as a line with a band."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from lib.run.curve import rolling_mean
 from lib.run.episodes import WINDOW
 
 GRID_POINTS = 300
-WIDTH, HEIGHT = 4.8, 3.3  # inches; two figures fit side by side on a screen, and one is readable on a telephone
+WIDTH, HEIGHT = 4.8, 3.3  # inches; two figures fit side by side on a screen, and one fits on a phone
 FONT_SIZE = 9
 MAX_GROUPS_WITH_DOTS = 4  # with more groups, single episodes would hide the curves
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")  # Okabe and Ito
@@ -140,7 +140,7 @@ def draw_speeds(groups: Mapping[str, Sequence[Series]]) -> Figure:
         axes.set_yscale("log")  # a linear scale would draw slow runs along the x axis
     else:
         axes.set_ylim(bottom=0)
-    _label_axes(axes, "agent steps", "agent steps a second")
+    _label_axes(axes, "agent steps", "agent steps per second")
     _add_legend(figure, axes)
     return figure
 

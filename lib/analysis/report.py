@@ -29,7 +29,7 @@ Scalars = Mapping[str, tuple[list[int], list[float]]]
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """Figure in the page.
+    """Figure on the page.
 
     Attributes:
         file: name of the PNG file beside the page.
@@ -80,7 +80,7 @@ def write_report(runs: Sequence[Path], folder: Path) -> Path:
     """
     for run in runs:
         if run_data.read_episodes(run).empty:
-            raise UsageError(f"{run} has no finished episode yet, so there is nothing to show; leave it out, or wait")
+            raise UsageError(f"{run} has no finished episode yet, so there is nothing to show; leave it out or wait")
     pictures = draw_pictures(runs)
     html = render_page(runs, pictures)
     try:
@@ -119,7 +119,7 @@ def render_page(runs: Sequence[Path], pictures: Sequence[Picture]) -> str:
         videos=choose_videos(runs),
         provenance=provenance,
         mixed=[
-            what for what in ("environment", "commit", "machine") if len({str(made[what]) for made in provenance}) > 1
+            name for name in ("environment", "commit", "machine") if len({str(run[name]) for run in provenance}) > 1
         ],
         window=WINDOW,
     )
@@ -132,7 +132,7 @@ def draw_pictures(runs: Sequence[Path]) -> list[Picture]:
     pictures = _return_pictures(groups, _series_by_group(groups, scalars, "evaluation/mean"))
     speeds = _series_by_group(groups, scalars, "train/avg_fps")
     if speeds:
-        caption = "Agent steps a second over the last 1,000 steps, without warm-up and evaluations."
+        caption = "Agent steps per second over the last 1,000 steps, without warm-up, evaluations and videos."
         pictures.append(_picture("speed", "Speed", caption, curves.draw_speeds(speeds)))
     times = [(name, parts) for name, run in _short_names(groups) if (parts := run_data.time_by_part(run))]
     if times:
@@ -176,7 +176,7 @@ def _return_pictures(
     diamonds = "; diamonds are evaluations without exploration" if evaluations else ""
     by_steps = curves.draw_returns(episodes, "steps", bounds, evaluations)
     by_minutes = curves.draw_returns(episodes, "minutes", bounds)
-    time = "Minutes count from the start of the process, over all processes of a run."
+    time = "Minutes include the start of each process, and are summed over all processes of a run."
     return [
         _picture("steps", "Return by agent steps", f"{caption}{diamonds}.", by_steps),
         _picture("minutes", "Return by minutes", f"{caption}. {time}", by_minutes),
@@ -204,11 +204,11 @@ def _series_by_group(
     groups: Sequence[comparison.Group], scalars: Mapping[Path, Scalars], tag: str
 ) -> dict[str, list[curves.Series]]:
     """Return a scalar of all runs by group label, or an empty dictionary if no run has it."""
-    found = {}
+    by_group = {}
     for group in groups:
         series = [curves.Series.of(*scalars[run].get(tag, ((), ()))) for run in group.runs]
-        found[group.label] = [each for each in series if len(each.x)]
-    return found if any(found.values()) else {}
+        by_group[group.label] = [run for run in series if len(run.x)]
+    return by_group if any(by_group.values()) else {}
 
 
 def _short_names(groups: Sequence[comparison.Group]) -> list[tuple[str, Path]]:

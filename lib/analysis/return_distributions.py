@@ -16,7 +16,7 @@ class ReturnDistributionFigure:
 
     Args:
         net: network with a support, see `draw`.
-        buffer: replay ring. The states are taken from it at even distances when the first figure is drawn.
+        buffer: replay ring. Evenly spaced states are taken from it when the first figure is drawn.
     """
 
     STATES = 4

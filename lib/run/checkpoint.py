@@ -48,7 +48,7 @@ class VerifiedSaver(BaseSaveHandler):
     """Save handler for ignite's Checkpoint: temporary file, fsync, digest, rename. Outdated files are removed last.
 
     Args:
-        folder: folder of the checkpoints. Remains of an interrupted write are removed from it.
+        folder: folder of the checkpoints. Files left by an interrupted write are removed from it.
 
     Raises:
         Fault: on saving, if the file cannot be written or the weights are not finite. Earlier checkpoints are kept.
@@ -65,7 +65,7 @@ class VerifiedSaver(BaseSaveHandler):
 
     def __call__(self, checkpoint: Mapping[str, Any], filename: str, metadata: Mapping[str, Any] | None = None) -> None:
         if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
-            raise Fault(f"the network's weights are not finite, so {filename} was not saved; use the one before")
+            raise Fault(f"the network's weights are not finite, so {filename} was not saved; use an earlier checkpoint")
         temporary = self.folder / f"{filename}.tmp"
         try:
             self._write(checkpoint, temporary, filename)
@@ -79,7 +79,7 @@ class VerifiedSaver(BaseSaveHandler):
         self._remove_outdated(filename)
 
     def remove(self, filename: str) -> None:
-        """Mark a file as outdated. It is removed when the next one is on the disk."""
+        """Mark a file as outdated. It is removed once the next checkpoint is on the disk."""
         self._outdated.append(filename)
 
     def _write(self, checkpoint: Mapping[str, Any], temporary: Path, filename: str) -> None:
@@ -99,8 +99,8 @@ class VerifiedSaver(BaseSaveHandler):
 
     def _advice(self) -> str:
         if numbered(self.folder, "step"):
-            return "What was saved before is kept; make room and go on with --resume"
-        return "Nothing was saved before; make room and start a new run"
+            return "Earlier checkpoints are kept; free some disk space and continue with --resume"
+        return "There is no earlier checkpoint; free some disk space and start a new run"
 
 
 class Iteration:
@@ -123,10 +123,10 @@ class Checkpointer:
     again. A state whose loss is not finite is never saved.
 
     Args:
-        objects: objects by name; at least "net".
+        objects: objects to save, by name; at least "net".
         folder: folder of the checkpoints.
         every: agent steps between checkpoints.
-        stopper: counts the steps, and has the reason for the end of the run.
+        stopper: stopper of the run, which has its agent steps and the reason for its end.
     """
 
     def __init__(self, objects: Mapping[str, Stateful], folder: Path, every: int, stopper: Stopper):
@@ -165,7 +165,7 @@ class Checkpointer:
     def _due(self, engine: Engine, event: int) -> bool:
         if self.stopper.reason is not None:
             return False
-        # The first checkpoint follows the first iteration, so that a disk that cannot be written is noticed early.
+        # The first checkpoint follows the first iteration, so that a read-only disk is noticed early.
         return not self._saved_at or self.stopper.steps() // self.every > self._saved_at // self.every
 
     def _save_resumable(self, engine: Engine) -> None:
@@ -181,12 +181,12 @@ class Checkpointer:
         self._acting = acting
 
     def _exception_raised(self, engine: Engine, error: Exception) -> None:
-        # While a batch is made, the learner's state is that of the last complete iteration.
+        # While the next batch is fetched, the learner's state is that of the last complete iteration.
         if self._acting and engine.state.iteration > 0:
             self._acting = False
             try:
                 self._save_resumable(engine)
-                log.info("What was learnt is saved; go on with --resume %s", self.folder.parent)
+                log.info("The last complete iteration is saved; continue with --resume %s", self.folder.parent)
             except Fault as fault:
                 log.warning("%s", fault)  # the first error is the one to raise
         raise error
@@ -209,11 +209,11 @@ def newest(folder: Path) -> dict[str, Any] | None:
             log.warning("%s", fault)
             damaged.append(file)
         else:
-            for other in damaged:  # keep them, but where the rotation does not count them
+            for other in damaged:  # renamed, so that the rotation does not count them
                 other.rename(other.with_suffix(".damaged"))
             return content
     if damaged:
-        raise Fault(f"none of the {len(damaged)} checkpoints in {folder} can be read; nothing there was changed")
+        raise Fault(f"none of the {len(damaged)} checkpoints in {folder} can be read; no file was changed")
     return None
 
 
@@ -228,8 +228,8 @@ def load(file: Path) -> dict[str, Any]:
         if expected[:1] != [_digest(file)]:
             raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
         if not zipfile.is_zipfile(file):
-            raise Fault(f"{file} is no checkpoint of PyTorch's present format; it was not loaded")
-        # Mapped, so that a replay is not in the memory twice while it is restored.
+            raise Fault(f"{file} is not in PyTorch's current checkpoint format; it was not loaded")
+        # Memory-mapped, so that a replay is not in memory twice while it is restored.
         content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
         raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
@@ -242,13 +242,15 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
     """Load the state of objects from a checkpoint's content.
 
     Raises:
-        Fault: if the checkpoint lacks an object, or an object has other parts or shapes.
+        Fault: if the checkpoint lacks an object, or holds other names or shapes for it.
     """
     try:
         Checkpoint.load_objects(objects, {name: content[name] for name in objects})
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         problem = f"{type(error).__name__}: {_first_line(error)}"
-        raise Fault(f"the checkpoint does not fit this script; it may be of another version ({problem})") from error
+        raise Fault(
+            f"the checkpoint does not fit this script; another version may have written it ({problem})"
+        ) from error
 
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:

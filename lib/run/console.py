@@ -1,4 +1,4 @@
-"""Console output of a run: a line for each episode, progress bars, and how the run ended."""
+"""Console output of a run: a line for each episode, progress bars, and the result."""
 
 import logging
 import sys
@@ -60,7 +60,7 @@ def attach_lines(engine: Engine, episodes: Episodes, speed: Speed) -> None:
 class ProgressBars:
     """A progress bar for the warm-up and another for training, each with its own speed and remaining time.
 
-    They are tqdm's bars, because ignite's ProgressBar counts iterations and the clock of this project is agent steps.
+    They are tqdm's bars, because ignite's ProgressBar counts iterations, but this project counts agent steps.
 
     Args:
         exp_source: experience source; it reports the steps of the warm-up.
@@ -117,7 +117,7 @@ class ProgressBars:
 def log_result(
     engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int, checkpoints: Path | None
 ) -> None:
-    """Log where the seconds went, the speed, how the run ended, and how to continue it.
+    """Log the training time by part, the speed, the reason for the end, and how to continue the run.
 
     Args:
         engine: training engine.
@@ -154,7 +154,7 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
 
 def _log_speed(speed: Speed, frame_skip: int) -> None:
     if speed.training_steps:
-        log.info("Where the seconds of training went:\n%s", speed.table())
+        log.info("Training time by part:\n%s", speed.table())
         log.info(
             "Speed of training: %.1f agent steps/s (%.0f emulator frames/s), %.1f learner updates/s.",
             speed.overall,
@@ -162,7 +162,7 @@ def _log_speed(speed: Speed, frame_skip: int) -> None:
             speed.updates_per_second,
         )
     elif speed.updates:
-        log.info("Too short to measure the speed: all steps were made before learning began.")
+        log.info("Too short to measure the speed: all agent steps were taken before learning began.")
     else:
         log.info("Nothing was learnt in this process.")
 
@@ -174,4 +174,4 @@ def _advice(stopped: str, checkpoints: Path | None) -> str:
         saved = bool(checkpoint.numbered(checkpoints, "step"))
         state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
         return f" {state}; try a new run with a smaller learning_rate."
-    return f" Go on with --resume {checkpoints.parent}"
+    return f" Continue with --resume {checkpoints.parent}"

@@ -34,7 +34,7 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, x, label in (
         (left, episodes["step"], "agent steps"),
-        (right, episodes["seconds"] / 60, "minutes of work on the run"),
+        (right, episodes["seconds"] / 60, "minutes"),
     ):
         axes.plot(x, episodes["return"], ".", markersize=2, alpha=0.4, label="episode")
         axes.plot(x, mean, label=f"mean of the last {WINDOW}")

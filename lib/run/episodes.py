@@ -1,4 +1,4 @@
-"""Finished episodes of a run: counting them, judging them, and the rows of episodes.csv."""
+"""Finished episodes of a run: their number, their mean return, and their rows in episodes.csv."""
 
 import csv
 import logging
@@ -34,7 +34,7 @@ class Episodes:
     Args:
         exp_source: experience source whose finished episodes are counted.
         stop_reward: mean return that counts as solved, or None.
-        milestone: another mean return whose first reaching is recorded, or None.
+        milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
 
     Attributes:
         count: number of finished episodes.
@@ -42,7 +42,8 @@ class Episodes:
         returns: returns of the last 100 episodes.
         smoothed: exponentially smoothed return.
         best_mean: highest mean return of the last 10 to 100 episodes.
-        reached: for each bound that was reached, the seconds, step, episode and iteration of its first reaching.
+        reached: stop_reward and milestone, as text, if reached; each with the seconds, step, episode and iteration at
+            which the mean return first reached it.
     """
 
     MINIMUM = 10  # episodes before a mean can be the best
@@ -57,7 +58,7 @@ class Episodes:
         self.smoothed: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
-        self.seconds_before = 0.0  # of earlier processes, if the run is resumed
+        self.seconds_before = 0.0  # run time of earlier processes, if the run is resumed
 
     def attach(self, engine: Engine) -> None:
         """Collect the source's finished episodes after every iteration."""
@@ -90,11 +91,11 @@ class Episodes:
 
     @property
     def seconds(self) -> float:
-        """Seconds of work on this run, over all its processes."""
+        """Run time in seconds, over all processes of the run."""
         return self.seconds_at(since_process_start())
 
     def seconds_at(self, clock: float) -> float:
-        """Return the seconds of work on this run at a time of this process.
+        """Return the run time at a moment of this process, in seconds over all processes of the run.
 
         Args:
             clock: seconds since this process started.

@@ -35,11 +35,11 @@ class EpisodeResult(NamedTuple):
 class EpisodePlayer:
     """Player of whole episodes.
 
-    With a deterministic policy, most Atari games differ only in their number of no-op starts. Each number is
-    therefore used once before it is used again, and the first NOOP_MAX episodes start differently.
+    With a deterministic policy, the episodes of most Atari games differ only in the number of no-ops at their start.
+    Each number from 1 to NOOP_MAX is therefore used once before any is repeated.
 
     Args:
-        env: environment, such as make_env builds. Returns are those of the game, before rewards are clipped.
+        env: environment from make_env. Returns are those of the game, before rewards are clipped.
     """
 
     def __init__(self, env: gym.Env):
@@ -101,12 +101,12 @@ def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[],
         stopped: function that is called before every step. The evaluation is abandoned if it returns True.
 
     Returns:
-        The engine. It fires EvaluationEvents.EVALUATED when its metrics are those that `evaluate` returns. An
-        abandoned evaluation does not fire the event.
+        The engine. After the last episode its metrics are those that `evaluate` returns, and it fires
+        EvaluationEvents.EVALUATED. An abandoned evaluation does not fire the event.
     """
     player = EpisodePlayer(env)
     results: list[EpisodeResult] = []
-    digests: list[bytes] = []  # one per episode, of all its states
+    digests: list[bytes] = []  # digest of all states of each episode
 
     def play(engine: Engine, number: int) -> None:
         digest = hashlib.blake2b()
@@ -175,7 +175,7 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
         evaluating: engine that `evaluator` has built. It plays EPISODES_BETWEEN episodes.
         every: agent steps between two evaluations.
         steps: function that returns the agent steps so far.
-        untimed: context manager whose time does not count as training.
+        untimed: function that returns a context manager; time spent in it does not count as training.
     """
     last = steps()
 

@@ -13,7 +13,7 @@ class EpisodeEvents(EventEnum):
     """Fired when an episode has ended, and when a mean return is the best so far or has reached the bound.
 
     The names are those of ptan.ignite.EpisodeEvents. ignite compares events by name, so handlers that are attached to
-    ptan's events are called as well, and lib does not have to import ptan.
+    ptan's events are called as well.
     """
 
     EPISODE_COMPLETED = "episode_completed"
@@ -28,6 +28,6 @@ class EvaluationEvents(EventEnum):
 
 
 def register_events(engine: Engine) -> None:
-    """Register the training and episode events. EPISODE_COMPLETED counts in engine.state.episode."""
+    """Register the training and episode events. Filters such as every=10 count engine.state.episode."""
     engine.register_events(*TrainingEvents)
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))

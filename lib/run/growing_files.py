@@ -11,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 class GrowingFiles:
-    """The sizes of the growing files. Loading a state truncates the files to the saved sizes.
+    """Sizes of the growing files. Loading a state truncates the files to the saved sizes.
 
     A checkpoint holds the sizes, so a resumed run does not write any part of these files twice.
 
@@ -37,7 +37,7 @@ class GrowingFiles:
         for path in self._files():
             current, saved = path.stat().st_size, sizes.get(path.name, 0)
             if current < saved:
-                log.warning("%s is shorter than it was: its last %d bytes are lost.", path, saved - current)
+                log.warning("%s is shorter than at the checkpoint: its last %d bytes are lost.", path, saved - current)
             elif saved:
                 os.truncate(path, saved)
             else:

@@ -13,7 +13,7 @@ from lib.run.options import DEFAULT_RUNS_DIR
 
 
 def whole(text: str) -> int:
-    """Parse a whole number. 1e5 is one, too."""
+    """Parse a whole number, which may be written as 1e5."""
     try:
         return parse_whole(text)
     except (ValueError, OverflowError) as error:
@@ -80,7 +80,7 @@ def usable_device(name: str) -> torch.device:
 
 
 def writable(path: Path) -> Path:
-    """Check that a file can be written at the end of the work.
+    """Check early that a file can be written later.
 
     Raises:
         UsageError: if the folder does not exist or cannot be written, or if the path is a folder.

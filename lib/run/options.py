@@ -18,8 +18,8 @@ class RunOptions:
     Attributes:
         seed: seed of all random generators.
         device: device of the networks.
-        stop_after: agent steps to stop at, warm-up included; None for the game's max_steps.
-        time_limit: seconds of this process to stop after; None for no limit.
+        stop_after: agent steps at which the run stops, warm-up included; None for the game's max_steps.
+        time_limit: seconds after which this process stops; None for no limit.
         resume: folder of the run to resume; None for a new run.
         runs_dir: folder in which a new run's folder is created.
         quiet: hide the progress bars and the line for each episode.

@@ -32,7 +32,7 @@ class GreedyPolicy:
         """Return Q-values or action probabilities, (batch, n_actions) float32.
 
         Args:
-            states: (batch, ...), as the environment of make_env returns them.
+            states: (batch, ...), as environments of make_env return them.
         """
         if isinstance(self.net, Model):
             return Agent(self.net, self.device).probabilities(states)

@@ -44,7 +44,7 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the project's commit, or None without git.
+    """Return the project's commit, or None if git or the repository is missing.
 
     A "+" is appended if files other than documents and results differ from the commit.
     """

@@ -1,4 +1,4 @@
-"""Plain PTAN experience sources, adapted to what a run needs."""
+"""Adapter that gives a plain PTAN experience source the interface that a run needs."""
 
 from typing import Any, Protocol
 
@@ -61,16 +61,16 @@ def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine, saved
     Args:
         source: experience source.
         engine: training engine.
-        saved: the run saves checkpoints.
+        saved: whether the run saves checkpoints.
 
     Raises:
-        TypeError: if a plain PTAN source is to be saved.
+        TypeError: if the run saves checkpoints and the source is a plain PTAN source.
     """
     if isinstance(source, ExperienceSource):
         return source
     if saved:
         raise TypeError(
             f"a plain PTAN source ({type(source).__name__}) cannot be saved in a checkpoint; "
-            "use lib.experience.source.ExperienceSourceFirstLast, or leave out save"
+            "use lib.experience.source.ExperienceSourceFirstLast, or call setup_ignite without save"
         )
     return PtanSource(source, engine)

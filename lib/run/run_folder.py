@@ -1,4 +1,4 @@
-"""Run folders. A run folder holds everything that is compared later.
+"""Run folders: everything that is recorded about a run.
 
 runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[-k]/
     params.json       hyperparameters, command line, seed, commit, versions, machine
@@ -7,7 +7,8 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[-k]/
     videos/           recorded episodes, if any
     checkpoints/      the newest, the one before it, and the best
     result.json       how the run ended
-    lock, pid         held while a process works on the run
+    curve.png         learning curve of a solved run
+    lock, pid         file lock, and the id of the process that works on the run
 """
 
 import json
@@ -95,8 +96,8 @@ class Run:
 def at_work(path: Path) -> bool:
     """Return whether a process works on the run in this folder.
 
-    A process that was killed leaves its number behind. A younger process may have that number by now, so the start
-    time is compared with the file's time.
+    A process that was killed leaves its pid file behind, and the system may give its id to a new process. So the
+    process's start time is compared with the file's time.
     """
     number = path / "pid"
     try:

@@ -51,14 +51,14 @@ def setup_ignite(
 
     Args:
         engine: training engine. Its process function returns at least {"loss": float}. Every value is written as
-            train/<name>; a function among the values is called when it is written.
+            train/<name>. If a value is a function, its result at that moment is written.
         params: hyperparameters, among them stop_reward, max_steps and milestone.
         exp_source: experience source, or a plain PTAN source.
         run_name: name of the script.
-        extra_metrics: more names of engine.state.metrics to write as train/<name>.
+        extra_metrics: names of further engine.state.metrics to write as train/<name>.
         args: options from the command line; None for a new run with the defaults.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
-            they are restored before this function returns. A solved run ends with an evaluation of its net and with
+            they are restored before this function returns. A solved run ends with an evaluation of "net" and with
             a picture of its learning curve.
         figures: functions that draw a figure for TensorBoard, by name. Those with a state_dict are saved, too.
 
@@ -105,7 +105,7 @@ class _Setup:
         self.save = save
         self.figures = figures
         self.warm_up = params.warm_up
-        # Created before the folder: an environment that cannot be recorded leaves no folder behind.
+        # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
         self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
         register_events(engine)
         self.run = run_folder.Run(script, params, options)
@@ -129,7 +129,7 @@ class _Setup:
             self.warm_up = 0
         self._require_steps_left()
 
-        # A resume that is refused changes no file, so the files are changed only from here on.
+        # A refused resume must not change any file, so all changes come after the checks above.
         if self.options.resume:
             self.run.add_session()
         GrowingFiles(self.run.path).load_state_dict(content.get("files", {}))
@@ -142,16 +142,16 @@ class _Setup:
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint.newest(self.run.checkpoints)
         if content is None and last_step(self.run.path) > self.params.warm_up:
-            raise UsageError(f"{self.run.path} has learnt, but has no checkpoint; start a new run")
+            raise UsageError(f"{self.run.path} was stopped after its warm-up, but has no checkpoint; start a new run")
         if content is None:
-            log.info("Nothing had been learnt yet: the run starts again from its beginning.")
+            log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
         return content or {}
 
     def _require_steps_left(self) -> None:
         if self.steps() + self.warm_up >= self.stopper.step_limit:
-            filling = f", and fills its replay with {self.warm_up:,} more first" if self.warm_up else ""
+            filling = f" and first fills its replay with {self.warm_up:,} more steps" if self.warm_up else ""
             raise UsageError(
-                f"{self.run.path} is at step {self.steps():,} already{filling}; give --stop-after more than that"
+                f"{self.run.path} is already at step {self.steps():,}{filling}; give a larger --stop-after"
             )
 
     def _restore_loop(self, content: Mapping[str, Any]) -> None:
@@ -285,12 +285,13 @@ class _Setup:
                 self._evaluate(result)
             except KeyboardInterrupt:
                 log.info(
-                    "The evaluation was stopped; the run is solved and saved. Evaluate with --resume %s", self.run.path
+                    "The evaluation was stopped; the run is solved and saved. To evaluate it: --resume %s",
+                    self.run.path,
                 )
-        log.info("Picture of the curve: %s", draw_curve(self.run.path, self.params.stop_reward))
+        log.info("Learning curve: %s", draw_curve(self.run.path, self.params.stop_reward))
 
     def _evaluate(self, result: Mapping[str, Any]) -> None:
-        log.info("Evaluation: %d episodes of the plain environment, without exploring.", evaluation.EPISODES)
+        log.info("Evaluation: %d episodes of the plain environment, without exploration.", evaluation.EPISODES)
         env = make_env(self.params.env_name)
         evaluated = evaluation.evaluate(self._policy(), env, seed=self.options.seed, progress=not self.options.quiet)
         env.close()

@@ -22,7 +22,7 @@ class Mark(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Counters at the last time that the metrics were updated."""
+    """Counters at the last update of the metrics."""
 
     iteration: int
     steps: int
@@ -40,9 +40,9 @@ class Speed:
     Attributes:
         names: names of the parts: the source's own, "sample" and "learn".
         metrics: names of the other metrics that are put into engine.state.metrics.
-        warm_up: agent steps and seconds of filling the replay.
+        warm_up: agent steps and seconds of the warm-up.
         updates: learner iterations of this process.
-        every: event after which the metrics are up to date.
+        every: event on which the metrics are updated.
     """
 
     # Agent steps over which the recent speed is measured.
@@ -64,7 +64,7 @@ class Speed:
         self._logged = Logged(0, 0, 0, self._parts_at_start)
 
     def attach(self, engine: Engine) -> None:
-        """Time the two halves of an iteration, and update the metrics at regular iterations."""
+        """Time the two parts of an iteration, fetching the batch and learning, and update the metrics on `every`."""
         self._batch_timer.attach(
             engine, start=Events.STARTED, resume=Events.GET_BATCH_STARTED, pause=Events.GET_BATCH_COMPLETED
         )
@@ -153,7 +153,7 @@ class Speed:
         self._start = mark
         self._parts_at_start = self._parts_since_process_start()
         self._marks.append(mark)
-        self.exp_source.metrics()  # discard what it measured during the warm-up
+        self.exp_source.metrics()  # discard the measurements of the warm-up
         self._logged = Logged(engine.state.iteration, mark.steps, self._samples, dict.fromkeys(self.names, 0.0))
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 

@@ -38,8 +38,8 @@ class Stopper:
 
     Args:
         steps: function that returns the agent steps so far.
-        step_limit: agent steps to stop at.
-        time_limit: seconds of this process to stop after, or None.
+        step_limit: agent steps at which the run stops.
+        time_limit: seconds after which this process stops, or None for no limit.
 
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
@@ -115,7 +115,7 @@ class Stopper:
         if self.steps() >= self.step_limit:
             self._stop(engine, STEPS)
         elif self.reason is not None:
-            # A signal came during the iteration. Its learning would be lost if it had ended the run at once.
+            # A signal arrived during the iteration. The run ends only now, so that the iteration's update is kept.
             engine.terminate()
 
     def _learning_started(self, engine: Engine) -> None:
@@ -135,8 +135,8 @@ class Stopper:
 
 
 def _handled_signals() -> list[signal.Signals]:
-    # nohup ignores SIGHUP, and so does the run then. SIGINT is ignored in every background job of a shell script, but
-    # the run handles it.
+    # Under nohup SIGHUP is ignored, and the run leaves it ignored. SIGINT is handled even if it is ignored, as it is in
+    # the background jobs of a shell script.
     return [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
 
 

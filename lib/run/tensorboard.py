@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
     from lib.run import video_file
 
-# torch declares no types for it.
+# torch's hparams has no type annotations.
 make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
 
 # Iterations between two figures.
 FIGURES_EVERY = 5_000
 
-# Entries of result.json that are written as final/*.
+# Entries of result.json that are written as final/<name>.
 FINAL = ("mean_100", "best_mean", "seconds", "steps_per_second")
 
 # Charts of TensorBoard's page of custom scalars.
@@ -59,7 +59,7 @@ class TensorBoard:
         folder: run folder.
 
     Attributes:
-        average: the smoothed loss.
+        average: exponentially smoothed loss.
     """
 
     def __init__(self, folder: Path):
@@ -72,7 +72,7 @@ class TensorBoard:
         Args:
             engine: training engine.
             speed: its metrics are written as train/* and time/*.
-            extra_metrics: more names of engine.state.metrics to write as train/*.
+            extra_metrics: names of further engine.state.metrics to write as train/*.
         """
 
         def agent_step(engine: Engine, event_name: object) -> int:

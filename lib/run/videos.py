@@ -1,7 +1,7 @@
 """Videos of training episodes.
 
-A finished episode is replayed in a separate environment that can render, from the seed and the actions of training.
-Training itself is not disturbed: native environments draw no colours, and others may run on another machine.
+A finished episode is replayed from its seed and actions in a separate environment that can render. It cannot be filmed
+during training, because native environments render no colours, and actors may run on another machine.
 """
 
 import logging
@@ -48,7 +48,7 @@ class Playback(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """Position of an environment.
+    """An environment somewhere in the actions since its seeded reset.
 
     Attributes:
         env: the environment.
@@ -192,7 +192,8 @@ class EpisodeReplayer:
             return self.env.reset(seed=trace.seed)[0]
         emulator: Any = self.env.unwrapped
         max_frames = emulator.spec.kwargs["max_num_frames_per_episode"]
-        # Native environments do not count the no-ops as part of the episode. A new limit needs a reload of the ROM.
+        # Native environments do not count the no-ops as part of the episode. A new limit applies only after the ROM is
+        # loaded again.
         emulator.ale.setInt("max_num_frames_per_episode", max_frames + trace.no_ops)
         emulator.load_game()
         return reset_with_no_ops(self.env, trace.no_ops - self._start_up_frames)
@@ -211,11 +212,11 @@ class Recorder:
 
     Args:
         replayer: environment in which episodes are replayed.
-        run: run folder. Videos are written to its folder FOLDER.
+        run: run folder. Videos are written to its subfolder FOLDER.
         every: interval between recorded episodes.
         episodes: counter of finished episodes.
         native: True if the run plays ale_py's native environments.
-        untimed: context manager whose time does not count as training.
+        untimed: function that returns a context manager; time spent in it does not count as training.
         stopped: function that returns True if the run has to end at once. The current video is then left out.
 
     Attributes:
@@ -272,7 +273,9 @@ class Recorder:
             playback = self.replayer.play(episode, trace, (video.write, animation.add), self.stopped)
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
             reason = f"{type(error).__name__}: {error}"
-            self._warn_once("No video of episode %d: its environment failed in the replay with %s.", number, reason)
+            self._warn_once(
+                "No video of episode %d: its environment raised an error during the replay: %s.", number, reason
+            )
             return
         finally:
             if playback is None or not playback.matches:

@@ -83,7 +83,7 @@ def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path, write):
     write({"net": Code()}, file)
     digest = checkpoint._digest(file)
     file.with_name(file.name + ".sha256").write_text(f"{digest}  {file.name}\n")
-    with pytest.raises(Fault, match=r"more than tensors and plain values|present format"):
+    with pytest.raises(Fault, match=r"more than tensors and plain values|current checkpoint format"):
         checkpoint.load(file)
     assert not (Path(__file__).parent / "executed").exists()
 
@@ -112,11 +112,11 @@ def test_the_advice_after_a_full_disk_depends_on_the_checkpoints(tmp_path, monke
     save(tmp_path, "best-000000001.pt")  # which cannot be resumed
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", full)
-        with pytest.raises(Fault, match="Nothing was saved before; make room and start a new run"):
+        with pytest.raises(Fault, match="There is no earlier checkpoint; free some disk space and start a new run"):
             save(tmp_path, "step-000000002.pt")
     save(tmp_path, "step-000000002.pt")
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(Fault, match="What was saved before is kept; make room and go on with --resume"):
+    with pytest.raises(Fault, match="Earlier checkpoints are kept; free some disk space and continue with --resume"):
         save(tmp_path, "step-000000003.pt")
 
 
