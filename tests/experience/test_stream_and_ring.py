@@ -28,7 +28,7 @@ def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, 
     assert "do not repeat themselves" in caplog.text
     assert "(RuntimeError: not allowed)" in caplog.text
     monkeypatch.setattr(fakes.Refusing, "left", 100)
-    assert resumed.steps_done == resumed.began == 8
+    assert resumed.steps_done == resumed.last_reset == 8
     assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
 
 
@@ -54,10 +54,10 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
         resumed, resumed_ring = make_stream_and_ring("fakes:Forgetful-v0", kind)
         resumed.load_state_dict(saved["source"])
         resumed_ring.load_state_dict(saved["replay"])
-        if resumed.broken_off is not None:
+        if resumed.interrupted_states is not None:
             break
-    assert np.array_equal(resumed.broken_off, last)
-    assert resumed.began == 8
+    assert np.array_equal(resumed.interrupted_states, last)
+    assert resumed.last_reset == 8
     resumed_ring.populate(8)
     both = np.arange(2)
     batch = resumed_ring._make_batch(np.full(2, 3), both, np.ones(2))
@@ -94,7 +94,7 @@ def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch
 
 def test_a_stream_has_to_be_started_before_its_first_step():
     envs = vector_env.make_vector_env("CartPole-v1", 2)
-    with pytest.raises(RuntimeError, match=r"have not begun; call begin\(\) first"):
+    with pytest.raises(RuntimeError, match=r"call begin\(\) first"):
         Stream(envs).step(np.zeros(2, np.int64))
 
 
