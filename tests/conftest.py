@@ -9,7 +9,7 @@ scripts.
 import os
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,14 @@ os.environ["OMP_NUM_THREADS"] = "1"
 def _default_signals() -> None:
     """Undo the signal handlers of runs that an earlier test has aborted."""
     forked.restore_default_signals()
+
+
+@pytest.fixture(scope="module")
+def ray_workers_find_the_fakes() -> Iterator[None]:
+    """Let the worker processes of Ray import the modules of tests/, because they unpickle classes of fakes.py."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
+        yield
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +22,8 @@ from lib.actors.ray_cluster import RayActors, check_cluster, ray_package
 from lib.errors import UsageError
 from lib.system.machine import cores
 from lib.system.shared_memory import SharedWeights
+
+pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes")
 
 ENGINES = ("inline", "process", "ray")
 
@@ -40,15 +41,8 @@ def numbers(segments):
     return [(each["number"], each["count"], each["version"]) for each in segments]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _ray_workers_find_the_fakes():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(fakes.__file__).parent), *sys.path]))
-        yield
-
-
 @pytest.fixture(scope="module")
-def _ray():
+def _ray(ray_workers_find_the_fakes):
     """One for all tests that do not ask for their own: it takes seconds to start."""
     ray = ray_package(alone=True)
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)

@@ -45,5 +45,5 @@ def test_a_module_that_fails_to_import_is_refused_with_the_reason(refused, tmp_p
     ):
         message = refused(script, "--env-id", "Chain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
         assert f"the module '{module}' of '{module}:Chain-v0' fails to import: {reason}" in message
-    assert "--env-id says which; give it as well" in refused(script, "--env-module", "fakes")
+    assert "--env-module fakes needs --env-id" in refused(script, "--env-module", "fakes")
     assert "names a module already" in refused(script, "--env-module", "fakes", "--env-id", "fakes:Chain-v0")

@@ -134,14 +134,14 @@ def test_periodic_resets_truncate_unfinished_episodes(monkeypatch):
             assert rollout.ended[:, index].tolist() == [bool(end) for end in ended]
         assert not rollout.terminated.any()
     assert sampler.pop_episodes() == []  # a truncation by reset is not a finished episode
-    assert len(sampler.state_dict()["actions"]) == 0
+    assert len(sampler.state_dict()["snapshot"]["actions"]) == 0
 
 
 def test_environments_that_cannot_be_restored_are_logged(caplog):
     sampler = Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
     next(iter(sampler))
     state = sampler.state_dict()
-    state["actions"] = state["actions"][:3]
+    state["snapshot"]["actions"] = state["snapshot"]["actions"][:3]
     Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4).load_state_dict(state)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
