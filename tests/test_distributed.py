@@ -272,6 +272,6 @@ def test_a_cluster_of_another_version_says_so(monkeypatch):
 
 
 def test_parts_of_a_stream_know_their_environments():
-    part = Part(4, 2, of=8)
-    assert list(part.numbers) == [4, 5]
+    part = Part(4, 2, total_envs=8)
+    assert list(part.indices) == [4, 5]
     assert acting_of(envs=8, actors=4).part(2) == part

@@ -201,9 +201,9 @@ class PPOActor:
         )
 
     def __str__(self) -> str:
-        numbers, steps = self._sampler.part.numbers, self._sampler.steps_done
+        indices, steps = self._sampler.part.indices, self._sampler.steps_done
         return (
-            f"Actor {self.number}, with the environments {numbers.start} to {numbers.stop - 1} and the seed "
+            f"Actor {self.number}, with the environments {indices.start} to {indices.stop - 1} and the seed "
             f"{self._sampler.seed}, after {steps} steps of its own"
         )
 

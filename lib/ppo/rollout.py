@@ -222,7 +222,7 @@ class Sampler(Stream):
         assert isinstance(space, spaces.Discrete)
         rollout_index = self.steps_done // (self.steps * self.envs.num_envs)
         noise = []
-        for env_index in self.part.numbers:
+        for env_index in self.part.indices:
             generator = np.random.default_rng([self.seed, env_index, rollout_index])
             noise.append(generator.standard_exponential((self.steps, int(space.n)), np.float32))
         return torch.from_numpy(np.stack(noise, axis=1))

@@ -94,7 +94,7 @@ def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch
 
 def test_a_stream_has_to_be_started_before_its_first_step():
     envs = vector_env.make_vector_env("CartPole-v1", 2)
-    with pytest.raises(RuntimeError, match=r"have not begun; call begin\(\) first"):
+    with pytest.raises(RuntimeError, match=r"not been reset; call begin\(\) first"):
         Stream(envs).step(np.zeros(2, np.int64))
 
 
