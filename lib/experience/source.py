@@ -153,8 +153,8 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             slot.snapshot.restart(saved["reset"] or 0)
             if saved["states"] is not None and not self._restored(index, slot, saved):
                 log.warning(
-                    "Environment %d does not repeat itself from its seed and actions, and was reset. The resumed run is "
-                    "valid, but not identical to an uninterrupted one.",
+                    "Environment %d does not repeat itself from its seed and actions, and was reset. The resumed run "
+                    "is valid, but not identical to an uninterrupted one.",
                     self.first_env + index,
                 )
                 self._next_episode(slot)
