@@ -166,7 +166,7 @@ def test_the_memory_of_actors_and_learner_is_forecast_together(monkeypatch, engi
     needed = copies * 4 * Rollout.forecast(acting.space, 16)
     monkeypatch.setattr("lib.system.memory.free", lambda: needed - 1)
     learner = learner_of(acting)
-    with pytest.raises(UsageError, match=rf"{copies} times, needs .* --set rollout=12 at most"):
+    with pytest.raises(UsageError, match=rf"{copies} copies of a rollout .* need .* --set rollout=12 or less"):
         Segments(acting, learner)
 
 
