@@ -69,7 +69,7 @@ class Player:
 
     def get_trajectory_segment(self) -> Block:
         """Return the next block."""
-        start, before = time.perf_counter(), self._source.steps_done
+        start, steps_before = time.perf_counter(), self._source.steps_done
         with undisturbed():
             seed_everything(block_seed(self._source.seed, self.number, self._block))
             count = self._rounds * len(self._source.pool)
@@ -80,7 +80,9 @@ class Player:
         arrays = {name: tensor.numpy() for name, tensor in packed.items() if tensor is not None}
         known, self._known = len(self._known), () if frames is None else list(frames.numpy())
         restored, self._restored = self._restored, None
-        ends = {episode.step - before - 1: (episode.total, episode.length) for episode in self._source.pop_episodes()}
+        ends = {
+            episode.step - steps_before - 1: (episode.total, episode.length) for episode in self._source.pop_episodes()
+        }
         self._block += 1
         return Block(arrays, lazy, known, ends, time.perf_counter() - start, restored)
 

@@ -99,9 +99,10 @@ class RayActors(Actors):
             self._init(address=address)
         elif self._own:
             store = max(MIN_OBJECT_STORE, 4 * self.depth * room * self.number)
-            others = _children()
+            children_before = _children()
             self._init(address="local", num_cpus=cores(), object_store_memory=store, include_dashboard=False)
-            self._reaper = Reaper(_children() - others)  # some of Ray's processes would outlive this one by a minute
+            # Some of Ray's processes would outlive this one by a minute.
+            self._reaper = Reaper(_children() - children_before)
 
     def _init(self, **options: Any) -> None:
         with _signals_postponed(signal.SIGINT, signal.SIGTERM):

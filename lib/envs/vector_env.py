@@ -72,8 +72,8 @@ def make_vector_env(
     native = is_atari(env)
     require_memory(num_envs, native)
     if not native:
-        others = SyncVectorEnv([lambda: make_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        return RecordEpisodeStatistics(FinalStates(others))
+        sync_envs = SyncVectorEnv([lambda: make_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        return RecordEpisodeStatistics(FinalStates(sync_envs))
     game = _registered_arguments(env, env_id)
     envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, noop_max))
     return ClipReward(envs, -1.0, 1.0) if clip_rewards else envs

@@ -116,7 +116,7 @@ class Stream(ExperienceSource):
         last_reset = self.last_reset
         if last_reset is None:
             raise RuntimeError("the environments have not been reset; call begin() first")
-        acted_in = self.states
+        previous_states = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._snapshot.append(actions)
@@ -126,7 +126,7 @@ class Stream(ExperienceSource):
         final_states = infos.get("final_obs", self.states)
         ended = terminated | truncated
         for env in np.flatnonzero(ended).tolist():
-            self._episodes.append(self._episode(env, infos, acted_in[env].copy()))
+            self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
         self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
         if self.part.total_steps(self.steps_done - last_reset) >= self.RESTART:

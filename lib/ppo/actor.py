@@ -99,8 +99,8 @@ class Acting:
 
     def part(self, number: int) -> Part:
         """Return the part of the environments that an actor plays."""
-        each = self.envs // self.actors
-        return Part(number * each, each, self.envs)
+        num_envs = self.envs // self.actors
+        return Part(number * num_envs, num_envs, self.envs)
 
     def make_envs(self, num_envs: int) -> VectorEnv:
         """Make `num_envs` environments. Inline actors use all cores in turn; other actors share the cores."""
@@ -182,7 +182,7 @@ class PPOActor:
 
     def get_trajectory_segment(self) -> Segment:
         """Return the next segment. The second call after this one overwrites it."""
-        start, before = time.perf_counter(), self._sampler.steps_done
+        start, steps_before = time.perf_counter(), self._sampler.steps_done
         rollout = self._rollouts[self._turn]
         self._turn = 1 - self._turn
         self._sampler.sample(rollout)
@@ -193,7 +193,8 @@ class PPOActor:
             version=self._version,
             arrays={field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)},
             episodes=[
-                _ended(episode, (episode.step - before) // num_envs - 1) for episode in self._sampler.pop_episodes()
+                _ended(episode, (episode.step - steps_before) // num_envs - 1)
+                for episode in self._sampler.pop_episodes()
             ],
             steps_done=self._sampler.steps_done,
             last_reset=last_reset,

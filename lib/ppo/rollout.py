@@ -268,7 +268,7 @@ def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1
         subject,
         steps,
         copies * num_envs * Rollout.forecast(space, steps),
-        lambda most: f"use --set rollout={most} or less",
+        lambda fitting: f"use --set rollout={fitting} or less",
     )
 
 
