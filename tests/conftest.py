@@ -35,6 +35,17 @@ def ray_workers_find_the_fakes() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def warm_fork_server() -> None:
+    """Start the fork server of the actors with the imports of all tests.
+
+    Otherwise each actor imports what the test that started the server did not need.
+    """
+    from lib.system.processes import start_server
+
+    start_server("lib.actors.process_worker", "lib.actors.player", "lib.ppo.actor", "fakes")
+
+
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Function (script, *options, code=None) that runs a script in this process and returns its output.

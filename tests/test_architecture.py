@@ -1,12 +1,15 @@
-"""Imports point one way, from the scripts down to lib.errors, and never across."""
+"""Imports point one way: from scripts and tools down to lib.errors, without cycles."""
 
 import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 PROJECT = Path(__file__).parents[1]
-# From the lowest layer to the highest. A module may import its own layer and those before it.
+# Folders and modules of lib, from the lowest layer to the highest. A module imports its own layer's folder and lower
+# layers only.
 LAYERS = (
     ("errors",),
     ("system",),
@@ -23,13 +26,14 @@ LAYERS = (
     ("common", "cli", "analysis"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-LIB = sorted(PROJECT.glob("lib/**/*.py"))
+LIB = sorted(path for path in PROJECT.glob("lib/**/*.py") if path != PROJECT / "lib" / "__init__.py")
 SCRIPTS = sorted(
     path for folder in ("chapter08", "chapter09", "distributed") for path in PROJECT.glob(f"{folder}/*.py")
 )
 
 
-def imported_modules(path):
+def imported_modules(path: Path) -> Iterator[str]:
+    """Yield the dotted names that a file imports, also inside functions."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
@@ -37,25 +41,37 @@ def imported_modules(path):
             yield from (alias.name for alias in node.names)
 
 
-def layer(module):
-    """The part of lib that a dotted name belongs to."""
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def box(module: str) -> str:
+    """Return the folder or top-level module of lib that a dotted name belongs to."""
     return module.removeprefix("lib.").split(".")[0]
 
 
-def name(path):
-    return str(path.relative_to(PROJECT))
-
-
-@pytest.mark.parametrize(
-    "path", [path for path in LIB if path.parent != PROJECT / "lib" or path.stem != "__init__"], ids=name
-)
+@pytest.mark.parametrize("path", LIB, ids=module_name)
 def test_lib_imports_only_lower_layers(path):
-    own = path.relative_to(PROJECT / "lib").parts[0].removesuffix(".py")
-    ours = {layer(module) for module in imported_modules(path) if module.startswith("lib.")}
-    too_high = {other for other in ours - {own} if RANK[other] >= RANK[own]}
-    assert not too_high, f"{name(path)} is in {own}, which may not import {', '.join(sorted(too_high))}"
+    own = box(module_name(path))
+    others = {box(module) for module in imported_modules(path) if module.startswith("lib.")} - {own}
+    too_high = sorted(other for other in others if RANK[other] >= RANK[own])
+    assert not too_high, f"{module_name(path)} may not import {', '.join(too_high)}"
 
 
-@pytest.mark.parametrize("path", LIB + SCRIPTS, ids=name)
+def test_the_modules_of_lib_have_no_import_cycles():
+    names = {module_name(path) for path in LIB}
+    imports = {
+        module_name(path): {
+            name for module in imported_modules(path) for name in (module, module.rpartition(".")[0]) if name in names
+        }
+        for path in LIB
+    }
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+@pytest.mark.parametrize("path", LIB + SCRIPTS, ids=module_name)
 def test_nothing_imports_a_script_or_a_test(path):
     assert not [module for module in imported_modules(path) if module.startswith(("chapter", "distributed.", "tests"))]

@@ -1,4 +1,4 @@
-"""Slow, and left out unless asked for: `pytest -m learning`."""
+"""Training on Pong for more than an hour. Runs only with `pytest -m learning`."""
 
 import csv
 import subprocess
@@ -11,7 +11,7 @@ PROJECT = Path(__file__).parents[1]
 
 
 @pytest.mark.learning
-def test_the_baseline_learns_pong(tmp_path):
+def test_the_mean_return_of_the_baseline_rises_on_pong(tmp_path):
     script = PROJECT / "chapter09" / "01_baseline.py"
     options = ["--seed", "2", "--stop-after", "250000", "--runs-dir", str(tmp_path)]
     subprocess.run([sys.executable, script, *options], check=True)

@@ -23,7 +23,7 @@ from lib.errors import UsageError
 from lib.system.machine import cores
 from lib.system.shared_memory import SharedWeights
 
-pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes")
+pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
 
 ENGINES = ("inline", "process", "ray")
 

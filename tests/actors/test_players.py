@@ -23,6 +23,8 @@ from lib.experience.interface import Stopped
 from lib.experience.source import ExperienceSourceFirstLast
 from oracles import parallel as oracle
 
+pytestmark = pytest.mark.usefixtures("warm_fork_server")
+
 
 def agent_for(size, epsilon=0.3):
     torch.manual_seed(7)

@@ -12,7 +12,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from running import (
     CATCH,
     PARALLEL,
-    ROUNDS,
+    assignments,
     checkpoint_of,
     differences,
     episodes_of,
@@ -26,8 +26,9 @@ from running import (
 
 pytestmark = pytest.mark.slow
 
-LIGHT = ("--replay-ratio", 8)  # four steps per update
-PLAYERS = (*CATCH, *ROUNDS[:2], "--players", 2, *LIGHT, "--set", "checkpoint_every=40", "--quiet", "--seed", 3)
+GAME = (*CATCH, *assignments("replay_initial=120", "batch_size=2"))  # an update learns from 8 transitions
+LAST = 540
+PLAYERS = (*GAME, "--players", 2, "--replay-ratio", 2, "--set", "checkpoint_every=40", "--quiet", "--seed", 3)
 
 
 def gone(processes, seconds=10):
@@ -37,7 +38,7 @@ def gone(processes, seconds=10):
 
 def start_players(runs_dir):
     """Start a run of two players and wait for two checkpoints. Return its process, its players, and all children."""
-    process = start(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir, start_new_session=True)
+    process = start(PARALLEL, *PLAYERS, "--stop-after", LAST, "--runs-dir", runs_dir, start_new_session=True)
     wait_for(lambda: len(list(runs_dir.glob("*/checkpoints/step-*.sha256"))) > 1, process)
     children = psutil.Process(process.pid).children(recursive=True)
     return process, [child for child in children if child.ppid() != process.pid], children  # forked by the server
@@ -47,7 +48,7 @@ def start_players(runs_dir):
 def uninterrupted(tmp_path_factory):
     """Folder of an uninterrupted run with two players."""
     runs_dir = tmp_path_factory.mktemp("players")
-    process = run_by_itself(PARALLEL, *PLAYERS, "--stop-after", 1140, "--runs-dir", runs_dir)
+    process = run_by_itself(PARALLEL, *PLAYERS, "--stop-after", LAST, "--runs-dir", runs_dir)
     assert process.returncode == 0, process.stderr
     return folder(runs_dir)
 
@@ -65,7 +66,7 @@ def test_players_end_with_the_run_and_a_resumed_run_equals_the_uninterrupted_one
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
         assert stderr == ""
-    resumed = run(PARALLEL, "--resume", folder(tmp_path), "--stop-after", 1140, "--quiet")
+    resumed = run(PARALLEL, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
@@ -83,9 +84,9 @@ def test_a_killed_player_is_replaced_and_the_run_is_the_uninterrupted_one(uninte
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
 
 
-@pytest.mark.parametrize(("ratio", "iterations"), [(16, 120)])
+@pytest.mark.parametrize(("ratio", "iterations"), [(4, 120)])
 def test_the_replay_ratio_is_held(tmp_path, ratio, iterations):
-    options = (*CATCH, *ROUNDS[:2], "--replay-ratio", ratio, "--stop-after", 960, "--quiet", "--runs-dir", tmp_path)
+    options = (*GAME, "--replay-ratio", ratio, "--stop-after", 360, "--quiet", "--runs-dir", tmp_path)
     assert run(PARALLEL, *options).returncode == 0
     assert json.loads((folder(tmp_path) / "result.json").read_text())["iterations"] == iterations
     if iterations >= 100:

@@ -18,6 +18,8 @@ from lib.ppo.segments import run as run_ppo
 from lib.system.shared_memory import Slots
 from ppo_setup import trainer_of
 
+pytestmark = pytest.mark.usefixtures("warm_fork_server")
+
 
 def learner_of(acting, **options):
     torch.manual_seed(0)

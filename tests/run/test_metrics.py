@@ -10,17 +10,17 @@ from tensorboard.plugins.custom_scalar import layout_pb2
 from tensorboard.plugins.hparams import plugin_data_pb2
 
 from lib.run.tensorboard import LAYOUT
-from running import CATCH, PROJECT, assignments, folder, run, two_at_a_time
+from running import PROJECT, assignments, folder, run, two_at_a_time
 
-CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"), "--stop-after", 310)
+CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"))
 SMALL = ("--env-id", "fakes:Shown-v0", *assignments("envs=4", "rollout=16", "minibatch=32", "kl_final=0.001"))
 SMALL += (*assignments("stop_reward=9"), "--stop-after", 640, "--record-every", 30)
 # Together these runs write every tag.
 RUNS = {
-    "chapter09/01_baseline": (*CATCH, "--stop-after", 810, "--evaluate-every", 50),
-    "chapter09/03_parallel": (*CATCH, "--replay-ratio", 8, "--stop-after", 1200),
-    "chapter09/05_native_envs": (*CATCH, "--envs", 4, "--stop-after", 1200),
-    "chapter08/08_dqn_rainbow": CHAIN,
+    "chapter09/01_baseline": (*CHAIN, "--stop-after", 310, "--evaluate-every", 50),
+    "chapter09/03_parallel": (*CHAIN, "--set", "batch_size=8", "--replay-ratio", 8, "--stop-after", 700),
+    "chapter09/05_native_envs": (*CHAIN, "--envs", 4, "--stop-after", 700),
+    "chapter08/08_dqn_rainbow": (*CHAIN, "--stop-after", 310),
     "distributed/01_ppo": SMALL,
     "distributed/02_ppo_actors": SMALL,
 }
