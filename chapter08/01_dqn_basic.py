@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """DQN as in the paper: the starting point of every extension in chapter 8.
 
-Idea    learn action values from a replay of past transitions, with targets from a copy of the network that is updated
-        only now and then
+Idea    learn action values from a replay buffer of past transitions; the targets come from a copy of the network, which
+        is updated only now and then
 Parent  none
 Keeps   nothing, because it has no parent
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """N-step DQN: unroll the Bellman equation.
 
-Idea    use the rewards of the next n steps as they were received, and the network only for what comes after them
-Parent  01_dqn_basic.py, with the n_step of its replay
+Idea    use the rewards of the next n steps as they were received, and bootstrap from the network only after them
+Parent  01_dqn_basic.py, with n_step for its replay ring
 Keeps   changes the task: the game is the same, but a transition covers n steps; exact with -n 1
 Paper   Sutton, Learning to predict by the methods of temporal differences, 1988,
         https://link.springer.com/article/10.1007/BF00115009

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Double DQN: the online network selects the next action, and the target network evaluates it.
 
-Idea    the maximum of noisy estimates is too high on average; so one network selects the action and another evaluates
-        it
+Idea    the maximum of noisy estimates is too high on average, so one network selects the action and another one
+        evaluates it
 Parent  01_dqn_basic.py, with another loss
 Keeps   changes the task: the game is the same, but the targets are different
 Paper   van Hasselt et al., Deep reinforcement learning with double Q-learning, 2016,

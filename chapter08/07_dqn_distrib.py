@@ -7,7 +7,7 @@ Keeps   changes the task: the game is the same, but the targets are different
 Paper   Bellemare et al., A distributional perspective on reinforcement learning, 2017,
         https://arxiv.org/abs/1707.06887
 Run     ./07_dqn_distrib.py --cuda --v-min -10 --v-max 10 --atoms 51
-Read    lib/nets/losses.py from support on, then lib/analysis/return_distributions.py for the pictures in TensorBoard
+Read    lib/nets/losses.py from `support` on, then lib/analysis/return_distributions.py for the pictures in TensorBoard
 """
 
 from pathlib import Path

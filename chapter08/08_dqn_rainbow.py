@@ -2,12 +2,13 @@
 """Rainbow: all six extensions at once, each of which can be left out.
 
 Idea    the extensions solve different problems, so their benefits add up
-Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with --envs, --fast and bfloat16 of chapter 9
+Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with several environments, bfloat16 and the small network
+        (--fast) of chapter 9
 Keeps   changes the task: the game is the same, but the learning rule and the replay ratio are different
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
 Run     ./08_dqn_rainbow.py --cuda --v-max 2 --without dueling
-Read    docs/chapter08.md for the paper's hyperparameters next to these
+Read    docs/chapter08.md for a comparison with the paper's hyperparameters
 """
 
 from pathlib import Path

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A slower baseline: the target network is evaluated without torch.no_grad().
 
-Idea    show the cost of a computation graph that nothing uses: the gradient is the same, time and memory are wasted
+Idea    show the cost of a computation graph that nothing uses: the gradient is the same, but time and memory are wasted
 Parent  01_baseline.py, with no_grad=False
 Keeps   exact
 Paper   none; the PyTorch notes on locally disabling gradients, https://pytorch.org/docs/stable/notes/autograd.html

@@ -2,7 +2,7 @@
 """The baseline: the textbook DQN, to which chapter 9 compares every speed-up.
 
 Idea    one environment, and one update after every step: simple, correct and slow
-Parent  ../chapter08/01_dqn_basic.py, with the book's data path: PTAN's source, and a list of transitions
+Parent  ../chapter08/01_dqn_basic.py, with the book's data path: PTAN's experience source, and a list of transitions
 Keeps   statistics
 Paper   Mnih et al., Human-level control through deep reinforcement learning, 2015,
         https://www.nature.com/articles/nature14236

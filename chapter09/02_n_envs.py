@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Several environments: one forward pass acts in all of them, and one large batch replaces several small ones.
 
-Idea    each iteration takes N steps and learns from N batches as one; a forward pass or an optimizer step for N states
-        costs less than N of them for one state each
+Idea    in each iteration, each of N environments makes a step, and N batches are combined into one; a large forward
+        pass or optimizer step costs less than N small ones
 Parent  01_baseline.py, with N environments and an N times larger batch
-Keeps   statistics: each step is followed by batch_size samples for any N; but there are N times fewer updates, with the
-        same learning rate (with a larger one Pong was learnt later, see docs/chapter09.md)
+Keeps   statistics: there are batch_size samples per step for any N; but there are N times fewer updates, with the same
+        learning rate; with a larger one, Pong took longer to learn, see docs/chapter09.md
 Paper   Stooke and Abbeel, Accelerated methods for deep reinforcement learning, 2018, https://arxiv.org/abs/1803.02811
 Run     ./02_n_envs.py --cuda --envs 3
 Read    ExperienceSourceFirstLast in lib/experience/source.py

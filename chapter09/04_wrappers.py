@@ -2,10 +2,10 @@
 """Faster wrappers: the same states with less work, and optionally in another process.
 
 Idea    fetch only the screens that are used, store frames contiguously so that a stack of four is a view, and leave out
-        wrappers that only check
+        wrappers that only check how an environment is used
 Parent  02_n_envs.py, with other wrappers
-Keeps   exact: all states, rewards, episode ends and learnt weights are the same; with --parallel only the statistics
-        are, as in 03_parallel.py
+Keeps   exact: all states, rewards, episode ends and learnt weights are the same; with --parallel, statistics as in
+        03_parallel.py
 Paper   Machado et al., Revisiting the Arcade Learning Environment, 2018, https://arxiv.org/abs/1709.06009
 Run     ./04_wrappers.py --cuda --envs 3 --parallel
 Read    DirectAtari in lib/envs/atari.py and ContiguousFrameStack in lib/envs/frames.py

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A fast learner: the same network in bfloat16, on states in the memory layout of its kernels.
 
-Idea    calculate in bfloat16 but keep float32 weights, keep the channels last in memory as in the ring, use one fused
-        kernel for the optimizer, and optionally torch.compile, whose compilation time counts
+Idea    calculate in bfloat16 with float32 weights; keep the channels last in memory, as in the ring; use one fused
+        kernel for the optimizer; optionally use torch.compile, whose compilation time counts as part of the run
 Parent  05_native_envs.py, with other kernels for the same arithmetic
 Keeps   close: the same up to the rounding of bfloat16, which has eight significant bits
 Paper   Kalamkar et al., A study of bfloat16 for deep learning training, 2019, https://arxiv.org/abs/1905.12322

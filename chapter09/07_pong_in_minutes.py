@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Pong in minutes: a DQN recipe for games in which playing is cheaper than learning.
 
-Idea    double Q-learning over three steps, a smaller network that subtracts the static part of the screen, and a replay
+Idea    double Q-learning over three steps; a smaller network that subtracts the static part of the screen; a replay
         ratio of 4 instead of 32, because a new step costs less than learning again from old ones
 Parent  06_fast_learner.py, with another recipe
 Keeps   changes the task: the game is the same, but the learning rule and the replay ratio are different

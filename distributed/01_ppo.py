@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Proximal policy optimization (PPO): learn from short rollouts of many games at once.
 
-Idea    sixteen games step together in native threads; the policy learns from a rollout of all of them in a few epochs
-        of minibatches, and then drops it: there is no replay buffer
+Idea    sixteen games step together in native threads; the policy learns from a rollout of all games in a few epochs of
+        minibatches; the rollout is then dropped, because there is no replay buffer
 Parent  none
 Keeps   nothing: it is the first script of this folder
 Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347

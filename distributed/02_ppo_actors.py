@@ -4,7 +4,7 @@
 Idea    actors share the environments of 01_ppo.py; the learner sends them its weights, and they send back trajectory
         segments
 Parent  01_ppo.py, with actors in place of its sampler
-Keeps   close: the same steps and the same updates up to rounding; with --async, statistics
+Keeps   close: the same steps and updates up to rounding; with --async, statistics
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
         2018, https://arxiv.org/abs/1802.01561
 Run     ./02_ppo_actors.py --actors 8 --engine process
@@ -68,7 +68,7 @@ if __name__ == "__main__":
         const=2,
         metavar="LAG",
         help="let actors play while the learner learns; drop segments whose weights are more than LAG updates old "
-        "(--async alone: 2)",
+        "(without a number: 2)",
     )
     parser.add_argument(
         "--learners", type=cli.positive, default=1, metavar="K", help="learners that share each minibatch"

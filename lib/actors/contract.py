@@ -1,4 +1,4 @@
-"""Actors and the orders that a learner gives them: what all engines have in common."""
+"""Actors and the orders that a learner gives them: the interface and base class of all engines."""
 
 import logging
 import time
@@ -29,13 +29,13 @@ class Weights(NamedTuple):
 
 
 class Actor(Protocol):
-    """Plays trajectory segments. str(actor) describes it, and how far it is, in error messages."""
+    """Player of trajectory segments. Error messages contain str(actor), which describes the actor and its progress."""
 
     def set_model(self, model: Weights) -> None:
         """Copy these weights and act with them from now on."""
 
     def get_trajectory_segment(self) -> Any:
-        """Return the next segment. Its large arrays should be numpy's: they are moved without pickling."""
+        """Return the next segment. Its large arrays should be numpy arrays, which are transferred without pickling."""
 
 
 Make = Callable[[int, Any], Actor]
@@ -54,35 +54,35 @@ class Failed(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Result in place of a segment if the actor is gone.
+    """Result in place of a segment if the actor's process is gone.
 
     Attributes:
-        reason: what happened to it, such as "was killed by SIGKILL".
+        reason: reason for the loss, such as "was killed by SIGKILL".
     """
 
     reason: str
 
 
 class ActorFailed(Fault):
-    """An actor has raised an error, or its replacements were lost one after another. The message names it."""
+    """An actor has raised an error, or it was replaced too often in a row. The message names the actor."""
 
 
 class Actors(ABC):
-    """Actors that act elsewhere, numbered from 0.
+    """Actors that an engine runs, numbered from 0.
 
     Each actor plays one segment per order. An order names a version of the weights. The actor uses that version, or
-    the newest one if the version is no longer available. An actor that dies or exceeds its patience is replaced by one
-    that starts from `state_of(number)`, and its open orders are given again: no segment is lost, and none comes twice.
+    the newest one if the version is no longer available. An actor that dies or exceeds its patience is replaced. The
+    replacement starts from `state_of(number)`, and the open orders are sent again. No segment is lost or comes twice.
 
     Args:
-        make: function (number, state) -> Actor, sent to where the actor runs by cloudpickle.
+        make: function (number, state) -> Actor. cloudpickle sends it to the process in which the actor runs.
         number: number of actors.
         model: first weights; later ones have the same names, shapes and dtypes.
         state_of: function from an actor's number to the state that a new actor starts from.
-        patience: seconds to wait for a segment before the actor counts as hanging. It is killed and replaced.
+        patience: seconds to wait for a segment. After that, the actor counts as hanging, and is killed and replaced.
         delay_of: function from an actor's number to the extra seconds that it needs to restore its state.
-        stop_asked: function that returns whether the learner is to stop. After that, `take` waits at most STOPPING
-            seconds more.
+        stop_asked: function that returns whether the learner was asked to stop. From then on, `take` waits for at most
+            STOPPING seconds.
         depth: number of orders that an actor may have open.
 
     Attributes:
@@ -91,7 +91,7 @@ class Actors(ABC):
 
     STOPPING = 10.0
     STARTING = 120.0  # extra seconds for the first segment of an actor
-    TRIES = 10  # replacements of one actor in a row without a segment
+    TRIES = 10  # most replacements of one actor in a row without a segment
 
     def __init__(
         self,
@@ -114,9 +114,9 @@ class Actors(ABC):
         self.depth = depth
         self.replaced = 0
         self._orders: dict[int, deque[int]] = {index: deque() for index in range(number)}  # versions, oldest first
-        self._waiting_since: dict[int, float] = {}  # for the oldest open order of an actor
+        self._waiting_since: dict[int, float] = {}  # time from which an actor's oldest open order is waited for
         self._deadlines: dict[int, float] = {}
-        self._losses: Counter[int] = Counter()  # since the actor's last segment
+        self._losses: Counter[int] = Counter()  # losses since the actor's last segment
         self._new = set(range(number))  # actors without a segment so far
 
     def __enter__(self) -> Self:
@@ -129,7 +129,7 @@ class Actors(ABC):
         """Use these weights for all orders from now on.
 
         Raises:
-            ValueError: if they are older than the last ones.
+            ValueError: if they are older than the previous ones.
         """
         if model.version < self.model.version:
             raise ValueError(f"version {model.version} of the weights is older than {self.model.version}, the last one")
@@ -151,17 +151,20 @@ class Actors(ABC):
         self._order(index, self.model.version)
 
     def take(self, least: int = 1) -> list[tuple[int, Any]]:
-        """Wait until `least` segments have come, or fewer if some are lost or late.
+        """Wait for at least one segment.
+
+        Args:
+            least: number of segments to wait for on engines that can wait for several at once. Fewer may be returned.
 
         Returns:
-            (actor number, segment) in order of arrival. A segment is valid until its actor's next one has been taken
-            and another one ordered.
+            (actor number, segment) in order of arrival. A segment is valid until the actor's next segment has been
+            taken and a further one ordered.
 
         Raises:
-            Stopped: if the learner is to stop and no segment has come for STOPPING seconds.
+            Stopped: if the learner was asked to stop and no segment has come for STOPPING seconds.
             RuntimeError: if no segment was ordered.
-            ActorFailed: if an actor raised an error, or was replaced TRIES times in a row without giving a segment.
-            UsageError: if an actor raised one.
+            ActorFailed: if an actor raised an error, or was lost after TRIES replacements in a row without a segment.
+            UsageError: if an actor raised a UsageError.
         """
         taken: list[tuple[int, Any]] = []
         stop_seen: float | None = None
@@ -189,7 +192,7 @@ class Actors(ABC):
         return taken
 
     def gather(self) -> list[Any]:
-        """Return one segment of each actor, in the actors' order, all played with the newest weights."""
+        """Order and return one segment of each actor, in the actors' order, all played with the newest weights."""
         for index in range(self.number):
             self.order(index)
         segments: dict[int, Any] = {}
@@ -224,10 +227,8 @@ class Actors(ABC):
     def _replace(self, index: int, reason: str) -> None:
         self._losses[index] += 1
         if self._losses[index] > self.TRIES:
-            raise ActorFailed(
-                f"actor {index} {reason}; so did {self.TRIES} replacements before it, and none gave a segment"
-            )
-        log.warning("Actor %d %s. It is replaced, and its open orders are given again.", index, reason)
+            raise ActorFailed(f"actor {index} {reason}; it was replaced {self.TRIES} times without giving a segment")
+        log.warning("Actor %d %s. It is replaced, and its open orders are sent again.", index, reason)
         self.replaced += 1
         self._new.add(index)
         self._start(index)
@@ -249,11 +250,11 @@ class Actors(ABC):
 
     @abstractmethod
     def _order(self, index: int, version: int) -> None:
-        """Send an order. If the actor is gone, `_results` reports that later."""
+        """Send an order. If the actor is lost, `_results` reports that later."""
 
     @abstractmethod
     def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
-        """Wait up to `patience` seconds, and return (actor number, segment, Failed or Lost).
+        """Wait up to `patience` seconds, and return (actor number, result). A result is a segment, Failed or Lost.
 
         Args:
             patience: seconds to wait for the first result.
@@ -266,7 +267,7 @@ def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fa
 
     Args:
         number: number of the actor.
-        parts: function that returns `make` and the actor's state; it may unpickle them, and fail.
+        parts: function that returns `make` and the actor's state. It may unpickle them, which may raise an error.
     """
     try:
         make, state = parts()

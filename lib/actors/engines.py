@@ -39,12 +39,13 @@ def start_actors(
         address, cpus: see RayActors.
 
     Raises:
-        UsageError: if the engine is unknown or not installed, or cannot run that many actors.
+        UsageError: if the engine is unknown or not installed, if it cannot run that many actors, or if `number` is
+            below 1.
     """
     if number < 1:
         raise UsageError(f"{number} actors were asked for; there has to be at least 1")
     if engine != "ray" and (address is not None or cpus is not None):
-        log.warning("--address and --actor-cpus are options of Ray; the engine is %s and ignores them.", engine)
+        log.warning("--address and --actor-cpus are options of --engine ray; --engine %s ignores them.", engine)
     common = (make, number, model, state_of, patience, delay_of, stop_asked, depth)
     if engine == "inline":
         return InlineActors(*common)

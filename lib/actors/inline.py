@@ -9,7 +9,7 @@ from lib.actors.contract import Actor, Actors, Failed, Weights, make_actor, next
 
 
 class InlineActors(Actors):
-    """Actors in this process; see Actors. They can neither be lost nor be killed if they hang."""
+    """Actors in this process; see Actors. They cannot be lost, and an actor that hangs is not killed."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
@@ -23,10 +23,10 @@ class InlineActors(Actors):
         self._actors[index] = make_actor(index, lambda: (self.make, self.state_of(index)))
 
     def _kill(self, index: int) -> None:
-        """Do nothing: deadlines are infinite."""
+        """Do nothing, because deadlines are infinite."""
 
     def _start_waiting(self, index: int) -> None:
-        self._deadlines[index] = math.inf  # an actor may wait for its turn
+        self._deadlines[index] = math.inf  # because an actor may have to wait for its turn
 
     def _broadcast(self) -> None:
         if self.model.version != self._models[-1].version:

@@ -27,9 +27,9 @@ class Block:
     Attributes:
         arrays: packed transitions as arrays; see packing.pack.
         lazy: whether states are LazyFrames.
-        known: number of frames at the end of the previous block that the indices refer to as well.
+        known: number of new frames of the previous block. The indices count these frames first.
         ends: (return, length) of the episodes that ended, by the index of their last transition.
-        seconds: time that the player took.
+        seconds: time in which the block was played.
         restored: snapshots of the environments before the first block of a new player; None in later blocks.
     """
 
@@ -46,7 +46,7 @@ class Player:
 
     Args:
         number: number of the player.
-        state: the source, unused so far; the number of the first block; and the snapshots to restore.
+        state: the source, which must be unused; the number of the first block; and the snapshots to restore.
         rounds: steps of each environment in a block.
     """
 
@@ -69,7 +69,7 @@ class Player:
 
     def get_trajectory_segment(self) -> Block:
         """Return the next block."""
-        start, before = time.perf_counter(), self._source.steps_done
+        start, steps_before = time.perf_counter(), self._source.steps_done
         with undisturbed():
             seed_everything(block_seed(self._source.seed, self.number, self._block))
             count = self._rounds * len(self._source.pool)
@@ -80,7 +80,9 @@ class Player:
         arrays = {name: tensor.numpy() for name, tensor in packed.items() if tensor is not None}
         known, self._known = len(self._known), () if frames is None else list(frames.numpy())
         restored, self._restored = self._restored, None
-        ends = {episode.step - before - 1: (episode.total, episode.length) for episode in self._source.pop_episodes()}
+        ends = {
+            episode.step - steps_before - 1: (episode.total, episode.length) for episode in self._source.pop_episodes()
+        }
         self._block += 1
         return Block(arrays, lazy, known, ends, time.perf_counter() - start, restored)
 
@@ -93,12 +95,12 @@ class Player:
 
 
 def block_seed(seed: int, player: int, block: int) -> int:
-    """Return the 32-bit seed of the random numbers that a player draws in a block, hashed from all three."""
+    """Return the 32-bit seed of the random numbers that a player draws in a block."""
     return hashed_seed(seed, player, block, 1)
 
 
 def block_size(env: gym.Env, transitions: int, envs: int) -> int:
-    """Return the most bytes that the arrays of a block take.
+    """Return an upper bound on the bytes of a block's arrays.
 
     Args:
         env: one of the environments.
@@ -109,14 +111,14 @@ def block_size(env: gym.Env, transitions: int, envs: int) -> int:
     assert space.shape is not None
     assert space.dtype is not None
     stack, frame_shape = (space.shape[0], space.shape[1:]) if isinstance(env, FrameStack) else (1, space.shape)
-    frames = 2 * transitions + stack * envs  # a step brings one frame, and another one if it ends an episode
+    frames = 2 * transitions + stack * envs  # a step adds one frame, and a second one if it ends an episode
     per_transition = 2 * 4 * stack + 1 + 8 + 8  # two states, done, action, reward; see packing.pack
     alignment = 64 * 6
     return frames * math.prod(frame_shape) * space.dtype.itemsize + transitions * per_transition + alignment
 
 
 def selector_values(selector: Any) -> dict[str, float]:
-    """Return an action selector's numbers, such as epsilon: all that a player needs to know of it."""
+    """Return the numbers among an action selector's attributes, such as epsilon. A player needs no others."""
     return {name: value for name, value in vars(selector).items() if isinstance(value, int | float)}
 
 

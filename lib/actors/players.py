@@ -1,14 +1,14 @@
-"""The experience source of chapter 9's parallel scripts: players make transitions ahead of the learner.
+"""The experience source of chapter 9's parallel scripts: players play transitions ahead of the learner.
 
-Time is cut into cycles. In cycle k the learner learns from block k of every player, while the players make the next
-blocks. Block k is played with the weights that the learner had when cycle k - ahead began:
+Time is divided into cycles. In cycle k the learner learns from block k of every player, while the players play the next
+blocks. Block k is played with the weights that the learner had at the start of cycle k - ahead:
 
     learner   broadcasts weights k, orders block k + ahead, takes block k, learns from it, goes on to cycle k + 1
     player    plays the oldest block that is ordered, sends it, waits if nothing is ordered
 
-The learner waits for a slow player, and a player waits for a slow learner; both sleep meanwhile. The learner alone
-decides how many transitions it learns from per transition played, as it does without players. Which transitions are
-played never depends on timing, so a run can be repeated, stopped and resumed bit for bit.
+The learner waits for a slow player, and a player waits for a slow learner. A waiting process sleeps. As without
+players, the learner alone determines the replay ratio. The transitions do not depend on timing, so a run can be
+repeated, stopped and resumed bit for bit.
 """
 
 import copy
@@ -37,7 +37,7 @@ from lib.system.clock import Stopwatch, since_process_start
 
 
 class _Handle:
-    """The learner's side of one player: snapshots at the start of the cycle, and the blocks that have come since.
+    """Learner-side handle of one player: snapshots at the start of the cycle, and blocks that have arrived since.
 
     Args:
         source: the player's experience source, unused, with its agent on the CPU.
@@ -48,13 +48,13 @@ class _Handle:
         self.snapshots = [snapshot_of(source.seed, source.first_env + index) for index in range(len(source.pool))]
         for snapshot in self.snapshots:
             snapshot.restart(0)
-        self.blocks: deque[tuple[list[ExperienceFirstLast], Block]] = deque()  # the first one is the cycle's
+        self.blocks: deque[tuple[list[ExperienceFirstLast], Block]] = deque()  # the current cycle's block is the first
         self.seconds_per_step = 0.0
         self._frames: Sequence[np.ndarray] = ()  # new frames of the last block
         self._contiguous = [ContiguousFrames() for _ in source.pool]
 
     def add(self, block: Block) -> None:
-        """Unpack a block that has come. Its arrays are copied."""
+        """Unpack a block that has arrived. Its arrays are copied."""
         new = list(block.arrays["frames"].copy()) if "frames" in block.arrays else []
         known = self._frames if block.known else ()
         transitions = packing.unpack({**block.arrays, "lazy": block.lazy}, [*known, *new])
@@ -65,7 +65,7 @@ class _Handle:
                 for place, transition in enumerate(transitions)
             ]
         if block.restored is not None and not self.blocks:
-            self.load_snapshots(block.restored)  # an environment that does not repeat itself is elsewhere
+            self.load_snapshots(block.restored)  # these differ if an environment did not repeat itself
         self.seconds_per_step = block.seconds / len(transitions)
         self.blocks.append((transitions, block))
 
@@ -78,13 +78,13 @@ class _Handle:
         return traces
 
     def finish_block(self) -> None:
-        """Go on to the end of the cycle's block."""
+        """Drop the cycle's block, and move the snapshots to its end."""
         _follow(self.snapshots, *self.blocks.popleft(), {})
         if self.blocks and self.blocks[0][1].restored is not None:
             self.load_snapshots(self.blocks[0][1].restored)
 
     def newest_snapshots(self) -> list[dict[str, Any]]:
-        """Return the snapshots after the last block that has come, from which a replacement starts."""
+        """Return the snapshots after the last block that has arrived. A replacement starts from them."""
         snapshots = [snapshot.copy() for snapshot in self.snapshots]
         for transitions, block in self.blocks:
             if block.restored is not None:
@@ -97,18 +97,18 @@ class _Handle:
         return [snapshot.state_dict() for snapshot in self.snapshots]
 
     def load_snapshots(self, states: Sequence[dict[str, Any]]) -> None:
-        """Continue from snapshots that a checkpoint or the player returned."""
+        """Load snapshots from a checkpoint or from the player."""
         _load(self.snapshots, states)
 
 
 class Players(ExperienceSource):
-    """Experience source that is played elsewhere. The learner reads it as it would read the original source.
+    """Experience source whose environments are stepped by players. It replaces the original source.
 
     Args:
-        source: unused experience source. The players share its environments, which keep their seeds. Its agent has a
-            `model`, of which each player has a copy on the CPU.
+        source: unused experience source. Its environments are divided among the players and keep their seeds. Its
+            agent has a `model`, which is copied to the CPU for each player.
         players: number of players.
-        engine: where they play; see actors.engines.ENGINES.
+        engine: engine that runs the players; see actors.engines.ENGINES.
         patience: seconds to wait for a block before the player is replaced.
         address: address of a Ray cluster, or None.
         ahead: number of blocks that a player may be ahead of the learner.
@@ -118,8 +118,8 @@ class Players(ExperienceSource):
         pool: the environments.
         steps_done: agent steps that the learner has taken.
         clock: seconds that the learner has spent in "wait".
-        on_step: called with 1 after every agent step that is taken.
-        actors: the players' processes; None until the first transition is asked for.
+        on_step: function that is called with 1 for every agent step that the learner takes, or None.
+        actors: engine with the players; None until the first transition is requested.
 
     Raises:
         UsageError: if there are more players than environments.
@@ -139,7 +139,9 @@ class Players(ExperienceSource):
         rounds: int = 8,
     ):
         if players > len(source.pool):
-            raise UsageError(f"{players} players need an environment each, and there are {len(source.pool)}")
+            raise UsageError(
+                f"{players} players need an environment each, and there are {len(source.pool)}; use fewer players"
+            )
         self.pool = source.pool
         self.frame_skip = source.frame_skip
         self.agent = source.agent
@@ -152,14 +154,14 @@ class Players(ExperienceSource):
         self._ahead = ahead
         self._rounds = rounds
         self._handles = [_Handle(part) for part in _parts(source, players)]
-        self._models: dict[int, Weights] = {}  # of the orders that may be open, by version
-        self._steps_at: dict[int, int] = {}  # agent steps when a version was broadcast
+        self._models: dict[int, Weights] = {}  # weights of orders that may be open, by version
+        self._steps_at: dict[int, int] = {}  # value of steps_done at the start of a cycle, by version
         self._cycle = 0
         self._place = 0  # transitions of the cycle that the learner has taken
         self._episodes: list[Episode] = []
-        self._played = 0  # agent steps of all players since the start, and the seconds that they took
-        self._busy = 0.0
-        self._marks = (0, since_process_start(), 0.0, 0, 0.0)
+        self._played = 0  # agent steps of all players since the start
+        self._busy = 0.0  # seconds that these steps took the players, added up
+        self._marks = (0, since_process_start(), 0.0, 0, 0.0)  # values at the last call of `metrics`
 
     def close(self) -> None:
         """End the players."""
@@ -167,14 +169,14 @@ class Players(ExperienceSource):
             self.actors.close()
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
-        """Start the players, and yield transitions without end.
+        """Start the players, and yield transitions forever.
 
         Raises:
-            RuntimeError: if they have been started before.
-            Stopped: if the run is to stop and no block comes.
+            RuntimeError: if the players have been started before.
+            Stopped: if the run was asked to stop and no block comes.
         """
         if self.actors is not None:
-            raise RuntimeError("the players are playing already; keep the iterator that they were started with")
+            raise RuntimeError("the players are playing already; use the iterator that started them")
         self._publish()
         self.actors = actors = self._start()
         for block in range(self._cycle, self._cycle + self._ahead + 1):
@@ -212,12 +214,12 @@ class Players(ExperienceSource):
         return handle.source, self._cycle + len(handle.blocks), handle.newest_snapshots()
 
     def _delay_of(self, number: int) -> float:
-        """Return seconds in which a player has surely repeated the actions of its unfinished episodes."""
+        """Return twice the expected seconds in which a player repeats the actions of its unfinished episodes."""
         handle = self._handles[number]
         return 2.0 * handle.seconds_per_step * sum(len(snapshot) for snapshot in handle.snapshots)
 
     def _publish(self) -> None:
-        """Keep the weights with which this cycle begins. A resumed cycle has done so before."""
+        """Store the weights at the start of this cycle, and drop old ones. A resumed cycle has stored them before."""
         if self._cycle not in self._models:
             self._models[self._cycle] = weights_of(self.agent, self._cycle)
             self._steps_at[self._cycle] = self.steps_done
@@ -236,7 +238,7 @@ class Players(ExperienceSource):
         return max(0, block - self._ahead)
 
     def _wait(self, actors: Actors) -> None:
-        """Wait until the cycle's block of every player has come."""
+        """Wait until the cycle's block of every player has arrived."""
         while not all(handle.blocks for handle in self._handles):
             for number, block in actors.take():
                 self._handles[number].add(block)
@@ -285,9 +287,10 @@ class Players(ExperienceSource):
         return episodes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the cycle began and how much of it was taken. The blocks ahead will be played again.
+        """Return the snapshots at the start of the cycle, and the number of its transitions that were taken.
 
-        The state is available at any time, also after players have died.
+        Later blocks are not saved; a resumed run plays them again. The state is available at any time, even after
+        players have died.
         """
         return {
             "steps_done": self.steps_done,
@@ -300,7 +303,7 @@ class Players(ExperienceSource):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned. Call it before the first transition is asked for."""
+        """Restore a state that `state_dict` returned. Call this before the first transition is requested."""
         self.steps_done = state["steps_done"]
         self._cycle = state["cycle"]
         self._place = state["place"]
@@ -312,7 +315,7 @@ class Players(ExperienceSource):
 
 
 def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSourceFirstLast]:
-    """Share a source's environments among players. Each has a copy of the agent on the CPU."""
+    """Divide a source's environments among players. Each player has a copy of the agent on the CPU."""
     parts = []
     for indices in np.array_split(np.arange(len(source.pool)), players):
         agent = copy.copy(source.agent)
@@ -335,7 +338,7 @@ def _follow(
     block: Block,
     traces: dict[int, LazyTrace],
 ) -> None:
-    """Bring snapshots forward over a block, and collect traces of the episodes that end in it."""
+    """Advance snapshots to the end of a block, and add the traces of the episodes that end in it to `traces`."""
     for place, transition in enumerate(transitions):
         snapshot = snapshots[place % len(snapshots)]
         snapshot.append([transition.action])
@@ -348,7 +351,7 @@ def _follow(
 
 
 def _contiguous(transition: ExperienceFirstLast, frames: ContiguousFrames) -> ExperienceFirstLast:
-    """Return the transition with the frames of its states side by side in memory."""
+    """Return the transition with the frames of its states stored contiguously."""
     state = frames(transition.state)
     last_state = None if transition.last_state is None else frames(transition.last_state)
     return dataclasses.replace(transition, state=state, last_state=last_state)

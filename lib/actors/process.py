@@ -17,15 +17,15 @@ class ProcessActors(Actors):
 
     Args:
         room: bytes of a segment's arrays. A larger segment goes through a pipe.
-        imports: modules that the actors need; the fork server imports them once for all.
+        imports: names of modules that the actors need. The fork server imports them once for all actors.
     """
 
     def __init__(self, *arguments: Any, room: int = 2**20, imports: Sequence[str] = (), **options: Any):
         super().__init__(*arguments, **options)
         start_server("lib.actors.process_worker", *imports)
-        # One version per open order, and two more so that an actor can copy one while the learner publishes the next.
+        # One version per open order, and two more, so that an actor can copy one while the learner publishes the next.
         self._weights = SharedWeights(self.model.tensors.values(), self.depth + 2)
-        # One slot per open order, and the slot of the segment that the learner is reading.
+        # One slot per open order, and one for the segment that the learner is reading.
         self._slots = [Slots(self.depth + 1, room) for _ in range(self.number)]
         self._next_slot = [0] * self.number
         self._children: dict[int, Child] = {}
@@ -52,7 +52,7 @@ class ProcessActors(Actors):
                 child.connection.close()
             for child in self._children.values():
                 child.end()
-        finally:  # also if a second Ctrl-C interrupts the waiting
+        finally:  # even if a second Ctrl-C interrupts the waiting
             for child in self._children.values():
                 child.kill()
 

@@ -1,4 +1,4 @@
-"""Code that runs in an actor's process: it plays one segment per order until the learner is gone."""
+"""Code that runs in an actor's process. It plays one segment per order until the learner has ended."""
 
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -57,5 +57,5 @@ def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, versio
             actor.set_model(Weights(chosen, dict(zip(names, weights.read(chosen), strict=True))))
         except LookupError:
             continue
-        if chosen in weights.versions:  # otherwise it was overwritten while it was copied
+        if chosen in weights.versions:  # otherwise the version was overwritten while it was copied
             return

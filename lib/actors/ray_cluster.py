@@ -1,7 +1,7 @@
 """Actors on Ray, on this machine or on an existing cluster. Ray is an optional package.
 
-Weights go once into the object store, and each node fetches them once. Segments come back through the object store, and
-their arrays are read in place.
+Each version of the weights is put into the object store once, and each node fetches it once. Segments come back through
+the object store, and their arrays are read in place.
 """
 
 import atexit
@@ -32,11 +32,12 @@ from lib.system.shared_memory import TensorLayout
 log = logging.getLogger(__name__)
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
-# For a Ray of our own. Ray's default of 15 leaves actors next to no time beside other programs and the learner.
+# Niceness of the actors if this process starts Ray. With Ray's default of 15, the learner and other programs leave the
+# actors hardly any processor time.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-CONNECT_TIMEOUT = 3  # seconds for a cluster's port to answer
-INIT_TIMEOUT = 11  # seconds for the cluster itself to answer
+CONNECT_TIMEOUT = 3  # seconds until a connection to the cluster's port has to be accepted
+INIT_TIMEOUT = 11  # seconds until Ray has to be connected to the cluster
 MIN_OBJECT_STORE = 256 * 2**20  # bytes of a local object store
 
 
@@ -44,9 +45,9 @@ class RayActors(Actors):
     """Actors on Ray; see Actors.
 
     Args:
-        address: HOST:PORT of a cluster's head, or None for a Ray of our own that listens on this machine only. If this
-            process has initialised Ray before, that one is used and left running.
-        cpus: CPUs per actor, or None for 1. On this machine None means a share of the cores if there are more actors.
+        address: HOST:PORT of a cluster's head, or None to start a local Ray that listens on this machine only. If this
+            process has initialised Ray before, that Ray is used and left running.
+        cpus: CPUs per actor. None means 1, or on this machine a share of a core if there are more actors than cores.
         room: bytes of a segment's arrays.
 
     Raises:
@@ -58,19 +59,20 @@ class RayActors(Actors):
         self, *arguments: Any, address: str | None = None, cpus: float | None = None, room: int = 2**20, **options: Any
     ):
         super().__init__(*arguments, **options)
-        self._ray = ray_package(alone=address is None)
+        self._ray = ray_package(local_only=address is None)
         self._actors: dict[int, Any] = {}
-        self._references: dict[int, deque[Any]] = {index: deque() for index in range(self.number)}  # open orders
-        self._weights: dict[int, Any] = {}  # references by version, of open orders and the newest
+        # References to the segments of open orders, by actor, and to the weights that open orders use, by version.
+        self._references: dict[int, deque[Any]] = {index: deque() for index in range(self.number)}
+        self._weights: dict[int, Any] = {}
         self._own = not self._ray.is_initialized()
         self._reaper: Reaper | None = None
-        atexit.register(self.close)  # Ray itself crashes if the process exits during a wait
+        atexit.register(self.close)  # without this, Ray crashes if the process exits during a wait
         try:
             self._connect(address, room)
             nodes = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
             cpus = self._share(nodes, cpus if address is None or cpus is not None else 1.0)
             if cpus < 1.0:
-                log.info("%d actors on %g CPUs: each has %g of one.", self.number, sum(nodes), cpus)
+                log.info("%d actors on %g CPUs: each actor gets %g CPU.", self.number, sum(nodes), cpus)
             self._layout = TensorLayout(self.model.tensors.values())
             self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)
             self._broadcast()
@@ -97,9 +99,10 @@ class RayActors(Actors):
             self._init(address=address)
         elif self._own:
             store = max(MIN_OBJECT_STORE, 4 * self.depth * room * self.number)
-            others = _children()
+            children_before = _children()
             self._init(address="local", num_cpus=cores(), object_store_memory=store, include_dashboard=False)
-            self._reaper = Reaper(_children() - others)  # some of Ray's processes would outlive us by a minute
+            # Some of Ray's processes would outlive this one by a minute.
+            self._reaper = Reaper(_children() - children_before)
 
     def _init(self, **options: Any) -> None:
         with _signals_postponed(signal.SIGINT, signal.SIGTERM):
@@ -155,7 +158,7 @@ class RayActors(Actors):
     def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
         owing = {references[0]: index for index, references in self._references.items() if references}
         with interruptible():
-            # Ray starts to transfer a segment from another node only when it is waited for.
+            # Ray transfers a segment from another node only while `wait` waits for it.
             least = min(least, len(owing))
             ready, _ = self._ray.wait(list(owing), num_returns=least, timeout=max(1.0, patience))
             if ready and least < len(owing):
@@ -169,9 +172,9 @@ class RayActors(Actors):
                 yield index, segment
             except self._ray.exceptions.RayTaskError as error:
                 yield index, Failed(str(error))
-            except self._ray.exceptions.RayError as error:  # the actor or its node died, and the segment with it
+            except self._ray.exceptions.RayError as error:  # the actor or its node died, and the segment is lost
                 self._ray.kill(self._actors[index])
-                # The first line names the actor, the last one the cause.
+                # The first line names the actor, and the last line the cause.
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
                 summary = " ... ".join(dict.fromkeys(lines[:1] + lines[-1:]))
                 yield index, Lost(f"was lost ({type(error).__name__}: {summary})")
@@ -200,14 +203,17 @@ class RemoteActor:
         return next_segment(self._actor)
 
 
-def ray_package(alone: bool) -> Any:
+def ray_package(local_only: bool) -> Any:
     """Import Ray.
 
     Args:
-        alone: whether Ray is to listen on this machine only. Ray reads this setting when it is imported, under the name
-            of the two systems for which it is the default.
+        local_only: whether Ray listens on this machine only.
+
+    Raises:
+        UsageError: if Ray is not installed.
     """
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if alone else "1"
+    # Ray reads this variable when it is imported, on every system. It is named after those on which it is 0 by default.
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if local_only else "1"
     try:
         import ray
     except ImportError as error:
@@ -231,7 +237,10 @@ def _children() -> set[psutil.Process]:
 
 @contextmanager
 def _signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
-    """Handle signals after the block. Ray crashes if its start is interrupted, and it takes SIGTERM for itself."""
+    """Postpone signals to the end of the block, and restore their handlers.
+
+    Ray crashes if a signal interrupts its start, and it installs its own handler for SIGTERM.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -248,7 +257,7 @@ def _signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Raise a signal handler's exception that Ray's compiled code has turned into a SystemError."""
+    """Raise the exception of a signal handler, such as KeyboardInterrupt, that Ray has turned into a SystemError."""
     try:
         yield
     except SystemError as error:
@@ -259,19 +268,21 @@ def interruptible() -> Iterator[None]:
 
 
 def check_cluster(address: str) -> None:
-    """Check that a cluster answers and accepts us, in another process: Ray's own attempt takes two minutes.
+    """Check that a cluster answers and accepts this process.
+
+    Another process makes the attempt, so that it can be ended early. Ray itself would try for two minutes.
 
     Raises:
-        UsageError: if it does not.
+        UsageError: if the cluster does not answer or rejects the attempt.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
-        raise UsageError(f"--address {address!r} is no HOST:PORT, such as 10.0.0.1:6379")
+        raise UsageError(f"--address is {address!r}; it has to be HOST:PORT, such as 10.0.0.1:6379")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"nothing answers at {address}: {error}. `ray status` on a node prints a cluster's address"
+            f"nothing answers at {address}: {error}. `ray start --head` prints a cluster's address"
         ) from error
     attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
     command = [sys.executable, "-c", attempt, address]

@@ -32,9 +32,9 @@ def preprocess(env: gym.Env) -> gym.Env:
 class DirectAtari(gym.Wrapper):
     """Faster version of `preprocess`: one wrapper that calls the emulator directly.
 
-    AtariEnv fetches a colour screen after every frame, which nothing here uses. This wrapper does not fetch it, and it
-    bypasses gymnasium's checking wrappers. Observations, rewards and episode ends are those of `preprocess`. The infos
-    contain only the episode statistics.
+    AtariEnv fetches a colour screen after every frame, but only grey screens are used. This wrapper fetches no colour
+    screens, and it bypasses gymnasium's checking wrappers. Observations, rewards and episode ends are those of
+    `preprocess`. The infos contain only the episode statistics.
 
     Args:
         env: AtariEnv of frame skip 1, wrapped or not.
@@ -124,7 +124,7 @@ def frame_skip(env: gym.Env) -> int:
 
 
 def has_only_checking_wrappers(env: gym.Env) -> bool:
-    """Return whether all wrappers of an environment only check its use, so that they can be left out."""
+    """Return whether all wrappers of an environment only check how it is used. Such wrappers can be left out."""
     while isinstance(env, PassiveEnvChecker | OrderEnforcing):
         env = env.env
     return env is env.unwrapped

@@ -28,8 +28,8 @@ class LazyFrames:
 
     def __init__(self, frames: Frames, end: int | None = None, size: int = 0):
         self._frames = frames
-        # Two numbers, not a slice of the array. A slice is a small block of memory for each state. Long-lived small
-        # blocks between the learner's large ones keep glibc from reusing that memory (glibc bug 14581).
+        # Two numbers instead of a slice of the array, because a slice would be a small block of memory for each state.
+        # Long-lived small blocks between the learner's large ones keep glibc from reusing memory (glibc bug 14581).
         self._rows = None if end is None else (end - size, end)
 
     @property

@@ -1,8 +1,8 @@
 """Action masks: which actions are allowed in a state.
 
-The mask is a part of the state. It goes wherever states go, such as replay buffers, other processes and checkpoints,
-and the code in between does not need to know about it. A network splits it off and gives invalid actions the value
-`lib.nets.masking.INVALID`, so that they are never the best action and are never drawn.
+The mask is a part of the state. It goes wherever states go, such as replay buffers, other processes and checkpoints.
+The code in between does not need to know about it. A network splits it off and gives invalid actions the value
+`lib.nets.masking.INVALID`, so that they are never the best action and are never sampled.
 """
 
 from typing import Any, SupportsFloat
@@ -18,10 +18,10 @@ METHOD_NAME = "action_masks"  # name of the method that returns the mask
 
 
 class MaskedBox(spaces.Box):
-    """Space of states that end with their action mask.
+    """Space of states with the action mask appended.
 
-    A vector becomes (numbers + actions,). An image or board becomes (..., height + rows, width), and every channel has
-    the same mask.
+    A vector (n,) becomes (n + actions,). An image or board (..., height, width) becomes (..., height + rows, width),
+    with as many rows as the mask needs. Every channel has the same mask.
 
     Args:
         plain: space of the states without the mask.
@@ -52,7 +52,7 @@ def reports_mask(env: gym.Env) -> bool:
     """Return whether an environment reports action masks, in info["action_mask"] or by a method action_masks().
 
     Args:
-        env: environment, which may be reset.
+        env: environment. It is reset if it has no such method.
     """
     return env.has_wrapper_attr(METHOD_NAME) or INFO_KEY in env.reset(seed=0)[1]
 
@@ -60,7 +60,7 @@ def reports_mask(env: gym.Env) -> bool:
 class KeepOnlyMaskInfo(gym.Wrapper):
     """Remove everything from the infos except the action mask.
 
-    Other infos may have any name and shape, and gymnasium cannot always combine them into one array.
+    Other infos may have any name and shape. gymnasium's vector environments cannot always combine them into one array.
 
     Raises:
         Fault: if a step reports a mask, but the last reset did not.
@@ -92,14 +92,14 @@ def _mask_info(info: dict[str, Any]) -> dict[str, Any]:
 class AppendMask(gym.Wrapper):
     """Append the action mask that an environment reports to its observations.
 
-    If the last state of an episode allows no action, its mask allows all of them, because no action follows.
+    If the last state of an episode allows no action, its mask is set to allow all of them, because no action follows.
 
     Args:
         env: environment with a Discrete action space and Box observations of one to three dimensions.
 
     Raises:
-        UsageError: if the mask has the wrong shape.
-        Fault: if the mask is missing, or if it allows no action before the episode ends.
+        UsageError: if a mask has the wrong shape.
+        Fault: if a mask is missing, or if it allows no action before the episode ends.
     """
 
     def __init__(self, env: gym.Env):
@@ -135,5 +135,8 @@ class AppendMask(gym.Wrapper):
             )
         allowed: np.ndarray = mask != 0
         if not allowed.any() and not ended:
-            raise Fault(f"{self.env} reports that no action is allowed, but its episode goes on; it has to end there")
+            raise Fault(
+                f"{self.env} reports that no action is allowed, but its episode goes on; "
+                "an episode has to end in a state without allowed actions"
+            )
         return allowed if allowed.any() else ~allowed

@@ -56,8 +56,8 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
 
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
     FlattenObservation, which encodes a Discrete number as a one-hot vector. Integers become float32. They are divided
-    by the largest value that their space allows, and a warning says so. In observations of three dimensions, the
-    channels are the shorter one of the first and the last axis.
+    by the largest absolute value that their space allows, and a warning is logged. If observations have three
+    dimensions, the shorter one of the first and the last axis holds the channels.
 
     Args:
         env: environment with observations of any space.
@@ -98,20 +98,20 @@ def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
 
 
 def _flatten(env: gym.Env, env_id: str) -> gym.Env:
-    """Flatten observations into a vector; a Dict of which only one entry can be used is replaced by that entry."""
+    """Flatten observations into a vector. If only one entry of a Dict can be used, that entry replaces the Dict."""
     if isinstance(env.observation_space, spaces.Dict):
         entries = env.observation_space.spaces
         usable = [name for name, space in entries.items() if _can_flatten(space)]
         if len(usable) < len(entries):
             unusable = ", ".join(repr(name) for name in entries if name not in usable)
-            _warn_once(f"{env_id}: of the observations {unusable} is left out, because no network here can use it.")
+            _warn_once(f"{env_id}: observation entries are left out, because no network here can use them: {unusable}.")
         if len(usable) == 1:
             return _entry(env, usable[0])
         env = FilterObservation(env, usable) if usable and len(usable) < len(entries) else env
     if not _can_flatten(env.observation_space):
         raise UsageError(
-            f"{env_id} has the observation space {env.observation_space}, which is no fixed number of numbers; it has "
-            "to be a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
+            f"{env_id} has the observation space {env.observation_space}, which no network here can use; it has to be "
+            "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
         )
     return FlattenObservation(env)
 
@@ -123,7 +123,10 @@ def _entry(env: gym.Env, name: str) -> gym.Env:
 
 
 def _can_flatten(space: spaces.Space[Any]) -> bool:
-    """Return whether a space has a fixed number of numbers. Text has one, but no network here reads text."""
+    """Return whether a space can be flattened into a vector of fixed size that a network here can use.
+
+    gymnasium flattens Text as well, but no network here reads text.
+    """
     if isinstance(space, spaces.Text):
         return False
     try:
@@ -157,21 +160,21 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
 
 
 def _to_float32(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
-    """Convert numbers to float32, and divide integers by the largest absolute value that their space allows."""
+    """Convert boards or vectors to float32. Divide integers by the largest absolute value that their space allows."""
     integers = _are_integers(env, space)
     largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
-    bounded = largest < np.iinfo(np.int32).max  # larger bounds are those of the data type
+    bounded = largest < np.iinfo(np.int32).max  # larger bounds are only the range of the data type
     divisors = np.where(integers & bounded & (largest > 1), largest, 1.0).astype(np.float32)
-    if integers.any() and (largest[integers] > 1).any():  # integers from 0 to 1 are truth values
-        divided = f", divided by the largest that their space allows, {divisors.max():g}" if divisors.max() > 1 else ""
-        _warn_once(f"{env_id}: there are whole numbers in the observations; they are converted to float32{divided}.")
+    if integers.any() and (largest[integers] > 1).any():  # integers from 0 to 1 are flags
+        divided = f", divided by the largest value of their space, {divisors.max():g}" if divisors.max() > 1 else ""
+        _warn_once(f"{env_id}: the observations contain integers, which are converted to float32{divided}.")
     if space.dtype == np.float32 and divisors.max() == 1:
         return env
     return _transform(env, lambda numbers: np.asarray(numbers, np.float32) / divisors)
 
 
 def _are_integers(env: gym.Env, space: spaces.Box) -> np.ndarray:
-    """Return which numbers of an observation are integers, except one-hot encodings; bool in the space's shape."""
+    """Return a bool array, in the shape of the space, that is true for integers except for one-hot encodings."""
     if isinstance(env, FlattenObservation):
         return np.concatenate(_leaves_are_integers(env.env.observation_space))
     return np.full(space.shape, space.dtype.kind in "iu")

@@ -43,9 +43,9 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
 
     Returns:
         An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, as LazyFrames. Boards
-        (channels, height, width) and vectors (n,) are float32, see observations.prepare. If the environment reports
-        action masks, its states end with them, see masks.MaskedBox. At the end of an episode, info["episode"]["r"] is
-        the return before rewards are clipped.
+        (channels, height, width) and vectors (n,) are float32; see observations.prepare. If the environment reports
+        action masks, they are appended to its states; see masks.MaskedBox. At the end of an episode,
+        info["episode"]["r"] is the return before rewards are clipped.
 
     Raises:
         UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
@@ -80,7 +80,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
 def _reports_mask(env_id: str) -> bool:
     """Return whether the environments of an id report action masks.
 
-    A separate environment answers this, because it may have to be reset.
+    A separate environment is made for the check, because the check may have to reset it.
     """
     env = make_plain_env(env_id)
     try:
@@ -100,7 +100,7 @@ def _count_actions_from_zero(env: gym.Env) -> gym.Env:
 
 
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
-    """Make an environment without wrappers of this project. An Atari game gets frame skip 1.
+    """Make an environment without this project's wrappers. An Atari game gets frame skip 1.
 
     Args:
         env_id: see make_env.
@@ -146,14 +146,14 @@ def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:
 def _import_module_of(env_id: str) -> None:
     """Import the module that an id names before its colon.
 
-    gym.make does the same, but its message would not give the reason of a failure. The module may be installed, or it
-    may be in the current folder or in the project.
+    gym.make does the same, but its error message does not give the reason for a failure. The module may be installed,
+    in the current folder or in the project.
     """
     module = env_id.rpartition(":")[0]
     if not module:
         return
-    # These folders come after the script's own one and before installed packages, as with python -m. Worker processes
-    # import modules through this function as well.
+    # These folders come after the script's own folder and before installed packages. Worker processes import modules
+    # through this function as well.
     sys.path[1:1] = [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     try:
         importlib.import_module(module)
@@ -161,12 +161,12 @@ def _import_module_of(env_id: str) -> None:
         reason = traceback.format_exception_only(error)[-1].strip()
         raise UsageError(
             f"the module {module!r} of {env_id!r} fails to import: {reason}{_place_of(error)}. "
-            "It has to be installed or be in the current folder"
+            "It has to be installed or in the current folder"
         ) from error
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the line and file of an import error as " (line 3 of file)"; empty if they are unknown."""
+    """Return the line and file of an import error as " (line 3 of file)", or "" if they are unknown."""
     if isinstance(error, SyntaxError):
         file, line = error.filename or "", error.lineno
     else:

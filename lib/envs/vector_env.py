@@ -1,8 +1,8 @@
 """Environments that step together: native ones of ale_py for Atari games, gymnasium's for all others.
 
 If an episode ends, its environment is reset in the same step. infos["final_obs"] then has the last state of the
-episode, infos["episode"] its return and length, and infos["_episode"] which environments they belong to. These entries
-may be missing if no episode ended:
+episode, and infos["episode"] its return and length. infos["_episode"], (num_envs,) bool, is true for environments whose
+episode ended. These entries may be missing if no episode ended.
 
     envs = make_vector_env("PongNoFrameskip-v4", 16)
     states, infos = envs.reset(seed=1)
@@ -29,7 +29,7 @@ from lib.system.seeds import derived_seeds
 
 STACK = 4  # frames in a state of an Atari game
 NATIVE_BYTES = 2 * 2**20  # memory of a native environment, measured for Pong and Breakout and rounded up
-OTHER_BYTES = 6 * 2**10  # least memory of any other environment, measured for CartPole, without its observations
+OTHER_BYTES = 6 * 2**10  # minimum memory of any other environment, measured for CartPole, without its observations
 
 # The arguments with which ale_py registers games. A native environment takes all of them except frameskip, which
 # make_plain_env sets.
@@ -101,7 +101,7 @@ def require_memory(num_envs: int, native: bool) -> None:
 
     Args:
         num_envs: number of environments.
-        native: the environments are native Atari games.
+        native: whether the environments are native Atari games.
 
     Raises:
         UsageError: if there is not enough free memory.
@@ -118,7 +118,7 @@ def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
     """Return the arguments with which an Atari game was registered.
 
     Raises:
-        UsageError: if a native environment would not be the same game, because it lacks some options or wrappers.
+        UsageError: if native environments do not support the game's options or wrappers.
     """
     arguments = {} if env.spec is None else env.spec.kwargs
     defaults = inspect.signature(ale_py.AtariEnv.__init__).parameters
@@ -144,8 +144,8 @@ class NativeAtari(VectorWrapper):
     FrameStack. Actions are checked, because an action that is out of range makes the native threads hang.
 
     Three differences remain. An episode starts with 0 to noop_max no-ops instead of 1 to noop_max. These no-ops do not
-    count towards max_num_frames_per_episode. Games with sticky actions, such as ALE/Pong-v5, repeat other actions for
-    the same seed.
+    count towards max_num_frames_per_episode. In games with sticky actions, such as ALE/Pong-v5, actions are repeated at
+    other frames for the same seed.
 
     Args:
         game: arguments with which ale_py registered the game, such as game and repeat_action_probability.
@@ -181,7 +181,7 @@ class NativeAtari(VectorWrapper):
         """Reset all environments, or those that options["reset_mask"], (num_envs,) bool, selects.
 
         Args:
-            seed: seed from which every environment's own seed is derived, or a list of 31-bit seeds, one for each
+            seed: seed from which every environment's own seed is derived, or a list with a 31-bit seed for each
                 environment that is reset.
             options: options of AtariVectorEnv.
         """
@@ -218,7 +218,7 @@ class NativeAtari(VectorWrapper):
         assert isinstance(space, spaces.Discrete)
         if actions.shape != (self.num_envs,) or actions.dtype.kind not in "iu":
             raise ValueError(
-                f"the actions are {actions.dtype} of shape {actions.shape}; they have to be integers, "
+                f"the actions have the type {actions.dtype} and the shape {actions.shape}; they have to be integers, "
                 f"one for each of {self.num_envs} environments"
             )
         if actions.min() < 0 or actions.max() >= space.n:
@@ -239,9 +239,9 @@ def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.
 
 
 class FinalStates(VectorWrapper):
-    """Convert infos["final_obs"] to one array, as in AtariVectorEnv.
+    """Convert infos["final_obs"] to one array, as in AtariVectorEnv, and rewards to float32.
 
-    Its rows are zeros for environments whose episode did not end. Rewards become float32.
+    Rows of environments whose episode did not end are zeros.
     """
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

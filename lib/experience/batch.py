@@ -10,12 +10,12 @@ class Batch:
     """Transitions over up to n steps.
 
     Attributes:
-        states: (batch, *frame_shape, stack) in the type of the frames; see `for_net` for the layout of networks.
+        states: (batch, *frame_shape, stack) in the dtype of the frames; see `for_net` for the layout of networks.
         actions: (batch,) int64.
         returns: (batch,) float32, discounted rewards from the state to the next state.
-        next_states: like states; without meaning if the episode terminated.
+        next_states: like states; undefined if the episode terminated.
         discounts: (batch,) float32, discount factors of the next state's value; 0 if the episode terminated.
-        indices: (batch,) int64, positions in the ring, for `update_priorities`.
+        indices: (batch,) int64, positions in the ring, for PrioritisedRing.update_priorities.
         weights: (batch,) float32, importance-sampling weights; 1 if sampling is uniform.
     """
 
@@ -33,8 +33,8 @@ class Batch:
     def for_net(self, device: torch.device | str) -> "Batch":
         """Return the batch on a device, with states in the layout of networks.
 
-        Stacked frames become (batch, stack, *frame_shape), single vectors and boards (batch, *frame_shape). Copies to a
-        GPU go through page-locked memory, so that the CPU does not wait for them.
+        Stacked frames become (batch, stack, *frame_shape). Vectors and boards, which are not stacked, become
+        (batch, *frame_shape). Copies to a GPU go through page-locked memory, so that the CPU does not wait for them.
         """
         to_gpu = torch.device(device).type == "cuda"
 

@@ -1,4 +1,4 @@
-"""The interface between whatever acts and the run around it."""
+"""The interface between an experience source and the run that uses it."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -8,12 +8,12 @@ from lib.system.clock import Stopwatch
 
 
 class Stopped(Exception):
-    """The run is to stop, and the source has no more experience to give before that."""
+    """The run was asked to stop, and the source delivers no more experience."""
 
 
 @runtime_checkable
 class ExperienceSource(Protocol):
-    """What a run needs of an experience source. Our sources inherit from it, and with it the defaults.
+    """Interface of an experience source to a run. The sources of this package inherit its defaults.
 
     Attributes:
         PARTS: names of the parts of acting that `clock` measures.
@@ -22,8 +22,8 @@ class ExperienceSource(Protocol):
         clock: seconds spent in each of PARTS.
         frame_skip: emulator frames per agent step; 1 if the environment is not an Atari game.
         native: whether ale_py's native vector environment steps the games.
-        on_step: called with the number of new agent steps, or None.
-        stop_asked: returns whether the run has been told to stop; set by the run, for sources that wait.
+        on_step: function that the source calls with the number of new agent steps, or None.
+        stop_asked: function that returns whether the run was asked to stop. The run sets it, for sources that wait.
     """
 
     PARTS: ClassVar[tuple[str, ...]] = ("act", "environment")
@@ -49,7 +49,7 @@ class ExperienceSource(Protocol):
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint needs to continue from here."""
+        """Return the state of the source for a checkpoint."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

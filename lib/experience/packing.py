@@ -1,4 +1,4 @@
-"""Transitions as arrays that hold each frame once, for checkpoints and for other processes."""
+"""Convert transitions to arrays that hold each frame once, for checkpoints and for other processes."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -14,18 +14,24 @@ from lib.envs.frames import LazyFrames
 def pack(transitions: Iterable[ExperienceFirstLast], known: Sequence[np.ndarray] = ()) -> dict[str, Any]:
     """Return transitions as tensors that torch.load(weights_only=True) accepts.
 
-    Consecutive states share most of their frames. A frame is recognised by its address in memory, or else by its
-    content: a resumed run holds copies where the uninterrupted run holds the same frame twice.
+    Consecutive states share most of their frames. Frames are the same if they have the same address or the same
+    content. Addresses alone are not enough, because a resumed run may have two copies of a frame.
 
     Args:
         transitions: the transitions to pack.
         known: frames that the receiver already has.
 
     Returns:
-        "frames": (n, ...) each distinct frame that is not known, or each state if states are not LazyFrames; None if
-        there is none. "lazy": whether states are LazyFrames. "states" and "last_states": (transitions, frames per
-        state) int32, indices into `known` followed by "frames"; a missing last state repeats the first state.
-        "dones": bool. "actions": int64. "rewards": float64.
+        A dict with these entries.
+
+        - "frames": (n, ...) distinct frames that are not known, or None if there are none. A state that is not a
+          LazyFrames counts as one frame.
+        - "lazy": whether states are LazyFrames.
+        - "states", "last_states": (transitions, frames per state) int32, indices into `known` followed by "frames". If
+          a transition has no last state, its first state stands in.
+        - "dones": (transitions,) bool, true if there is no last state.
+        - "actions": (transitions,) int64.
+        - "rewards": (transitions,) float64.
     """
     transitions = list(transitions)
     row_of_address: dict[int, int] = {}
@@ -61,11 +67,11 @@ def pack(transitions: Iterable[ExperienceFirstLast], known: Sequence[np.ndarray]
 
 
 def unpack(packed: dict[str, Any], frames: Sequence[np.ndarray] | None = None) -> list[ExperienceFirstLast]:
-    """Return the transitions that `pack` was given, again with each frame once.
+    """Return the transitions that were passed to `pack`. States share their frames.
 
     Args:
-        packed: return value of `pack`; not changed, and not referenced afterwards.
-        frames: all frames that the indices refer to, instead of packed["frames"].
+        packed: return value of `pack`. It is not changed, and the transitions do not refer to it.
+        frames: frames that the indices refer to, if they are not just packed["frames"].
     """
     if frames is None and packed["frames"] is None:
         return []

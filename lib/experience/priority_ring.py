@@ -16,7 +16,7 @@ from lib.experience.sum_tree import SumTree
 def priorities_from_errors(errors: torch.Tensor) -> torch.Tensor:
     """Compute priorities |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
 
-    NaN counts as an error of 0. The loss is then NaN as well, which stops the run.
+    A NaN counts as an error of 0. In this case the loss is NaN as well, which stops the run.
     """
     return errors.detach().abs().nan_to_num() + 1e-5
 
@@ -25,8 +25,8 @@ class PrioritisedRing(Ring):
     """Replay ring of the last steps, sampled in proportion to priority ** alpha.
 
     New steps get the highest priority so far. Batches are stratified: the sum of all sampling weights is divided into
-    batch_size equal parts, and one transition is sampled from each. Importance-sampling weights are (n * p) ** -beta,
-    divided by the largest weight in the batch.
+    batch_size equal parts, and one transition is sampled from each. The importance-sampling weight of a transition with
+    probability p among n transitions is (n * p) ** -beta, divided by the largest weight in the batch.
 
     Args:
         capacity: see Ring.
@@ -46,7 +46,7 @@ class PrioritisedRing(Ring):
         UsageError: if alpha, beta or beta_steps is out of range, or if Ring raises it.
     """
 
-    STEP_BYTES = Ring.STEP_BYTES + 17  # and a priority, a leaf of the tree, and its share of the inner nodes
+    STEP_BYTES = Ring.STEP_BYTES + 17  # plus a priority, a leaf of the tree, and a share of the inner nodes
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class PrioritisedRing(Ring):
                 raise UsageError(f"{name} is {value}; it has to be between 0 and 1")
         if not 1 <= beta_steps < 2**63:
             raise UsageError(
-                f"beta_steps is {beta_steps}; it has to be between 1 and 2**63: beta rises to 1 within them"
+                f"beta_steps is {beta_steps}; it has to be between 1 and 2**63. It is the number of agent steps until "
+                "beta is 1"
             )
         super().__init__(capacity, num_envs, frame_shape, stack, n_step, gamma, dtype, seed, source)
         self.alpha = alpha
@@ -90,7 +91,7 @@ class PrioritisedRing(Ring):
         beta: float = 0.4,
         beta_steps: int = 100_000,
     ) -> Self:
-        """Make a ring that fits the states of an experience stream; see Ring.for_source and PrioritisedRing."""
+        """Make a ring that fits an experience stream and takes its steps from there; see Ring and PrioritisedRing."""
         stack, frame_shape, dtype = frame_layout(source)
         return cls(
             capacity,
@@ -146,7 +147,7 @@ class PrioritisedRing(Ring):
         """Sample transitions by their priorities, with replacement.
 
         Raises:
-            UsageError: if there is no transition yet, or the batch is larger than the ring.
+            UsageError: see Ring.sample.
         """
         self.require(batch_size)
         targets = np.arange(batch_size) + self._generator.random(batch_size)
@@ -162,7 +163,7 @@ class PrioritisedRing(Ring):
     def update_priorities(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
         """Set the priorities of sampled transitions.
 
-        Call it before the next `add`, which may overwrite one of the steps. Steps that cannot be sampled are ignored.
+        Call this before the next `add`, which may overwrite one of the steps. Steps that cannot be sampled are ignored.
 
         Args:
             indices: (batch,) indices of a Batch.
@@ -178,7 +179,7 @@ class PrioritisedRing(Ring):
             )
         new = priorities.detach().cpu().double().numpy()
         if not (np.isfinite(new) & (new > 0.0)).all():
-            raise ValueError(f"priorities from {new.min()} to {new.max()}; all have to be finite and above 0")
+            raise ValueError(f"the priorities range from {new.min()} to {new.max()}; all have to be finite and above 0")
         steps = indices.cpu().numpy()
         sampleable = self._tree[steps] > 0.0
         steps, new = steps[sampleable], new[sampleable]

@@ -36,7 +36,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
     Args:
         experience_source: source from which `populate` takes transitions.
         buffer_size: number of transitions that are kept.
-        saved: checkpoints include the buffer, which needs memory for a copy of its frames.
+        saved: whether checkpoints include the buffer. They need memory for a copy of its frames.
 
     Raises:
         UsageError: if the full buffer does not fit into free memory.
@@ -46,7 +46,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
 
     def __init__(self, experience_source: TransitionSource, buffer_size: int, saved: bool = True):
         super().__init__(experience_source, buffer_size)
-        self._added = 0  # transitions that an interrupted call of populate has added
+        self._added = 0  # transitions that an interrupted call of `populate` has added
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
         purpose = f"a replay of {buffer_size:,} transitions needs"
         memory.require(purpose, buffer_size, needed, lambda fitting: f"try --set replay_size={fitting}")
@@ -59,7 +59,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         Args:
             env: environment whose states are stored.
             buffer_size: number of transitions.
-            saved: add the copy of the frames that a checkpoint needs.
+            saved: whether to include the copy of the frames that a checkpoint needs.
         """
         space = env.observation_space
         assert space.shape is not None
@@ -69,7 +69,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         return buffer_size * (frame_bytes * (2 if saved else 1) + cls.TRANSITION_BYTES)
 
     def populate(self, samples: int) -> None:
-        """Add transitions. If the last call was interrupted by an error, this call adds only what it left over."""
+        """Add transitions. If an error interrupted the last call, add only the transitions that were still missing."""
         for _ in range(samples - self._added):
             self._add(next(self.experience_source_iter))
             self._added += 1
@@ -91,7 +91,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
 
         Args:
             batch_size: number of transitions in the batch.
-            new_steps: transitions that will be added before.
+            new_steps: number of transitions that will be added before the batch is sampled.
 
         Raises:
             UsageError: if the buffer would have fewer transitions than the batch.
@@ -100,7 +100,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         if available < batch_size:
             raise UsageError(
                 f"a batch of {batch_size} cannot be drawn from {available} transitions; "
-                f"give --set replay_initial={batch_size} at least, and no smaller replay_size"
+                f"use --set replay_initial={batch_size} or more, and a replay_size that is not smaller"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Replay ring of environments that step together; stores every frame once and rebuilds states when it samples.
+"""Replay ring for environments that step together. It stores every frame once and rebuilds states when it samples.
 
     ring = Ring(capacity=100_000, num_envs=8, frame_shape=(84, 84), n_step=3, gamma=0.99)
     ring.add(frames, actions, rewards, terminated, truncated, final_frames)
@@ -29,7 +29,7 @@ class Ring:
         num_envs: number of environments that step together.
         frame_shape: shape of one frame.
         stack: number of frames in a state.
-        n_step: number of steps in a transition, fewer if the episode ends, Sutton (1988).
+        n_step: number of steps in a transition, Sutton (1988). A transition is shorter if its episode ends.
         gamma: discount factor per step.
         dtype: data type of the frames.
         seed: seed of the sampling.
@@ -84,9 +84,10 @@ class Ring:
         self._terminated = np.zeros(size, np.bool_)
         self._done = np.zeros(size, np.bool_)  # terminated or truncated
         self._previous_frames = np.zeros(size, np.int64)  # earlier frames of the episode in a state, 0 to stack - 1
-        self._final_frames: dict[tuple[int, int], np.ndarray] = {}  # of truncated episodes, by (row, environment)
+        # Final frames of truncated episodes, by (row, environment).
+        self._final_frames: dict[tuple[int, int], np.ndarray] = {}
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
-        self._steps_added = 0  # steps of each environment
+        self._steps_added = 0  # steps of each environment since the ring was created
         self._generator = np.random.default_rng(seed)
 
     @classmethod
@@ -120,14 +121,14 @@ class Ring:
 
     @property
     def _start(self) -> int:
-        """The oldest step that can be sampled: all frames of its state are in the ring."""
+        """Oldest step that can be sampled, because all frames of its state are in the ring."""
         if self._steps_added <= self.length:
             return 0
         return self._steps_added - self.length + self.stack - 1
 
     @property
     def _end(self) -> int:
-        """One more than the newest step that can be sampled: its next state is in the ring."""
+        """One more than the newest step that can be sampled, because its next state is in the ring."""
         return self._steps_added - self.n_step
 
     def add(
@@ -147,7 +148,7 @@ class Ring:
             rewards: (num_envs,) float32.
             terminated: (num_envs,) bool.
             truncated: (num_envs,) bool.
-            final_frames: (num_envs, *frame_shape), last frames of episodes; only those of truncated ones are used.
+            final_frames: (num_envs, *frame_shape), last frames of episodes. Only those of truncated episodes are used.
 
         Raises:
             ValueError: if a shape is wrong, or an environment was truncated and final_frames is None.
@@ -162,7 +163,7 @@ class Ring:
         _require_shape("truncated", truncated, (self.num_envs,))
         truncated = truncated & ~terminated
         if truncated.any() and final_frames is None:
-            raise ValueError("an environment was truncated; its final frame is needed, as its value is bootstrapped")
+            raise ValueError("an episode was truncated; its final frame is needed to bootstrap from its last state")
         row = self._steps_added % self.length
         for env in range(self.num_envs):
             self._final_frames.pop((row, env), None)
@@ -203,7 +204,7 @@ class Ring:
         """Sample transitions uniformly, with replacement.
 
         Raises:
-            UsageError: if there is no transition yet, or the batch is larger than the ring.
+            UsageError: if there is no transition yet, batch_size is below 1, or it exceeds the steps in the ring.
         """
         self.require(batch_size)
         steps = self._generator.integers(self._start, self._end, batch_size)
@@ -215,10 +216,10 @@ class Ring:
 
         Args:
             batch_size: number of transitions in the batch.
-            new_steps: agent steps that will be added before.
+            new_steps: number of agent steps that will be added before the batch is sampled.
 
         Raises:
-            UsageError: if there would be no transition, the batch is larger than the ring, or batch_size is below 1.
+            UsageError: if there would be no transition, batch_size is below 1, or it exceeds the steps in the ring.
         """
         if batch_size < 1:
             raise UsageError(f"batch_size is {batch_size}; it has to be at least 1")
@@ -227,13 +228,13 @@ class Ring:
             smaller_n = f"n_step (-n) of {steps - 1} at most, or " if steps > 1 else ""
             raise UsageError(
                 f"transitions of n_step={self.n_step} cannot be drawn from {steps} steps of each of {self.num_envs} "
-                f"environments, because one more has to follow; take {smaller_n}a larger replay_initial"
+                f"environments, because they need {self.n_step + 1}; take {smaller_n}a larger replay_initial"
             )
         available = min(steps, self.length) * self.num_envs
         if batch_size > available:
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {available} steps; batch_size, times the environments, "
-                f"has to be at most that; or give a larger replay_initial and replay_size"
+                f"a batch of {batch_size} cannot be drawn from {available} steps; reduce batch_size or the number of "
+                "environments, which multiplies it, or use a larger replay_initial and replay_size"
             )
 
     def evenly_spaced_states(self, number: int) -> torch.Tensor:
@@ -253,7 +254,7 @@ class Ring:
         return self._make_batch(steps, np.zeros(number, np.int64), np.ones(number)).for_net("cpu").states
 
     def _make_batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
-        """Return the transitions that start at given steps, (batch,), of given environments, (batch,)."""
+        """Return the transitions that start at the given steps, (batch,), of the given environments, (batch,)."""
         returns = np.zeros(len(steps), np.float32)
         discounts = np.ones(len(steps), np.float32)
         continues = np.ones(len(steps), np.bool_)
@@ -285,12 +286,12 @@ class Ring:
         all_frames = torch.from_numpy(self._frames).flatten(0, 1)
         frames = all_frames.index_select(0, indices.flatten()).reshape(len(steps), self.stack, *all_frames.shape[1:])
         states = frames.new_empty((len(steps), *frames.shape[2:], self.stack))
-        for place in range(self.stack):  # half the time of copying all places at once
+        for place in range(self.stack):  # takes half as long as copying all places at once
             states[..., place] = frames[:, place]
         return states
 
     def _next_states(self, last_steps: np.ndarray, envs: np.ndarray) -> torch.Tensor:
-        """Return the states that follow given steps, with the final frames of truncated episodes."""
+        """Return the states after the given steps. At truncations they end with the episode's final frame."""
         done = self._done[last_steps % self.length, envs]
         states = self._states(np.where(done, last_steps, last_steps + 1), envs)
         for index in np.flatnonzero(done):
@@ -312,7 +313,7 @@ class Ring:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a checkpoint stores; torch.load(weights_only=True) can read it."""
+        """Return the state for a checkpoint. torch.load(weights_only=True) can read it."""
         rows = min(self._steps_added, self.length)
         state: dict[str, Any] = {name: torch.from_numpy(array[:rows]) for name, array in self._arrays().items()}
         state["final"] = [(row, env, torch.from_numpy(frame)) for (row, env), frame in self._final_frames.items()]

@@ -1,6 +1,6 @@
-"""Snapshots of environments: the reset that they came from, and all actions since.
+"""Snapshots of environments: the last reset and all actions since.
 
-An environment cannot be copied in general. But the same reset seeds and the same actions lead to the same states.
+In general, an environment cannot be copied. But the same reset seeds and the same actions lead to the same states.
 Sources, streams, actors, checkpoints and videos all restore environments from a snapshot.
 """
 
@@ -22,8 +22,8 @@ class Snapshot:
         seeds_of: function from a reset number to the reset seeds (num_envs,) of the environments.
 
     Attributes:
-        reset: number of the last reset, or None before the first one. For an environment that is reset at the end of
-            each episode it is the episode; for environments that are reset together, their agent steps by then.
+        reset: number of the last reset, or None before the first one. If an environment is reset for each episode, this
+            is the episode index. If environments are reset together, it is the number of their agent steps before.
         states: latest states of the environments, or None if unknown.
     """
 
@@ -31,7 +31,7 @@ class Snapshot:
         self.reset: int | None = None
         self.states: Any = None
         self._seeds_of = seeds_of
-        self._blocks: list[np.ndarray] = []  # replaced, never changed, at a reset: traces keep the old list
+        self._blocks: list[np.ndarray] = []  # a reset replaces this list, because traces refer to the old one
         self._length = 0
 
     def __len__(self) -> int:
@@ -39,7 +39,7 @@ class Snapshot:
         return self._length
 
     def seeds(self, reset: int) -> Sequence[int]:
-        """Return the seeds (num_envs,) of a reset."""
+        """Return the seeds, (num_envs,), of a reset."""
         return self._seeds_of(reset)
 
     @property
@@ -61,7 +61,7 @@ class Snapshot:
         self._length += len(block)
 
     def copy(self) -> Self:
-        """Return an independent copy. The recorded actions are shared."""
+        """Return a copy that later changes to this snapshot do not affect."""
         other = copy.copy(self)
         other._blocks = list(self._blocks)
         return other
@@ -89,7 +89,7 @@ class Snapshot:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.reset = state["reset"]
         self.states = None if state["states"] is None else state["states"].numpy()
         actions = state["actions"].numpy()

@@ -1,13 +1,13 @@
-"""ptan's experience source, repaired and able to resume.
+"""ptan's experience source, corrected and resumable.
 
 Differences from ptan 0.8.1:
 
 1. A truncated episode keeps its last state, so the learner bootstraps from it. ptan treats every end as terminal.
-2. Each `next()` is one agent step and yields the transition of that step. ptan is one step late, and yields two
-   transitions at once at the end of an episode.
+2. A transition is yielded in the round of agent steps that it comes from. ptan yields it one round later, and two
+   transitions in the last round of an episode.
 3. Every episode has its own seed, derived from (seed, environment, episode). ptan passes the same seed to every
    environment at every reset.
-4. The source has a state_dict: a resumed run equals the uninterrupted one bit for bit.
+4. The source has a state_dict, and a resumed run equals an uninterrupted one bit for bit.
 """
 
 import logging
@@ -48,8 +48,9 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     Args:
         env: one environment, or a list of them that are stepped in turn.
-        agent: ptan agent, called once per round with the states of all environments.
-        gamma: discount factor, kept for readers of the attribute.
+        agent: ptan agent, called once per round with the states of all environments. In a round, each environment makes
+            one step.
+        gamma: discount factor. It is only stored, because transitions have one step.
         seed: seed from which the seed of every episode is derived.
         first_env: index of the first environment in the run; episode seeds depend on it.
 
@@ -113,7 +114,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     @staticmethod
     def _next_episode(slot: _Slot) -> None:
-        """Move on to the next episode before its reset, which may raise."""
+        """Count the next episode before its reset, because the reset may raise an error."""
         slot.snapshot.restart((slot.snapshot.reset or 0) + 1)
         slot.state = None
 
@@ -137,26 +138,30 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         return [slot.snapshot.state_dict() for slot in self._slots]
 
     def restore(self, snapshots: Sequence[dict[str, Any]]) -> None:
-        """Bring each environment to its snapshot. One that does not repeat itself starts its next episode instead.
+        """Restore each environment from its snapshot.
+
+        If repeating the actions does not lead to the saved state, the environment starts its next episode.
 
         Raises:
             UsageError: if the number of environments differs.
         """
         if len(snapshots) != len(self._slots):
-            raise UsageError(f"the run has {len(snapshots)} environments, asked for {len(self._slots)}")
+            raise UsageError(
+                f"the saved run has {len(snapshots)} environments, but this run has {len(self._slots)}; use as many"
+            )
         for index, (slot, saved) in enumerate(zip(self._slots, snapshots, strict=True)):
             slot.snapshot.restart(saved["reset"] or 0)
             if saved["states"] is not None and not self._restored(index, slot, saved):
                 log.warning(
-                    "Environment %d does not repeat itself from its seed and actions: the resumed run is a good "
-                    "continuation, but not bit for bit the uninterrupted one.",
+                    "Environment %d does not repeat itself from its seed and actions, and was reset. The resumed run "
+                    "is valid, but not identical to an uninterrupted one.",
                     self.first_env + index,
                 )
                 self._next_episode(slot)
                 self._reset(index, slot)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the snapshot of each environment, and what has not been asked for yet."""
+        """Return the counters, the snapshots, and the transitions and episodes that have not been returned yet."""
         return {
             "steps_done": self.steps_done,
             "snapshots": self.snapshots(),
@@ -165,14 +170,14 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned; see `restore`."""
+        """Restore a state that `state_dict` returned; see `restore`."""
         self.restore(state["snapshots"])
         self.steps_done = state["steps_done"]
         self._ready = deque(packing.unpack(state["ready"]))
         self._episodes = unpack_episodes(state["episodes"])
 
     def _restored(self, index: int, slot: _Slot, saved: dict[str, Any]) -> bool:
-        """Repeat the actions from the seed. Return whether that leads to the saved state."""
+        """Repeat the saved actions from the reset seed, and return whether that leads to the saved state."""
         try:
             self._reset(index, slot)
             steps = self._repeat(slot, saved["actions"].flatten().tolist())
@@ -181,7 +186,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         return steps == len(saved["actions"]) and np.array_equal(slot.state, saved["states"].numpy())
 
     def _repeat(self, slot: _Slot, actions: Sequence[int]) -> int:
-        """Take these actions until the episode ends. Return the number of steps."""
+        """Take these actions until the episode ends, and return the number of steps."""
         for step, action in enumerate(actions, 1):
             slot.state, reward, terminated, truncated, _ = slot.env.step(action)
             slot.snapshot.append([action])
@@ -194,7 +199,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
 
 def snapshot_of(seed: int, env: int) -> Snapshot:
-    """Return an empty snapshot of the environment with this index, whose reset number is its episode."""
+    """Return an empty snapshot of the environment with this index. Resets are numbered by the episode index."""
     return Snapshot(partial(_reset_seeds, seed, env))
 
 

@@ -1,4 +1,4 @@
-"""Streams: steps of environments that are stepped together, with their episodes, able to resume."""
+"""Streams: steps and episodes of environments that are stepped together, with resumption from a checkpoint."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -36,46 +36,46 @@ class Step(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The environments of a run that are stepped here, if others are stepped elsewhere.
+    """Part of a run's environments, if several processes step them.
 
     Attributes:
         first: index of the first environment.
-        num_envs: number of environments.
-        of: number of environments in the whole run.
+        num_envs: number of environments in this part.
+        total_envs: number of environments in the whole run.
     """
 
     first: int
     num_envs: int
-    of: int
+    total_envs: int
 
     @property
-    def numbers(self) -> range:
-        """Indices of the environments in the run."""
+    def indices(self) -> range:
+        """Indices of this part's environments in the run."""
         return range(self.first, self.first + self.num_envs)
 
-    def of_all(self, steps: int) -> int:
-        """Return the agent steps of the whole run when this part has made `steps`."""
-        return steps // self.num_envs * self.of
+    def total_steps(self, steps: int) -> int:
+        """Return the agent steps of the whole run when the environments of this part have made `steps`."""
+        return steps // self.num_envs * self.total_envs
 
 
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream continues bit for bit.
 
-    A stream is restored by repeating its actions from the reset seeds. To keep that short, all environments are reset
-    together after RESTART agent steps. Their unfinished episodes are truncated.
+    A stream is restored by repeating its actions from the reset seeds. To limit the time that this takes, all
+    environments are reset together every RESTART agent steps of the run. Their unfinished episodes are truncated.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
         seed: seed from which the environments' reset seeds are derived.
-        part: the environments of the run that these are; None for all of them.
+        part: part of the run's environments that this stream steps; None for all of them.
 
     Attributes:
         states: (num_envs, ...) latest states.
-        steps_done: agent steps so far, over the environments that are stepped here.
+        steps_done: agent steps so far, over the environments of this stream.
         clock: seconds spent in "environment".
         native: whether ale_py's native vector environment steps the games.
-        interrupted_states: (num_envs, ...) states at the checkpoint, if the environments could not be restored and
-            were reset instead; None otherwise.
+        interrupted_states: (num_envs, ...) states in the checkpoint if the environments could not be restored and were
+            reset instead; None otherwise.
     """
 
     RESTART = 500_000
@@ -91,12 +91,12 @@ class Stream(ExperienceSource):
         self.native = vector_env.is_native(envs)
         self.interrupted_states: np.ndarray | None = None
         self._snapshot = snapshot_of(seed, self.part)
-        self._no_ops: np.ndarray | None = None  # frames before the first action of each native game's episode
+        self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
 
     @property
     def last_reset(self) -> int | None:
-        """Agent steps, as in steps_done, at which all environments were last reset; None before the first reset."""
+        """Value of steps_done when all environments were last reset together; None before the first reset."""
         return self._snapshot.reset
 
     def begin(self) -> None:
@@ -116,7 +116,7 @@ class Stream(ExperienceSource):
         last_reset = self.last_reset
         if last_reset is None:
             raise RuntimeError("the environments have not been reset; call begin() first")
-        acted_in = self.states
+        previous_states = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._snapshot.append(actions)
@@ -126,10 +126,10 @@ class Stream(ExperienceSource):
         final_states = infos.get("final_obs", self.states)
         ended = terminated | truncated
         for env in np.flatnonzero(ended).tolist():
-            self._episodes.append(self._episode(env, infos, acted_in[env].copy()))
+            self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
         self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
-        if self.part.of_all(self.steps_done - last_reset) >= self.RESTART:
+        if self.part.total_steps(self.steps_done - last_reset) >= self.RESTART:
             unfinished = ~ended
             final_states = final_states.copy()
             final_states[unfinished] = self.states[unfinished]
@@ -157,7 +157,7 @@ class Stream(ExperienceSource):
         return Episode(total, length, self.steps_done, since_process_start(), trace)
 
     def no_ops(self, env: int) -> int | None:
-        """Return the frames before the first action of an environment's episode; None if it is not a native game."""
+        """Return the emulator frames before the first action of an episode; None if the game is not a native one."""
         return None if self._no_ops is None else int(self._no_ops[env])
 
     def pop_episodes(self) -> list[Episode]:
@@ -166,7 +166,7 @@ class Stream(ExperienceSource):
         return episodes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the snapshot of the environments, and episodes that were not asked for yet."""
+        """Return the counters, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
         self._snapshot.states = self.states
         return {
             "steps_done": self.steps_done,
@@ -175,9 +175,9 @@ class Stream(ExperienceSource):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Reset with the saved seeds and repeat the saved actions; half a million take a minute or two.
+        """Reset with the saved seeds and repeat the saved actions. Half a million actions take a minute or two.
 
-        If that leads to other states, reset all environments instead and log it.
+        If that fails or leads to other states, reset all environments and log a warning.
         """
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
@@ -191,8 +191,8 @@ class Stream(ExperienceSource):
             error_text = f" ({type(error).__name__}: {error})"
         if error_text or not np.array_equal(self.states, saved["states"].numpy()):
             log.warning(
-                "The environments do not repeat themselves from their seeds and actions, and are reset: the resumed "
-                "run is a good continuation, but not bit for bit the uninterrupted one.%s",
+                "The environments do not repeat themselves from their seeds and actions, and were reset. The resumed "
+                "run is valid, but not identical to an uninterrupted one.%s",
                 error_text,
             )
             self.interrupted_states = saved["states"].numpy()
@@ -207,7 +207,7 @@ class Stream(ExperienceSource):
 
 
 class ExperienceStream(Stream):
-    """Steps that an agent makes in environments that are stepped together, for a replay ring.
+    """Steps of an agent in environments that are stepped together, for a replay ring.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
@@ -216,7 +216,7 @@ class ExperienceStream(Stream):
 
     Attributes:
         clock: seconds spent in "act" and "environment".
-        stacked: whether a state is a stack of frames of which each step brings one. Otherwise a state is one frame.
+        stacked: whether a state is a stack of frames to which each step adds one. Otherwise a state is one frame.
     """
 
     def __init__(self, envs: VectorEnv, agent: Any, seed: int = 0):
@@ -226,14 +226,14 @@ class ExperienceStream(Stream):
 
     @property
     def last_frames(self) -> np.ndarray | None:
-        """(num_envs, *frame_shape) newest frames of the interrupted episodes; None unless restoring has failed."""
+        """Newest frames, (num_envs, *frame_shape), of the interrupted episodes; None unless restoring has failed."""
         return None if self.interrupted_states is None else self._newest(self.interrupted_states)
 
     def _newest(self, states: np.ndarray) -> np.ndarray:
         return states[:, -1] if self.stacked else states
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """Yield steps without end, as the arguments of Ring.add."""
+        """Yield steps forever, as the arguments of Ring.add."""
         self.begin()
         agent_states = [self.agent.initial_state() for _ in range(self.envs.num_envs)]
         while True:
@@ -254,10 +254,10 @@ class ExperienceStream(Stream):
 
 
 def snapshot_of(seed: int, part: Part) -> Snapshot:
-    """Return an empty snapshot of a part of a run's environments, whose reset number is their own agent steps."""
+    """Return an empty snapshot of a part of a run's environments. Resets are numbered by the part's agent steps."""
     return Snapshot(partial(_reset_seeds, seed, part))
 
 
 def _reset_seeds(seed: int, part: Part, reset: int) -> list[int]:
-    seeds = derived_seeds(hashed_seed(seed, 0, part.of_all(reset)), part.of)
-    return [int(seeds[number]) for number in part.numbers]
+    seeds = derived_seeds(hashed_seed(seed, 0, part.total_steps(reset)), part.total_envs)
+    return [int(seeds[index]) for index in part.indices]

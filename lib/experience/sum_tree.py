@@ -4,7 +4,7 @@ import numpy as np
 
 
 class SumTree:
-    """Weights whose cumulative sums are searched in logarithmic time, many at once.
+    """Weights whose cumulative sums are searched in logarithmic time, for many targets at once.
 
     Each node has BRANCHES children. A million weights are then only three levels below the root, and each level takes a
     few numpy calls.
@@ -37,7 +37,7 @@ class SumTree:
         """Set weights and update the sums above them.
 
         Args:
-            indices: (batch,) int64 from 0 to size - 1; the last of several equal indices counts.
+            indices: (batch,) int64 from 0 to size - 1. If an index occurs several times, its last weight counts.
             weights: (batch,) numbers of at least 0, or one number for all indices.
         """
         self._levels[-1].reshape(-1)[indices] = weights
@@ -58,7 +58,7 @@ class SumTree:
             (batch,) int64.
         """
         sums = self._levels[0][0].cumsum()
-        # Rounding may move a target to the end of its row, after which there is nothing to find.
+        # Rounding may move a target to the end of its row, but no cumulative sum exceeds the row's total.
         targets = np.minimum(targets, np.nextafter(sums[-1], 0.0))
         rows: np.ndarray = sums.searchsorted(targets, side="right")
         targets = targets - np.where(rows > 0, sums[rows - 1], 0.0)

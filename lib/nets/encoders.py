@@ -1,4 +1,4 @@
-"""Encoders: small convolutional and dense networks from states to features, which normalise their input."""
+"""Encoders: small convolutional and dense networks that normalise their input and turn states into features."""
 
 import math
 
@@ -10,7 +10,7 @@ from lib.envs.observations import ObservationKind, observation_kind
 
 
 class ImageEncoder(nn.Module):
-    """Convolutions of Mnih et al. (2013): 16 filters of 8 x 8, 32 of 4 x 4, and 256 units with layer normalisation.
+    """Network of Mnih et al. (2013), with layer normalisation: 16 filters of 8 x 8, 32 of 4 x 4, and 256 units.
 
     Args:
         shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) uint8.
@@ -48,8 +48,8 @@ class ImageEncoder(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Encode (batch, height, width, channels) uint8 states as (batch, features) float32."""
-        # To cast, shift, scale or transpose a batch in float32 takes as long as a layer. So there is a single cast, the
-        # shift is in dtype, the scale is applied to the few weights of the first layer, and channels stay last.
+        # Casting, shifting, scaling or transposing a batch in float32 takes as long as a layer. So the states are cast
+        # once and shifted in dtype, and the scale is applied to the few weights of the first layer. Channels stay last.
         shifted = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
             first = F.conv2d(shifted, self.first.weight * self.scale, self.first.bias, self.first.stride)
@@ -59,10 +59,10 @@ class ImageEncoder(nn.Module):
 
 
 class BoardEncoder(nn.Module):
-    """Two 3 x 3 convolutions with 16 and 32 filters, which keep the size, and 256 units with layer normalisation.
+    """Two padded 3 x 3 convolutions with 16 and 32 filters, and 256 units with layer normalisation.
 
-    A 3 x 3 convolution cannot see a whole line. So the second layer also gets the means of each cell's row and column,
-    similar to the means of the whole board in Wu (2019), https://arxiv.org/abs/1902.10565, section 3.3.
+    A 3 x 3 convolution cannot see a whole line. So the second layer also gets the means of each cell's row and column.
+    Wu (2019), https://arxiv.org/abs/1902.10565, section 3.3, uses the means of the whole board in a similar way.
 
     Args:
         shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) float32.
@@ -70,8 +70,8 @@ class BoardEncoder(nn.Module):
     Attributes:
         mean: mean state, (height, width, channels), which is subtracted from the input; see `normalise_by`.
         scale: factor by which the difference is multiplied, ().
-        features: number of output features of a board.
-        filters: number of output features of a cell.
+        features: number of output features per board.
+        filters: number of output features per cell.
     """
 
     features = 256
@@ -92,7 +92,7 @@ class BoardEncoder(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Set the mean of each number and the common scale from a batch of states."""
+        """Set the mean of each entry and the common scale from a batch of states."""
         _fit_normalisation(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -132,7 +132,7 @@ class VectorEncoder(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Set the mean of each number and the common scale from a batch of states."""
+        """Set the mean of each entry and the common scale from a batch of states."""
         _fit_normalisation(self, states)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
@@ -145,7 +145,7 @@ Encoder = ImageEncoder | BoardEncoder | VectorEncoder
 
 
 def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Encoder:
-    """Make the encoder for states of a shape.
+    """Make the encoder that fits the shape of a state.
 
     Args:
         shape: shape of a state, (channels, height, width) or (n,), without the action mask.
@@ -179,7 +179,7 @@ def initialise(encoder: nn.Module) -> None:
 
 
 def orthogonal(layer: nn.Conv2d | nn.Linear, gain: float) -> None:
-    """Initialise a layer with orthogonal weights of a gain and zero biases."""
+    """Initialise a layer with zero biases and orthogonal weights, multiplied by `gain`."""
     nn.init.orthogonal_(layer.weight, gain)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)

@@ -8,15 +8,15 @@ from torch.nn import functional as F
 
 from lib.errors import UsageError
 
-MAX_ATOMS = 500  # the memory of a projection grows with the batch times the square of the atoms
+MAX_ATOMS = 500  # limited because a projection needs memory for batch * atoms ** 2 numbers
 MAX_RETURN = 1e30  # largest absolute return of a support, so that float32 does not overflow
 
 
 def require_batch(**tensors: torch.Tensor) -> None:
-    """Check that all tensors have the shape (batch,), because torch would broadcast others without an error.
+    """Check that all tensors have the same shape (batch,). torch would broadcast other shapes without an error.
 
     Args:
-        tensors: tensors by their names for the message.
+        tensors: tensors by name. The names appear in the error message.
 
     Raises:
         ValueError: if the shapes differ or are not (batch,).
@@ -35,7 +35,7 @@ def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_valu
         next_target_q_values: (batch, n_actions) values of the next states, from the target network.
 
     Returns:
-        (batch,) targets of the type of the returns.
+        (batch,) targets in the dtype of the inputs.
 
     Raises:
         ValueError: if the shapes do not match.
@@ -46,7 +46,7 @@ def q_targets(returns: torch.Tensor, discounts: torch.Tensor, next_target_q_valu
 def double_q_targets(
     returns: torch.Tensor, discounts: torch.Tensor, next_q_values: torch.Tensor, next_target_q_values: torch.Tensor
 ) -> torch.Tensor:
-    """Compute the targets of double DQN, van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461, Double DQN.
+    """Compute the targets of double DQN, van Hasselt et al. (2016), https://arxiv.org/abs/1509.06461.
 
     The online network selects the next action, and the target network evaluates it.
 
@@ -57,7 +57,7 @@ def double_q_targets(
         next_target_q_values: (batch, n_actions) values of the next states, from the target network.
 
     Returns:
-        (batch,) targets of the type of the returns.
+        (batch,) targets in the dtype of the inputs.
 
     Raises:
         ValueError: if the shapes do not match.
@@ -73,12 +73,12 @@ def double_q_targets(
 
 
 def td_targets(returns: torch.Tensor, discounts: torch.Tensor, next_values: torch.Tensor) -> torch.Tensor:
-    """Compute returns + discounts * next_values, without the next value if its discount is 0.
+    """Compute returns + discounts * next_values. A next value is ignored if its discount is 0.
 
     Args:
         returns: (batch,) discounted rewards up to the next state.
         discounts: (batch,) discount factors of the next state's value; 0 if the episode terminated.
-        next_values: (batch,) values of the next states. After a termination they may be infinite or NaN.
+        next_values: (batch,) values of the next states. They may be infinite or NaN if the discount is 0.
 
     Raises:
         ValueError: if the shapes differ or are not (batch,).
@@ -117,6 +117,9 @@ def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
     Args:
         errors: TD errors of any shape.
         huber: use the Huber loss, Huber (1964), instead of the squared error.
+
+    Returns:
+        Penalties of the same shape.
     """
     return F.huber_loss(errors, torch.zeros_like(errors), reduction="none") if huber else errors.square()
 
@@ -152,7 +155,8 @@ def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
         (atoms,) float32, evenly spaced from v_min to v_max.
 
     Raises:
-        UsageError: if atoms is out of range, v_min is not below v_max, or they are too large or too close for float32.
+        UsageError: if atoms is out of range, v_min is not below v_max, or the range is too large or too narrow for
+            float32.
     """
     if not 2 <= atoms <= MAX_ATOMS:
         raise UsageError(f"atoms is {atoms}; it has to be between 2 and {MAX_ATOMS}")
@@ -161,7 +165,7 @@ def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
         raise UsageError(f"{bounds}; v_min has to be below v_max, both between -{MAX_RETURN:g} and {MAX_RETURN:g}")
     returns = torch.linspace(v_min, v_max, atoms)
     if (returns.diff() <= 0.0).any():
-        raise UsageError(f"{bounds}; float32 cannot tell {atoms} returns between them apart; give a wider range")
+        raise UsageError(f"{bounds}; float32 cannot tell {atoms} returns between them apart; use a wider range")
     return returns
 
 
@@ -170,8 +174,8 @@ def project_distribution(
 ) -> torch.Tensor:
     """Project the distribution of returns + discounts * Z onto the support of Z, Bellemare et al. (2017), equation 7.
 
-    The probability of each shifted atom is shared between its two neighbours in the support, in proportion to how close
-    they are. An atom beyond an end of the support goes to that end.
+    The probability of each shifted atom is divided between its two neighbours in the support; the closer one gets more.
+    An atom beyond an end of the support is moved to that end.
 
     Args:
         next_probs: (batch, atoms) probabilities of Z.
@@ -195,16 +199,16 @@ def project_distribution(
     step = (support[-1] - support[0]) / (atoms - 1)
     # Positions of the shifted atoms, in steps of the support.
     positions = ((returns[:, None] + discounts[:, None] * support - support[0]) / step).clamp(0.0, atoms - 1.0)
-    # The share of position i that atom j gets falls from 1 to 0 within one step.
+    # (batch, i, j): the share of position i that atom j gets. It falls linearly from 1 to 0 within one step.
     shares = (1.0 - (positions[:, :, None] - torch.arange(atoms, device=support.device)).abs()).clamp(min=0.0)
     return (next_probs[:, :, None] * shares).sum(dim=1)
 
 
 def kl_divergence(target_probs: torch.Tensor, log_probs: torch.Tensor) -> torch.Tensor:
-    """Compute the Kullback-Leibler divergence of predicted distributions from their targets.
+    """Compute the Kullback-Leibler divergences KL(target || prediction).
 
-    Its gradient is that of the cross-entropy loss of Bellemare et al. (2017), algorithm 1. It is also the priority of
-    Rainbow, Hessel et al. (2018), section The Integrated Agent.
+    Their gradient is that of the cross-entropy loss of Bellemare et al. (2017), algorithm 1. Rainbow also uses them as
+    priorities, Hessel et al. (2018), section The Integrated Agent.
 
     Args:
         target_probs: (batch, atoms) target probabilities, without a gradient.

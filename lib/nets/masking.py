@@ -13,9 +13,10 @@ class MaskSplitter:
 
     Args:
         space: space of a state, or its shape if there is no mask.
-        channels_last: images and boards have their channels last.
+        channels_last: whether batches of images and boards have their channels last. The space has them first.
 
     Attributes:
+        actions: number of actions in a mask; 0 if states have no mask.
         shape: shape of a state without the mask, channels first.
     """
 
@@ -33,7 +34,8 @@ class MaskSplitter:
             states: (batch, ...) states of the space.
 
         Returns:
-            The observations (batch, ...), and (batch, actions) bool, true for allowed actions; None if all are allowed.
+            The observations, (batch, ...), and the masks, (batch, actions) bool, true for allowed actions. None instead
+            of the masks if states have none.
         """
         if not self.actions:
             return states, None
@@ -52,7 +54,7 @@ def mask_invalid(scores: torch.Tensor, allowed: torch.Tensor | None) -> torch.Te
         allowed: (batch, actions) bool; None if all actions are allowed.
 
     Returns:
-        A tensor of the same shape and type as the scores.
+        A tensor of the same shape and dtype as the scores.
     """
     if allowed is None:
         return scores

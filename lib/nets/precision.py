@@ -13,7 +13,8 @@ from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
-BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # processor flags: Intel and AMD, Intel, Arm
+# Flags in /proc/cpuinfo of processors with bfloat16: the first on Intel and AMD, the second on Intel, the third on Arm.
+BF16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -26,7 +27,7 @@ def has_bfloat16(device: torch.device) -> bool:
 
 @functools.cache
 def fast_dtype(device: torch.device) -> torch.dtype:
-    """Return bfloat16 if the device supports it in hardware; otherwise log a warning once and return float32."""
+    """Return bfloat16 if the device supports it in hardware. Otherwise return float32, and log a warning once."""
     if has_bfloat16(device):
         return torch.bfloat16
     log.warning(
@@ -42,6 +43,6 @@ def compile_networks(*nets: nn.Module) -> None:
         UsageError: if there is no C++ compiler, which torch.compile needs.
     """
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++", "c++")):
-        raise UsageError("--compile needs a C++ compiler, and there is none; install g++, or leave --compile out")
+        raise UsageError("--compile needs a C++ compiler, and none was found; install g++, or leave --compile out")
     for net in nets:
         net.compile()

@@ -1,4 +1,4 @@
-"""PPO's actor: plays trajectory segments with the weights that it is given."""
+"""PPO's actor: plays trajectory segments with the learner's weights."""
 
 import dataclasses
 import time
@@ -23,7 +23,7 @@ from lib.system.machine import cores
 
 
 class EnvFacts(NamedTuple):
-    """Facts about an environment, found by making one."""
+    """Facts about an environment that are known only after one has been made."""
 
     space: spaces.Box
     n_actions: int
@@ -36,7 +36,7 @@ class Acting:
 
     Args:
         env_name: gymnasium id.
-        envs: number of environments of all actors.
+        envs: total number of environments.
         actors: number of actors.
         rollout: steps of each environment in a segment.
         seed: seed from which all seeds are derived.
@@ -64,7 +64,8 @@ class Acting:
     def __post_init__(self) -> None:
         if self.actors < 1 or self.envs % self.actors:
             raise UsageError(
-                f"{self.actors} actors cannot share {self.envs} environments; take one of {divisors(self.envs)}"
+                f"{self.actors} actors cannot share {self.envs} environments equally; --actors has to be one of "
+                f"{divisors(self.envs)}"
             )
 
     @cached_property
@@ -72,7 +73,7 @@ class Acting:
         """Facts about the environment.
 
         Raises:
-            UsageError: if the environments of all actors on this machine do not fit into memory.
+            UsageError: if the environments of all actors do not fit into this machine's memory.
         """
         envs = self.make_envs(1)
         if not self.address:  # on a cluster, each actor checks its own environments on its node
@@ -93,16 +94,16 @@ class Acting:
 
     @property
     def segment_size(self) -> int:
-        """Most bytes of an actor's segment: a rollout, the states at its end, and the alignment of the arrays."""
+        """Upper bound on the bytes of an actor's segment: a rollout, the states at its end, and array alignment."""
         return self.part(0).num_envs * Rollout.forecast(self.space, self.rollout + 1) + 2**16
 
     def part(self, number: int) -> Part:
-        """Return the environments of an actor."""
-        each = self.envs // self.actors
-        return Part(number * each, each, self.envs)
+        """Return the part of the environments that an actor plays."""
+        num_envs = self.envs // self.actors
+        return Part(number * num_envs, num_envs, self.envs)
 
     def make_envs(self, num_envs: int) -> VectorEnv:
-        """Make some of the environments. Inline actors step them with all cores, others share the cores."""
+        """Make `num_envs` environments. Inline actors use all cores in turn; other actors share the cores."""
         threads = 0 if self.engine == "inline" else max(1, cores() // self.actors)
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
@@ -164,7 +165,7 @@ class PPOActor:
         self.number = number
         envs = acting.make_envs(acting.part(number).num_envs)
         space, n_actions = spaces_of(envs)
-        with torch.random.fork_rng(devices=()):  # the first weights must not change the learner's random numbers
+        with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             self._model = Model(space, n_actions, acting.dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.part(number))
@@ -180,8 +181,8 @@ class PPOActor:
             self._version = model.version
 
     def get_trajectory_segment(self) -> Segment:
-        """Return the next segment, valid until the next but one is asked for."""
-        start, before = time.perf_counter(), self._sampler.steps_done
+        """Return the next segment. The second call after this one overwrites it."""
+        start, steps_before = time.perf_counter(), self._sampler.steps_done
         rollout = self._rollouts[self._turn]
         self._turn = 1 - self._turn
         self._sampler.sample(rollout)
@@ -192,7 +193,8 @@ class PPOActor:
             version=self._version,
             arrays={field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)},
             episodes=[
-                _ended(episode, (episode.step - before) // num_envs - 1) for episode in self._sampler.pop_episodes()
+                _ended(episode, (episode.step - steps_before) // num_envs - 1)
+                for episode in self._sampler.pop_episodes()
             ],
             steps_done=self._sampler.steps_done,
             last_reset=last_reset,
@@ -201,9 +203,9 @@ class PPOActor:
         )
 
     def __str__(self) -> str:
-        numbers, steps = self._sampler.part.numbers, self._sampler.steps_done
+        indices, steps = self._sampler.part.indices, self._sampler.steps_done
         return (
-            f"Actor {self.number}, with the environments {numbers.start} to {numbers.stop - 1} and the seed "
+            f"Actor {self.number}, with the environments {indices.start} to {indices.stop - 1} and the seed "
             f"{self._sampler.seed}, after {steps} steps of its own"
         )
 

@@ -34,11 +34,11 @@ class ProcessGroup(LearnerGroup):
     Args:
         rank: number of this learner; the first learner is 0.
         size: number of learners.
-        meeting: path of a file by which the learners find each other. It is not needed after the constructor.
+        meeting: path of a file through which the learners find each other. It can be deleted after the constructor.
         device: device of this learner.
 
     Raises:
-        Fault: if the others cannot be reached.
+        Fault: if the other learners cannot be reached.
     """
 
     def __init__(self, rank: int, size: int, meeting: str, device: torch.device | str):
@@ -48,25 +48,25 @@ class ProcessGroup(LearnerGroup):
         store.set_timeout(START_TIMEOUT)
         with _exchange():
             self._backend = _backend(store, rank, size, torch.device(device))
-        # A first exchange: after it, all have read the file.
+        # After this first exchange, all learners have read the file.
         self.average([torch.zeros(1, device=device)])
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Overwrite the tensor with the first learner's, and return it."""
+        """Overwrite the tensor with that of the first learner, and return it."""
         with _exchange():
             # The default options broadcast from rank 0.
             self._backend.broadcast([tensor], distributed.BroadcastOptions()).wait()
         return tensor
 
     def part(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return this learner's part of a minibatch: every `size`-th entry, from `rank` on."""
+        """Return this learner's part of a minibatch: every `size`-th entry, starting at `rank`."""
         return batch[self.rank :: self.size]
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Overwrite each tensor with its mean over all learners, in one exchange."""
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         with _exchange():
-            self._backend.allreduce([flat]).wait()  # sums
+            self._backend.allreduce([flat]).wait()  # the default options compute the sum
         flat /= self.size
         start = 0
         for tensor in tensors:
@@ -75,10 +75,10 @@ class ProcessGroup(LearnerGroup):
 
 
 class DataParallelTrainer:
-    """A trainer whose updates are shared with learners in other processes, which the first update starts.
+    """Trainer that shares its updates with learners in other processes. The first update starts these processes.
 
     Args:
-        trainer: trainer of this process. It becomes the first learner.
+        trainer: trainer of this process, which is the first learner.
         learners: number of learners, this process included.
 
     Raises:
@@ -128,7 +128,7 @@ class DataParallelTrainer:
             self.trainer.group = ProcessGroup(0, self.learners, meeting, self.trainer.device)
 
     def _send(self, transitions: Transitions, progress: float) -> None:
-        """Send the transitions to all learners: shapes and dtypes by pipe, contents by broadcast."""
+        """Send the transitions to all learners: shapes and dtypes through pipes, contents by broadcast."""
         assert self.trainer.group is not None
         layout = [(column.shape, column.dtype) for column in transitions]
         for child in self._children:
@@ -141,14 +141,14 @@ class DataParallelTrainer:
 
 
 def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, threads: int) -> None:
-    """Main function of a further learner's process: learn until the first learner is gone.
+    """Main function of the other learners' processes: learn until the first learner ends.
 
     Args:
         link: pipe from the first learner. Each message holds the layout of the transitions and the progress.
         payload: pickled trainer in shared memory; see to_shared_memory.
         rank: number of this learner.
         size: number of learners.
-        meeting: path of the file by which the learners find each other.
+        meeting: path of the file through which the learners find each other.
         threads: number of torch threads.
     """
     end_with_learner()
@@ -170,22 +170,23 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, thr
 def _require_shareable(minibatch: int, learners: int) -> None:
     if minibatch % learners:
         raise UsageError(
-            f"{learners} learners cannot share minibatches of {minibatch}; use --learners with one of "
+            f"{learners} learners cannot share minibatches of {minibatch} equally; --learners has to be one of "
             f"{divisors(minibatch)}"
         )
 
 
 def _require_devices(device: torch.device, learners: int) -> None:
     if device.type not in ("cpu", "cuda") or device.index:
-        raise UsageError(f"several learners need --device cpu or --device cuda, which starts at GPU 0; it is {device}")
+        raise UsageError(
+            f"several learners need --device cpu, or --device cuda, which uses the GPUs from 0 on; --device is {device}"
+        )
     gpus = torch.cuda.device_count()
     if device.type == "cuda" and learners > gpus:
         raise UsageError(f"{learners} learners need one GPU each, and {gpus} are available; use --learners {gpus}")
 
 
 def _backend(store: Any, rank: int, size: int, device: torch.device) -> Any:
-    # Not torch's default process group: ignite would use that one too, and then run its handlers as if every learner
-    # were part of one distributed run.
+    # torch's default process group is not used: ignite would find it, and run its handlers as in a distributed run.
     if device.type == "cuda":
         options = distributed.ProcessGroupNCCL.Options()
         options._timeout = EXCHANGE_TIMEOUT

@@ -1,4 +1,4 @@
-"""The learner: update the model from the segments of all actors, and hand out its weights."""
+"""The learner: update the model from the segments of all actors, and provide its weights."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +24,7 @@ class PPOLearner:
         version: version of the weights; it grows by one with every change.
 
     Raises:
-        UsageError: if so many learners cannot share the minibatches.
+        UsageError: if this number of learners cannot share the minibatches.
     """
 
     def __init__(self, trainer: Trainer, learners: int = 1):
@@ -53,7 +53,7 @@ class PPOLearner:
         self.version += 1
 
     def get_model(self) -> Weights:
-        """Return the current weights. On the CPU they share memory with the model, so the next update changes them."""
+        """Return the current weights. If the model is on the CPU, they share its memory and change with it."""
         state = self.trainer.model.state_dict()
         return Weights(self.version, {name: tensor.cpu() for name, tensor in state.items()})
 
@@ -72,7 +72,7 @@ class PPOLearner:
 
 
 def join_segments(segments: Sequence[Segment]) -> Rollout:
-    """Concatenate segments of T steps along their environments, to one rollout (T, N, ...)."""
+    """Join segments of T steps to one rollout, (T, N, ...), by concatenating their environments."""
     columns: dict[str, torch.Tensor] = {}
     for name in segments[0].arrays:
         columns[name] = torch.from_numpy(np.concatenate([segment.arrays[name] for segment in segments], axis=1))

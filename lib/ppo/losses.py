@@ -53,7 +53,7 @@ def policy_loss(
 
 
 def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
-    """Mean squared error of values, measured in a unit such as the standard deviation of the returns.
+    """Mean squared error of values. The errors are divided by a unit such as the standard deviation of the returns.
 
     Args:
         values: predicted values, (batch,).
@@ -71,19 +71,19 @@ def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) 
 
 
 def normalised(advantages: torch.Tensor) -> torch.Tensor:
-    """Return advantages (batch,) with mean 0 and standard deviation 1; the batch has at least two."""
+    """Return at least two advantages, (batch,), shifted and scaled to mean 0 and standard deviation 1."""
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 
 def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Tensor:
-    """Estimate the Kullback-Leibler divergence of the old policy from the new one.
+    """Estimate the Kullback-Leibler divergence KL(old policy || new policy).
 
-    The estimate is the mean of r - 1 - log r, where r is the ratio of the new probability to the old one; see
+    The estimate is the mean of r - 1 - log r, in which r is the ratio of the new probability to the old one; see
     http://joschu.net/blog/kl-approx.html.
 
     Args:
         log_probs: log-probabilities of the old policy's actions under the new policy, (batch,).
-        old_log_probs: their log-probabilities under the old policy, (batch,).
+        old_log_probs: log-probabilities of these actions under the old policy, (batch,).
 
     Returns:
         A scalar.

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class CellPolicy(nn.Module):
     """Policy head for boards on which every action belongs to one cell.
 
-    All cells share the same weights, so what is learnt on one cell holds for the others.
+    All cells share the same weights, so what the head learns for one cell applies to the others.
 
     Args:
         features: number of features of the whole board.
@@ -83,7 +83,7 @@ class Model(nn.Module):
         self.register_buffer("return_std", torch.ones(()))
         self.register_buffer("returns_seen", torch.zeros(()))
         initialise(self.body)
-        # The first returns are small, and the errors of large first values would dominate the loss.
+        # The first returns are small, so the errors of large initial values would dominate the loss.
         orthogonal(self.value, 0.01)
 
     def _policy_head(self, n_actions: int) -> nn.Linear | CellPolicy:
@@ -116,7 +116,7 @@ class Model(nn.Module):
         """Pop-Art: update the mean and standard deviation of the returns, and rescale the value head to them.
 
         The head predicts normalised values. Its weights change so that the predicted values stay the same, van Hasselt
-        et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call leaves the weights alone, so that
+        et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call does not change the weights, so that
         the values start near the mean of the first returns.
 
         Args:

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Progress:
-    """Track how far the mean return has moved from that of the first episodes toward a goal.
+    """Track how far the mean return has moved from the mean of the first episodes toward a goal.
 
     Args:
         episodes: number of episodes in the running mean.
@@ -24,8 +24,8 @@ class Progress:
     def __call__(self, goal: float | None) -> float:
         """Return the progress toward `goal`, from 0 to 1.
 
-        It is 0 without a goal and until the running mean is full. If the first episodes already exceeded the goal, it
-        is 1 while the mean is at the goal, and 0 below.
+        It is 0 without a goal, and until there are enough episodes for the running mean. If the mean of the first
+        episodes already reached the goal, progress is 1 while the mean is at least the goal, and 0 otherwise.
         """
         if self._first_mean is None or goal is None:
             return 0.0

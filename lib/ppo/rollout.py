@@ -27,8 +27,8 @@ class Rollout:
         actions: actions taken, (T, N) int64.
         log_probs: log-probabilities of the actions when they were chosen, (T, N) float32.
         values: predicted values of the states, (T, N) float32.
-        next_values: predicted values of the next states, (T, N) float32. For a truncated episode this is the value of
-            its last state; for a terminated one the entry has no meaning.
+        next_values: predicted values of the next states, (T, N) float32. At a truncation, this is the value of the
+            episode's last state. At a termination, it is undefined.
         rewards: (T, N) float32.
         terminated: the step terminated its episode, (T, N) bool.
         ended: the step terminated or truncated its episode, (T, N) bool.
@@ -82,8 +82,8 @@ class Agent:
         """
         logits, values = self.model(states.to(self.device))
         log_probs = F.log_softmax(logits, dim=1)
-        # The Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample of their softmax. In rare cases the
-        # noise is 0. It is clamped, because the logarithm of 0 would select even an invalid action.
+        # The Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample from their softmax. In rare cases the
+        # noise is 0. It is clamped, because the logarithm of 0 would select the action even if it is invalid.
         actions = (log_probs - noise.to(self.device).clamp(min=1e-30).log()).argmax(1)
         return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
 
@@ -120,14 +120,14 @@ class Sampler(Stream):
     """Play rollouts: step environments with an agent.
 
     Actions are sampled with noise that is derived from the seed, the environment's index and the rollout's index. So
-    the steps of an environment do not depend on which sampler plays it, or beside which others.
+    the steps of an environment do not depend on how the environments are divided among samplers.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
         agent: an Agent, or any object with its `device`, `__call__` and `values`.
         steps: steps of each environment in a rollout.
         seed: seed of the run.
-        part: environments of the run that this sampler plays; None for all.
+        part: part of the run's environments that this sampler plays; None for all.
 
     Attributes:
         progress: progress of the mean return over the last `num_envs` episodes.
@@ -157,7 +157,7 @@ class Sampler(Stream):
         return step
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the stream and of the progress."""
+        """Return the state of the stream, including the progress."""
         return super().state_dict() | {"progress": self.progress.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -166,14 +166,14 @@ class Sampler(Stream):
         self.progress.load_state_dict(state["progress"])
 
     def __iter__(self) -> Iterator[Rollout]:
-        """Yield rollouts forever. They share one set of tensors, which the next rollout overwrites."""
+        """Yield rollouts forever. Each rollout overwrites the tensors of the previous one."""
         rollout = self.empty()
         while True:
             self.sample(rollout)
             yield rollout
 
     def empty(self) -> Rollout:
-        """Return a rollout of uninitialised tensors for `sample` to fill; their states are pinned for a GPU."""
+        """Return a rollout of uninitialised tensors for `sample` to fill. Its states are pinned for a GPU."""
         self.begin()
         size = (self.steps, self.envs.num_envs)
         state = channels_last(self.states)
@@ -191,8 +191,8 @@ class Sampler(Stream):
 
     def sample(self, rollout: Rollout) -> None:
         """Play the next steps and store them in `rollout`, overwriting its contents."""
-        # One thread is enough for a small batch, and idle torch threads would spin on the emulator's cores. The outer
-        # autocast context, though disabled, makes the model's own autocast cast the weights once per rollout.
+        # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. Because of
+        # the disabled outer autocast context, the model's autocast casts the weights only once per rollout.
         with _one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
             self._play(rollout)
 
@@ -222,17 +222,17 @@ class Sampler(Stream):
         assert isinstance(space, spaces.Discrete)
         rollout_index = self.steps_done // (self.steps * self.envs.num_envs)
         noise = []
-        for env_index in self.part.numbers:
+        for env_index in self.part.indices:
             generator = np.random.default_rng([self.seed, env_index, rollout_index])
             noise.append(generator.standard_exponential((self.steps, int(space.n)), np.float32))
         return torch.from_numpy(np.stack(noise, axis=1))
 
     @staticmethod
     def _fill_next_values(rollout: Rollout, bootstrap_values: torch.Tensor) -> None:
-        """Copy each next state's value from the following step, except for truncated steps, which have theirs.
+        """Copy the value of each next state from the following step, except at truncations, which have it already.
 
         Args:
-            rollout: rollout whose `next_values` are set at truncated steps only.
+            rollout: rollout whose `next_values` are set at truncations only.
             bootstrap_values: values of the states after the last step, (N,) float32.
         """
         following = torch.cat([rollout.values[1:], bootstrap_values[None]])
@@ -241,7 +241,7 @@ class Sampler(Stream):
 
 
 def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
-    """Yield a run's rollouts. In a new run, the first one only fits the model's input normalisation."""
+    """Yield a run's rollouts. In a new run, the first one only fits the input normalisation and is not yielded."""
     every_rollout = iter(sampler)
     if not sampler.steps_done:
         model.normalise_by(next(every_rollout).states.flatten(0, 1))
@@ -249,7 +249,7 @@ def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
 
 
 def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1) -> None:
-    """Refuse rollouts that would not fit into free memory.
+    """Check that rollouts fit into free memory.
 
     Args:
         space: observation space of one environment.
@@ -258,7 +258,7 @@ def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1
         copies: number of rollouts in memory at the same time.
 
     Raises:
-        UsageError: if they would not fit.
+        UsageError: if they do not fit.
     """
     if copies == 1:
         subject = f"a rollout of {steps:,} steps of {num_envs} environments needs"
@@ -268,18 +268,18 @@ def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1
         subject,
         steps,
         copies * num_envs * Rollout.forecast(space, steps),
-        lambda most: f"use --set rollout={most} or less",
+        lambda fitting: f"use --set rollout={fitting} or less",
     )
 
 
 def channels_last(states: np.ndarray) -> torch.Tensor:
-    """Return states in the model's layout: (N, C, H, W) as (N, H, W, C), vectors unchanged. Nothing is copied."""
+    """Return a view of states in the model's layout: (N, C, H, W) as (N, H, W, C), vectors unchanged."""
     tensor = torch.from_numpy(states)
     return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
 
 
 def channels_first(state: np.ndarray) -> np.ndarray:
-    """Return one state in its environment's layout: (H, W, C) as (C, H, W), vectors unchanged. Nothing is copied."""
+    """Return a view of one state in its environment's layout: (H, W, C) as (C, H, W), vectors unchanged."""
     return state.transpose(2, 0, 1) if state.ndim == 3 else state
 
 

@@ -1,9 +1,11 @@
-"""PPO with actors that play elsewhere: which segments the learner gets, and when.
+"""PPO with remote actors: the exchange of weights and segments.
+
+`run` shows its use:
 
     for segments in Segments(acting, learner):
         learner.train(segments)
 
-is what `run` does. k actors that share the environments play the same segments as one actor with all of them.
+k actors that share the environments play the same steps as one actor with all of them.
 """
 
 import dataclasses
@@ -33,23 +35,25 @@ log = logging.getLogger(__name__)
 class Segments(ExperienceSource):
     """Experience source of PPO: an iterable of one segment per actor.
 
-    Synchronous: all segments are played with the newest weights, while the learner waits. Asynchronous: an actor that
-    has delivered a segment starts the next one at once, with the newest weights available. The learner takes segments
-    in order of arrival and drops those that are too old. PPO's ratio corrects for the rest, because it compares with
-    the policy that chose the actions.
+    Synchronous: all segments are played with the newest weights, while the learner waits.
+
+    Asynchronous: an actor that has delivered a segment starts the next one at once, with the newest weights available.
+    The learner takes segments in order of arrival and drops those that are too old. For the others, PPO's probability
+    ratio corrects the lag, because its denominator is the policy that chose the actions.
 
     Args:
         acting: settings of the actors.
         learner: learner whose weights the actors use.
-        max_lag: None for synchronous; otherwise the most updates that a segment's weights may be behind the learner's.
+        max_lag: None for synchronous; otherwise the largest number of updates by which a segment's weights may be
+            behind the learner's.
 
     Attributes:
         steps_done: agent steps of all segments so far, including dropped ones.
-        progress: progress of the last episodes, one per environment, toward a goal.
+        progress: progress of the mean return over the last `acting.envs` episodes toward a goal.
         clock: seconds that the learner has spent in "wait".
-        on_step: called with the agent steps of the segments that have come.
+        on_step: function that is called with the number of agent steps in segments that have arrived, or None.
         dropped: number of segments that were too old.
-        actors: the actors, or None before the first segment is asked for.
+        actors: the actors, or None before the first segment is requested.
 
     Raises:
         UsageError: if the segments do not fit into free memory.
@@ -60,9 +64,9 @@ class Segments(ExperienceSource):
 
     def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":
-            log.warning("Inline actors play only while the learner waits; --async changes nothing for them.")
-        # Copies of a rollout in memory: the segments and their concatenation for the learner; if the actors are on this
-        # machine, the rollout that they fill; and from other processes, two more in transit.
+            log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
+        # Copies of a rollout in memory: two for the learner, which are the segments and their concatenation. Actors on
+        # this machine fill a third one. If they are in other processes, two more are in transit.
         copies = 2 if acting.address else 3 if acting.engine == "inline" else 5
         require_memory(acting.space, acting.envs, acting.rollout, copies)
         self.acting = acting
@@ -77,8 +81,8 @@ class Segments(ExperienceSource):
         self.native = self.frame_skip > 1
         self._handles = [_Handle(acting.seed, acting.part(number)) for number in range(acting.actors)]
         self._episodes: list[Episode] = []
-        self._lags: deque[int] = deque([0], maxlen=acting.actors)  # of the last segments
-        self._played, self._busy = 0, 0.0  # agent steps and seconds of the actors since the last metrics
+        self._lags: deque[int] = deque([0], maxlen=acting.actors)  # lags of the last segments, in updates
+        self._played, self._busy = 0, 0.0  # the actors' agent steps and seconds since the last call of `metrics`
 
     def close(self) -> None:
         """End the actors."""
@@ -86,9 +90,9 @@ class Segments(ExperienceSource):
             self.actors.close()
 
     def __iter__(self) -> Iterator[list[Segment]]:
-        """Start the actors, and yield segments until the run is to stop.
+        """Start the actors, and yield segments until the run is asked to stop.
 
-        The first segments of a new run only normalise the model's states and are not yielded.
+        The first segments of a new run only fit the model's input normalisation and are not yielded.
 
         Raises:
             UsageError: see start_actors.
@@ -140,10 +144,11 @@ class Segments(ExperienceSource):
                 if not waiting:
                     with self.clock("wait"):
                         waiting.extend(actors.take())
-                # Counted only now: a segment that waits during a checkpoint is played again in a resumed run.
+                # Segments count only from here on. One that waits during a checkpoint is played again after a resume.
                 index, segment = waiting.popleft()
                 self._count([(index, segment)])
-                # An actor's second segment in a batch must be learnt from before the actor overwrites it.
+                # After its second segment in a batch, an actor waits, because its next one would overwrite a segment
+                # that the learner has not learnt from.
                 if index in in_batch:
                     idle.add(index)
                 else:
@@ -158,13 +163,13 @@ class Segments(ExperienceSource):
             yield batch
 
     def _count(self, segments: Sequence[tuple[int, Segment]]) -> None:
-        """Count the steps and episodes of segments that have come, and go on to where they end."""
+        """Count the steps and episodes of segments that have arrived, and move the snapshots to their ends."""
         num_envs = self.acting.part(0).num_envs
         ended: list[tuple[EndedEpisode, LazyTrace]] = []
         for index, segment in segments:
             ended += zip(segment.episodes, self._handles[index].follow(segment), strict=True)
             self._busy += segment.seconds
-        for episode, trace in sorted(ended, key=lambda pair: pair[0].step):  # stable: by actor within a step
+        for episode, trace in sorted(ended, key=lambda pair: pair[0].step):  # within a step, the order is by actor
             step = self.steps_done + (episode.step + 1) * num_envs * len(segments)
             self._episodes.append(Episode(episode.total, episode.length, step, since_process_start(), trace))
             self.progress.add(episode.total)
@@ -178,7 +183,7 @@ class Segments(ExperienceSource):
         """Return policy_lag, actor_fps, replaced and dropped.
 
         policy_lag: mean number of updates by which the weights of the last segments were behind the learner's.
-        actor_fps: agent steps per second that all actors would make without waiting, since the last call.
+        actor_fps: agent steps per second since the last call that all actors together would make without waiting.
         replaced, dropped: numbers of replaced actors and dropped segments so far in this process.
         """
         played, busy = self._played, self._busy
@@ -192,12 +197,12 @@ class Segments(ExperienceSource):
         }
 
     def pop_episodes(self) -> list[Episode]:
-        """Return the episodes that ended in the segments since the last call, oldest first."""
+        """Return the episodes that ended in segments that were counted since the last call, oldest first."""
         episodes, self._episodes = self._episodes, []
         return episodes
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where every actor was at the end of its last segment that was counted."""
+        """Return the counters, the progress, and the snapshot of every actor after its last counted segment."""
         return {
             "steps_done": self.steps_done,
             "actors": [handle.state_dict() for handle in self._handles],
@@ -206,7 +211,7 @@ class Segments(ExperienceSource):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned. Call it before the first segments are asked for."""
+        """Restore a state that `state_dict` returned. Call this before the first segments are requested."""
         self.steps_done = state["steps_done"]
         for handle, saved in zip(self._handles, state["actors"], strict=True):
             handle.load_state_dict(saved)
@@ -215,10 +220,10 @@ class Segments(ExperienceSource):
 
 
 class _Handle:
-    """The learner's side of one actor: the snapshot of its environments after its last counted segment.
+    """Learner-side handle of one actor: the snapshot of its environments after its last counted segment.
 
     Attributes:
-        seconds: time that the actions of the snapshot took the actor.
+        seconds: time in which the actor played the actions of the snapshot.
     """
 
     def __init__(self, seed: int, part: Part):
@@ -228,11 +233,12 @@ class _Handle:
         self.seconds = 0.0
 
     def follow(self, segment: Segment) -> list[LazyTrace]:
-        """Go on to the end of a segment, and return the traces of the episodes that ended in it."""
+        """Move the snapshot to the end of a segment, and return the traces of the episodes that ended in it."""
         if self._snapshot.reset is None:
             self._snapshot.restart(0)
         actions = segment.arrays["actions"]
-        # Steps of the segment before the environments were last reset together; below 0 if that was earlier.
+        # Number of the segment's steps before the environments were last reset together; negative if the reset was
+        # before the segment.
         before_reset = (segment.last_reset - (segment.steps_done - actions.size)) // self._part.num_envs
         earlier, earlier_steps = self._snapshot.copy(), len(self._snapshot)
         if segment.last_reset != self._snapshot.reset:
@@ -255,7 +261,7 @@ class _Handle:
         ]
 
     def sampler_state(self) -> dict[str, Any] | None:
-        """Return the state from which a Sampler continues after the last segment; None at the beginning."""
+        """Return the state from which a Sampler continues after the last segment; None if there was no segment."""
         if self._snapshot.reset is None:
             return None
         return {
@@ -291,16 +297,16 @@ def run(
     goal: float | None = None,
     max_lag: int | None = None,
 ) -> Iterator[dict[str, float]]:
-    """Run distributed PPO without anything around it: actors play, the learner trains, and they get its weights.
+    """Run distributed PPO without checkpoints or logs: actors play, the learner trains, and they get its weights.
 
     Args:
         num_of_actors: number of actors, instead of acting.actors.
         acting, learner, max_lag: see Segments.
-        updates: number of updates, after which the actors and the further learners are ended.
+        updates: number of updates. After the last one, the actors and the other learners' processes are ended.
         goal: see Progress.
 
     Yields:
-        Return value of PPOLearner.train for each update.
+        The return value of PPOLearner.train for each update.
     """
     segments = Segments(dataclasses.replace(acting, actors=num_of_actors), learner, max_lag)
     try:

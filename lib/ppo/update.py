@@ -15,7 +15,7 @@ from lib.ppo.rollout import Rollout
 
 VALUE_WEIGHT = 0.5  # weight of the value loss
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
-MAX_RATE = 1e-2  # learning rate at which an adaptive one stops growing
+MAX_RATE = 1e-2  # largest value to which an adaptive learning rate grows
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,16 +23,16 @@ class UpdateSettings:
     """Hyperparameters of an update.
 
     Attributes:
-        minibatch: transitions per optimizer step, at least 2; it divides the rollout.
-        epochs: passes over a rollout; a single one from `Trainer.SINGLE_EPOCH_FROM` on.
+        minibatch: transitions per optimizer step, at least 2. It has to divide the transitions of a rollout.
+        epochs: passes over a rollout; 1 while the progress is at least `Trainer.SINGLE_EPOCH_FROM`.
         gamma: discount factor.
         lam: lambda of the advantage estimates, 0 to 1.
-        clip: the policy's ratio counts from 1 - clip to 1 + clip.
+        clip: the paper's epsilon. The probability ratio is clipped to [1 - clip, 1 + clip].
         entropy: weight of the entropy bonus at progress 0. It falls linearly to 0 at progress 1.
-        gradient_norm: norm to which larger gradients are scaled down.
-        kl_target: Kullback-Leibler divergence per epoch that the learning rate adapts to; None for a fixed rate.
-        kl_final: `kl_target` at progress 1; it changes linearly. None for a constant target.
-        final_temperature: temperature of the policy once the progress has reached
+        gradient_norm: largest norm of the gradient. Larger gradients are scaled down to it.
+        kl_target: Kullback-Leibler divergence per epoch to which the learning rate adapts; None for a fixed rate.
+        kl_final: value of `kl_target` at progress 1. The target moves there linearly. None for a constant target.
+        final_temperature: temperature of the policy after the progress has reached
             `Trainer.FINAL_TEMPERATURE_FROM`.
 
     Raises:
@@ -56,7 +56,7 @@ class UpdateSettings:
 
     @classmethod
     def of(cls, params: object) -> Self:
-        """Return the settings in a run's hyperparameters, which have fields of the same names."""
+        """Return the settings among a run's hyperparameters, which have fields of the same names."""
         return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
 
     def kl_target_at(self, progress: float) -> float | None:
@@ -85,10 +85,10 @@ class Transitions(NamedTuple):
 
 
 class LearnerGroup(Protocol):
-    """Learners that share every minibatch, as one of their trainers sees them."""
+    """One trainer's view of the learners that share every minibatch."""
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Overwrite the tensor with the first learner's, and return it."""
+        """Overwrite the tensor with that of the first learner, and return it."""
         ...
 
     def part(self, batch: torch.Tensor) -> torch.Tensor:
@@ -107,8 +107,8 @@ class Trainer:
 
     - The entropy weight falls linearly to 0.
     - The target of the divergence moves linearly to `kl_final`.
-    - At FINAL_TEMPERATURE_FROM, the policy switches permanently to its final temperature. Less random actions lose
-      fewer games that are nearly won.
+    - At FINAL_TEMPERATURE_FROM, the policy switches permanently to its final temperature. With less random actions, it
+      loses fewer games that are nearly won.
     - While the progress is at least SINGLE_EPOCH_FROM, an update is a single epoch and the learning rate does not
       grow. The last games are played sooner, and by a policy that hardly changes.
 
@@ -144,7 +144,7 @@ class Trainer:
         """Move the model and the optimizer's state to a device."""
         self.device = device
         self.model.to(device)
-        # Loading its own state moves it to the parameters' device.
+        # An optimizer that loads a state moves it to the device of the parameters.
         self.optimizer.load_state_dict(self.optimizer.state_dict())
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
@@ -155,8 +155,8 @@ class Trainer:
             progress: progress toward the goal, 0 to 1; see Progress.
 
         Returns:
-            Means over all minibatches of loss, policy_loss, value_loss, entropy, kl and clipped (share of the ratios
-            beyond the clip); learning_rate after the update; progress.
+            loss, policy_loss, value_loss, entropy, kl and clipped (share of clipped ratios) as means over all
+            minibatches. learning_rate is the rate after the update. progress is the argument.
 
         Raises:
             ValueError: if the minibatch does not divide the rollout.
@@ -180,10 +180,10 @@ class Trainer:
         return Transitions(*(column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns))
 
     def learn(self, transitions: Transitions, progress: float) -> dict[str, float]:
-        """Learn from transitions.
+        """Learn from the transitions of a rollout.
 
         Args:
-            transitions: all transitions of a rollout.
+            transitions: all transitions of the rollout.
             progress: progress toward the goal, 0 to 1.
 
         Returns:
@@ -198,7 +198,7 @@ class Trainer:
             epoch = [self._minibatch_step(transitions, indices, entropy_weight) for indices in minibatches]
             self._adapt_learning_rate(sum(step["kl"] for step in epoch) / len(epoch), progress)
             metrics += epoch
-        # Set after learning, because this rollout was played at the old temperature.
+        # This comes after learning, because the rollout was played at the old temperature.
         if progress >= self.FINAL_TEMPERATURE_FROM:
             self.model.temperature.fill_(self.settings.final_temperature)
         means = {name: sum(step[name] for step in metrics) / len(metrics) for name in metrics[0]}
@@ -216,7 +216,7 @@ class Trainer:
         self, transitions: Transitions, indices: torch.Tensor, entropy_weight: float
     ) -> dict[str, float]:
         """Make one optimizer step on the transitions at `indices`, and return its metrics."""
-        # Advantages are normalised over the whole minibatch, also if other learners take parts of it.
+        # Advantages are normalised over the whole minibatch, even if other learners take parts of it.
         advantages = normalised(transitions.advantages.index_select(0, indices))
         if self.group is not None:
             advantages, indices = self.group.part(advantages), self.group.part(indices)
@@ -234,7 +234,7 @@ class Trainer:
     def _loss(
         self, batch: Transitions, advantages: torch.Tensor, entropy_weight: float
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Compute the loss and its metrics, all scalars; `advantages` are the batch's, normalised."""
+        """Compute the loss and its metrics, all scalars, with normalised `advantages` in place of the batch's own."""
         clip = self.settings.clip
         logits, values = self.model(batch.states)
         all_log_probs = F.log_softmax(logits, dim=1)
@@ -259,7 +259,7 @@ class Trainer:
         """Lower the learning rate if an epoch moved the policy too far, and raise it if not far enough.
 
         Args:
-            kl: mean divergence of the epoch's minibatches from the policy that acted.
+            kl: mean of `divergence` over the epoch's minibatches.
             progress: progress toward the goal, 0 to 1.
         """
         target = self.settings.kl_target_at(progress)

@@ -131,7 +131,7 @@ class EpisodeReplayer:
         env, last_state, total, length, ended = start.env, start.state, 0.0, 0, False
         state = last_state
         _render(env, sinks)
-        for action in trace.actions[trace.begins :]:
+        for action in trace.actions[trace.first :]:
             if stopped():
                 return None
             last_state = state
@@ -150,7 +150,7 @@ class EpisodeReplayer:
             and np.array_equal(np.asarray(last_state), np.asarray(trace.last_state))
         )
         if matches and env is not self.env:
-            self._kept[trace.seed] = _Position(env, env.reset()[0], trace.begins + length)
+            self._kept[trace.seed] = _Position(env, env.reset()[0], trace.first + length)
         return Playback(total, length, matches)
 
     def close(self) -> None:
@@ -167,20 +167,20 @@ class EpisodeReplayer:
         """
         position = self._position_before(trace)
         env, state, ended = position.env, position.state, True
-        for action in trace.actions[position.actions_taken : trace.begins]:
+        for action in trace.actions[position.actions_taken : trace.first]:
             if stopped():
                 return None
             state, _, terminated, truncated, _ = env.step(action)
             ended = terminated or truncated
             if ended:
                 state, _ = env.reset()
-        return _Position(env, state, trace.begins, at_episode_start=ended)
+        return _Position(env, state, trace.first, at_episode_start=ended)
 
     def _position_before(self, trace: EpisodeTrace) -> _Position:
-        if trace.no_ops is not None or not trace.begins:
+        if trace.no_ops is not None or not trace.first:
             return _Position(self.env, self._reset(trace), 0)
         position = self._kept.pop(trace.seed, None)
-        if position is None or position.actions_taken > trace.begins:
+        if position is None or position.actions_taken > trace.first:
             env = self._make_env()
             position = _Position(env, env.reset(seed=trace.seed)[0], 0)
         while len(self._kept) >= MAX_KEPT_ENVS:  # the oldest seeds are the least likely to occur again

@@ -1,4 +1,4 @@
-"""What the machine gives: processes, shared memory, free memory, files, the clock, seeds.
+"""Processes, shared memory, free memory, files, time and seeds.
 
 May import lib.errors.
 """

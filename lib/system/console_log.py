@@ -1,4 +1,4 @@
-"""Log lines of this package on the console, between progress bars."""
+"""Show this package's log lines on the console without breaking progress bars."""
 
 import logging
 import sys

@@ -9,7 +9,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text file atomically: the old content stays until all of the new one is on the disk.
+    """Write a text file atomically: the old content stays until all of the new content is on the disk.
 
     Raises:
         OSError: if the file cannot be written.
@@ -32,7 +32,7 @@ def sync(file: IO[Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk. Only POSIX systems support this."""
+    """Wait until a folder's entries are on the disk. Do nothing on systems other than POSIX."""
     if os.name == "posix":
         descriptor = os.open(folder, os.O_RDONLY)
         try:

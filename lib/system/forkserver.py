@@ -1,4 +1,4 @@
-"""First import of the fork server, before all imports that take long: the server must not outlive its parent."""
+"""Tie the fork server to its parent. The server imports this module first, before the imports that take long."""
 
 from lib.system.parent import kill_with_parent
 

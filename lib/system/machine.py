@@ -16,7 +16,11 @@ def cores() -> int:
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Describe the processor, cores, memory, accelerator and PyTorch threads."""
+    """Describe the operating system, processor, cores, memory, PyTorch threads and a device.
+
+    Args:
+        device: torch device; a GPU is described by its name.
+    """
     return {
         "system": platform.platform(),
         "processor": _processor(),

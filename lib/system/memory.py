@@ -12,10 +12,10 @@ from lib.errors import UsageError
 # Parameters of mallopt(3), from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
-# The largest block, in bytes, that glibc may serve from its heap.
+# Largest block, in bytes, that glibc may serve from its heap.
 LARGEST = 32 * 2**20
 
-# The free bytes that glibc may keep in its heap before it returns them to the system.
+# Free bytes that glibc may keep at the top of its heap before it returns them to the system.
 KEPT = 8 * LARGEST
 
 # Control groups, versions 2 and 1: folder, limit file, usage file, and the key of the droppable cache in memory.stat.
@@ -28,10 +28,10 @@ GROUPS = (
 def keep_freed_memory() -> bool:
     """Let glibc keep freed blocks instead of returning them to the system after every operation.
 
-    The activations of a batch are blocks of some megabytes. By default glibc maps each block, the system clears it
-    page by page, and it is unmapped again. On two cores a DQN batch of 32 takes 23 ms that way and 17.6 ms with this
-    setting. Blocks above 32 MiB, such as the copy of the replay in a checkpoint, are still returned at once. Use a
-    `Trimmer` to limit the memory that is kept.
+    The activations of a batch are blocks of some megabytes. By default glibc maps and unmaps each block, and the
+    system clears it page by page. On two cores, a DQN batch of 32 then takes 23 ms, and 17.6 ms with this setting.
+    Blocks above 32 MiB, such as the copy of the replay in a checkpoint, are still returned at once. Use a `Trimmer` to
+    limit the memory that is kept.
 
     Returns:
         True if the setting was applied. Other C libraries do not have it and do not need it.
@@ -82,8 +82,8 @@ def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]
         subject: start of the error message, such as "a replay of 1,000 steps needs".
         amount: requested size in the caller's unit, such as 1,000 steps.
         needed: bytes for that amount.
-        advice: function from the amount that would fit, with a fifth of the free memory left over, to the last part
-            of the message.
+        advice: function that returns the last part of the message. Its argument is the amount that would fit into 80 %
+            of the free memory.
 
     Raises:
         UsageError: if it does not fit.

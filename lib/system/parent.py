@@ -1,4 +1,4 @@
-"""A child process and its parent: messages, and no child that outlives its parent."""
+"""For child processes: messages to and from the parent, and an end when the parent ends."""
 
 import ctypes
 import os
@@ -21,13 +21,16 @@ class ParentGone(BaseException):
 
 
 def kill_with_parent() -> None:
-    """Have Linux kill this process when its parent ends, even if this process is stopped. Do nothing elsewhere."""
+    """Have Linux kill this process when its parent ends, even if this process is stopped.
+
+    Do nothing on other systems.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_with_learner() -> None:
-    """End this process when the learner ends for any reason, even if an environment hangs."""
+    """End this process when the learner, which started it, ends for any reason, even if an environment hangs."""
     learner = parent_process()
     assert learner is not None
 
@@ -40,10 +43,10 @@ def end_with_learner() -> None:
 
 
 class Reaper:
-    """Kills processes as soon as this process ends for any reason.
+    """Kill processes as soon as this process ends for any reason.
 
     Args:
-        processes: processes that another program starts for us and that would outlive us.
+        processes: processes, such as those of Ray, that would outlive this one.
     """
 
     CODE = """
@@ -67,7 +70,7 @@ for pid in sys.argv[1:]:
 
 
 def receive(connection: "Connection[Any, Any]") -> Any:
-    """Return the next message of the parent.
+    """Return the next message from the parent.
 
     Raises:
         ParentGone: if the parent has ended or has closed the connection.

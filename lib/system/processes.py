@@ -1,4 +1,4 @@
-"""Child processes: start, end, and describe how they ended."""
+"""Child processes: start them, end them, and describe how they ended."""
 
 import multiprocessing
 import os
@@ -15,24 +15,28 @@ import psutil
 
 from lib.errors import Fault, UsageError
 
-# Signals that end a run in good order.
+# Signals that stop a run cleanly.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-IMPORT_TIMEOUT = 120  # seconds for a child process to import what it needs
+IMPORT_TIMEOUT = 120  # seconds for the fork server to finish its imports and start a process
 
-# Never fork this process itself: a copy of a process with PyTorch threads or a GPU in use can hang. The fork server
-# has only imported modules, so it forks quickly and safely. Systems without a fork server spawn each child.
+# Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
+# only imported modules, so it forks quickly and safely. On systems without a fork server, each child is spawned.
 context: Any = multiprocessing.get_context(
     "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
 )
 
 
 class ChildLost(Fault):
-    """A child process has died, failed or hangs. The message names it."""
+    """A child process has died, has failed or hangs. The message names the process."""
 
 
 def start_server(*modules: str) -> None:
-    """Start the fork server, if the system has one and it is not running. It imports the modules in the background."""
+    """Start the fork server, unless it runs or the system has none.
+
+    Args:
+        modules: names of modules that the server imports in the background.
+    """
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["lib.system.forkserver", *modules])
         with _signals_blocked():
@@ -40,15 +44,17 @@ def start_server(*modules: str) -> None:
 
 
 def to_shared_memory(payload: Any, name: str, advice: str) -> Any:
-    """Pickle an object into shared memory. A pipe to a child that dies while it starts would block forever.
+    """Pickle an object into shared memory, for a child process that is about to start.
+
+    It is not sent through a pipe, because that would block forever if the child died while it started.
 
     Args:
         payload: object to send; the child reads it with `cloudpickle.loads(array.raw)`.
         name: name of the object for the error message.
-        advice: what to do if the object cannot be pickled, as a sentence without its full stop.
+        advice: last sentence of the error message, without a full stop.
 
     Returns:
-        Array in shared memory. Keep a reference until the child has read it.
+        An array in shared memory. Keep a reference to it until the child has read it.
 
     Raises:
         UsageError: if the object cannot be pickled.
@@ -65,7 +71,7 @@ class Child:
     Attributes:
         name: name of the process in messages.
         process: the process, or None before `launch`.
-        connection: this end of a pipe; the other end is the first argument of the child's function.
+        connection: the parent's end of a pipe, or None before `launch`. The child's function gets the other end.
     """
 
     def __init__(self, name: str):
@@ -78,10 +84,11 @@ class Child:
         """Start the process.
 
         Args:
-            target: function that runs in the child, called with its connection and the arguments.
+            target: function that runs in the child. Its arguments are the child's connection and `arguments`.
+            arguments: further arguments of the function.
 
         Raises:
-            ChildLost: if the process could not be started.
+            ChildLost: if the fork server has not started the process after IMPORT_TIMEOUT seconds.
         """
         self.connection, far_end = context.Pipe()
         self.process = context.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
@@ -108,14 +115,14 @@ class Child:
         if failures:
             raise failures[0]
         if thread.is_alive():
-            raise ChildLost(f"{self.name} could not be started in {IMPORT_TIMEOUT} seconds")
+            raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
         with suppress(psutil.NoSuchProcess):
             server = psutil.Process(self.process.pid).parent()
             if server is not None and server.ppid() == os.getpid():
                 self._server = server
 
     def end(self, patience: float = 1.0) -> None:
-        """Close the connection, so that the process ends by itself; kill it after `patience` seconds."""
+        """Close the connection, so that the process ends by itself, and kill it if it runs after `patience` seconds."""
         if self.process is not None and self.process.is_alive():
             self.connection.close()
             self.process.join(patience)
@@ -129,7 +136,8 @@ class Child:
                     descendant.kill()
             self.process.kill()
             self.process.join(1.0)
-            if self.process.is_alive() and self._server is not None:  # dead, but a stopped server cannot report it
+            # The process is dead, but the fork server cannot report that if it is stopped.
+            if self.process.is_alive() and self._server is not None:
                 self._server.kill()
                 self.process.join(1.0)
 
@@ -148,11 +156,12 @@ class Child:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Start processes that ignore the terminal's signals: their parent receives them and ends its children."""
+    """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # otherwise it is started together with the process, and unblocks the signals
+    # If the resource tracker were started together with the process, it would unblock the signals.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield

@@ -35,7 +35,7 @@ class RandomState:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restore the global generators on exit, so that training draws the same numbers as without this block."""
+    """Restore the global generators on exit, so that the block does not change the random numbers drawn after it."""
     random_state = RandomState()
     before = random_state.state_dict()
     try:
@@ -45,19 +45,19 @@ def undisturbed() -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the global generators of Python, numpy and torch. ptan draws its random actions from numpy's."""
+    """Seed the global generators of Python, numpy and torch. ptan draws random actions from the one of numpy."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)
 
 
 def hashed_seed(*numbers: int) -> int:
-    """Hash numbers to a seed of 32 bits."""
+    """Hash numbers to a 32-bit seed."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:
-    """Return the reset seed (32 bits) of an episode.
+    """Return the 32-bit seed for the reset at which an episode starts.
 
     Args:
         seed: seed of the run.
@@ -68,7 +68,7 @@ def episode_seed(seed: int, environment: int, episode: int) -> int:
 
 
 def derived_seeds(seed: int, num_envs: int) -> np.ndarray:
-    """Return a seed of 31 bits for each environment, hashed from the seed and the environment index.
+    """Return a 31-bit seed for each environment, hashed from the seed and the environment index.
 
     Returns:
         (num_envs,) int64.

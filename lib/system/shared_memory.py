@@ -16,10 +16,10 @@ def aligned(size: int) -> int:
 
 
 class TensorLayout:
-    """Positions of tensors in one piece of memory.
+    """Positions of tensors in one block of memory.
 
     Args:
-        tensors: tensors whose shapes and dtypes are kept; their values are not read.
+        tensors: tensors of the shapes and dtypes to store. Their values are not read.
 
     Attributes:
         size: bytes of all tensors.
@@ -33,7 +33,7 @@ class TensorLayout:
             self.size += aligned(tensor.numel() * tensor.element_size())
 
     def views(self, memory: Any, start: int = 0) -> list[torch.Tensor]:
-        """Return the tensors as views of a buffer, from byte `start` on. Do not write them if it is read-only."""
+        """Return the tensors as views of a buffer from byte `start` on. Do not write to views of a read-only buffer."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # torch warns about read-only buffers
             return [
@@ -48,7 +48,7 @@ class SharedWeights:
     """The latest versions of a network's weights, in memory that processes share.
 
     Args:
-        tensors: weights whose shapes and dtypes are kept; their values are not read.
+        tensors: weights of the shapes and dtypes to store. Their values are not read.
         size: number of versions that are kept.
     """
 
@@ -68,7 +68,7 @@ class SharedWeights:
         """Copy weights into the slot of the oldest version.
 
         Raises:
-            ValueError: if the version is not newer than all others.
+            ValueError: if the version is not newer than the available ones.
         """
         if self.versions and version <= self.versions[-1]:
             raise ValueError(f"version {version} is not newer than {self.versions[-1]}")
@@ -80,14 +80,14 @@ class SharedWeights:
         self._published += 1
 
     def read(self, version: int) -> list[torch.Tensor]:
-        """Return a version's weights as views, valid until `size` newer versions are published.
+        """Return a version's weights as views. They are valid until the `size`-th newer version is published.
 
         Raises:
             LookupError: if the version is not available.
         """
         available = list(self._versions)
         if version not in available:
-            raise LookupError(f"version {version} of the weights is not available; there are {self.versions}")
+            raise LookupError(f"version {version} of the weights is not available; it has to be one of {self.versions}")
         return self._views(available.index(version))
 
     def _views(self, slot: int) -> list[torch.Tensor]:
@@ -99,7 +99,7 @@ class Slots:
 
     Args:
         number: number of slots.
-        size: bytes per slot. An object whose arrays take more goes through the pipe as a whole.
+        size: bytes per slot. If an object's arrays take more, the whole object goes through the pipe.
     """
 
     def __init__(self, number: int, size: int):
@@ -111,8 +111,8 @@ class Slots:
         """Write the arrays of an object into a slot.
 
         Returns:
-            The pickle of the object without its arrays, the slot, and the sizes of the arrays in bytes. There are no
-            sizes if the arrays did not fit, and the pickle holds them.
+            The pickle of the object without its arrays, the slot, and the sizes of the arrays in bytes. If the arrays
+            do not fit, the pickle includes them and the list of sizes is empty.
         """
         buffers: list[pickle.PickleBuffer] = []
         header = pickle.dumps(payload, protocol=5, buffer_callback=buffers.append)
@@ -126,7 +126,7 @@ class Slots:
         return header, slot, sizes
 
     def unpack(self, header: bytes, slot: int, sizes: Sequence[int]) -> Any:
-        """Return the object that `pack` was given. Its arrays are read-only views of the slot."""
+        """Return the object that was passed to `pack`. Its arrays are read-only views of the slot."""
         view = memoryview(self.memory).cast("B").toreadonly()
         starts = self._starts(slot, sizes)
         return pickle.loads(

@@ -44,7 +44,7 @@ def numbers(segments):
 @pytest.fixture(scope="module")
 def _ray(ray_workers_find_the_fakes):
     """One for all tests that do not ask for their own: it takes seconds to start."""
-    ray = ray_package(alone=True)
+    ray = ray_package(local_only=True)
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
@@ -53,7 +53,7 @@ def _ray(ray_workers_find_the_fakes):
 @pytest.fixture
 def _no_ray():
     """For a test that starts its own; the shared one has to be gone."""
-    ray_package(alone=True).shutdown()
+    ray_package(local_only=True).shutdown()
 
 
 @pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
@@ -251,7 +251,7 @@ def test_an_actor_that_dies_again_and_again_ends_the_run(losable, monkeypatch):
     monkeypatch.setattr(Actors, "TRIES", 3)
     with (
         started(losable, 1, make=fakes.Counter.dying) as crew,
-        pytest.raises(ActorFailed, match=r"(?s)actor 0 .* 3 replacements before it"),
+        pytest.raises(ActorFailed, match=r"(?s)actor 0 .* replaced 3 times"),
     ):
         crew.gather()
 
@@ -359,7 +359,7 @@ def test_our_own_ray_listens_on_this_machine_only_and_ends():
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("somewhere", "no HOST:PORT"),
+        ("somewhere", "it has to be HOST:PORT"),
         ("127.0.0.1:1", "nothing answers at 127.0.0.1:1"),
         ("127.0.0.1:99999", "nothing answers"),
     ],

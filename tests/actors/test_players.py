@@ -235,7 +235,7 @@ def test_a_player_that_hangs_is_replaced_after_its_patience(players_of, caplog, 
 def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of, monkeypatch):
     monkeypatch.setattr(Actors, "TRIES", 1)
     source = players_of([Catch(), Failing("die", at=3)], players=2)
-    with pytest.raises(ActorFailed, match="actor 1 died with exit code 7; so did 1 replacements before it"):
+    with pytest.raises(ActorFailed, match="actor 1 died with exit code 7; it was replaced 1 times"):
         next(iter(source))
     assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
 

@@ -126,8 +126,8 @@ def test_images_with_a_channel_axis_become_stacks_of_grey_frames(channels, monke
         (spaces.Box(0.0, 1.0, (2, 3, 4, 5)), "of 4 dimensions"),
         (spaces.Box(-np.inf, np.inf, (50, 50), np.float32), "without bounds"),
         (spaces.Box(0, 255, (50, 50, 4), np.uint8), "images of 4 channels"),
-        (spaces.Text(5), "no fixed number of numbers"),
-        (spaces.Sequence(spaces.Discrete(3)), "no fixed number of numbers"),
+        (spaces.Text(5), r"Text\(.*no network here can use.* a Box, Discrete"),
+        (spaces.Sequence(spaces.Discrete(3)), r"Sequence\(.*no network here can use.* a Box, Discrete"),
     ],
 )
 def test_observations_that_no_network_takes_are_refused(space, message):
@@ -179,7 +179,8 @@ def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_no
     prepared, kind = observations.prepare(fakes.Shape(spaces.Dict({"image": board, "mission": mission})), "Grid")
     assert kind is ObservationKind.BOARD
     assert prepared.reset(seed=1)[0].shape == (3, 7, 7)
-    assert "of the observations 'mission' is left out" in caplog.text
+    assert "left out" in caplog.text
+    assert ": 'mission'." in caplog.text
     speed = spaces.Box(-1.0, 1.0, (2,), np.float64)
     more = spaces.Dict({"image": board, "direction": spaces.Discrete(4), "mission": mission, "speed": speed})
     prepared, kind = observations.prepare(fakes.Shape(more), "Grid")

@@ -100,10 +100,7 @@ def test_a_batch_larger_than_the_ring_is_refused(kind):
     ring, _ = ring_and_twin(kind, 9, 2, 2)
     for step in random_steps(np.random.default_rng(1), 2, 30):
         ring.add(*step)
-    with pytest.raises(
-        UsageError,
-        match="a batch of 19 cannot be drawn from 18 steps; batch_size, times the environments, has to be at most that",
-    ):
+    with pytest.raises(UsageError, match=r"a batch of 19 cannot be drawn from 18 steps; .*batch_size.*replay_size"):
         ring.sample(19)
     assert len(ring.sample(18)) == 18
 

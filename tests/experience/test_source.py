@@ -144,5 +144,5 @@ def test_an_environment_whose_episode_ends_too_early_starts_its_next_episode(cap
 
 
 def test_another_number_of_environments_is_refused():
-    with pytest.raises(UsageError, match="has 2 environments, asked for 1"):
+    with pytest.raises(UsageError, match="has 2 environments, but this run has 1"):
         source_of(Counting()).load_state_dict(source_of(Counting(), Counting()).state_dict())

@@ -98,8 +98,8 @@ def test_learners_that_cannot_share_the_minibatch_are_refused():
 @pytest.mark.parametrize(
     ("device", "gpus", "message"),
     [
-        ("cuda:1", 2, "--device cpu .*cuda.* it is cuda:1"),
-        ("mps", 0, "--device cpu .*cuda.* it is mps"),
+        ("cuda:1", 2, "--device cpu, .*cuda.* is cuda:1"),
+        ("mps", 0, "--device cpu, .*cuda.* is mps"),
         ("cuda", 2, "4 learners .* GPU each, and 2 .*--learners 2"),
     ],
 )

@@ -112,7 +112,7 @@ def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, resta
 
     def played(first, num_envs):
         envs = vector_env.make_vector_env("PongNoFrameskip-v4", num_envs)
-        sampler = Sampler(envs, Agent(model), steps=5, seed=2, part=Part(first, num_envs, of=4))
+        sampler = Sampler(envs, Agent(model), steps=5, seed=2, part=Part(first, num_envs, total_envs=4))
         return [fields(rollout) for _, rollout in zip(range(3), sampler, strict=False)]
 
     for whole, *parts in zip(played(0, 4), played(0, 1), played(1, 3), strict=True):

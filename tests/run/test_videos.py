@@ -140,7 +140,7 @@ def test_a_replay_shows_exactly_the_states_of_the_episode(monkeypatch, build, co
     replays = Counter()
     for episode in episodes:
         trace, shown = episode.trace(), []
-        assert len(trace.actions) - trace.begins == episode.length
+        assert len(trace.actions) - trace.first == episode.length
 
         def show(frame, shown=shown):
             shown.append(tuple(frame[0, :4, 0]))
@@ -166,11 +166,11 @@ def test_the_next_replay_continues_where_the_last_one_ended():
         return env
 
     replayer._make_env = make_counting_env
-    later = [episode for episode in episodes if episode.trace().begins]
+    later = [episode for episode in episodes if episode.trace().first]
     assert all(replayer.play(episode, episode.trace(), []).matches for episode in later)
     skipped = {}  # actions before the first replayed episode of each seed
     for episode in later:
-        skipped.setdefault(episode.trace().seed, episode.trace().begins)
+        skipped.setdefault(episode.trace().seed, episode.trace().first)
     assert len(steps) == sum(skipped.values()) + sum(episode.length for episode in later)
 
 
