@@ -212,6 +212,7 @@ def test_networks_without_normalisation_are_left_unchanged():
     assert all(torch.equal(before[name], tensor) for name, tensor in tgt_net.model.state_dict().items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("no_grad", [True, False])
 def test_dqn_learns_the_known_values_of_the_chain(tmp_path, no_grad):
     torch.manual_seed(0)

@@ -38,6 +38,8 @@ from running import (
     wait_for,
 )
 
+pytestmark = pytest.mark.slow
+
 PPO, ACTORS = Path("distributed/01_ppo.py"), Path("distributed/02_ppo_actors.py")
 SMALL = assignments(
     "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"

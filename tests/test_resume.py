@@ -23,6 +23,8 @@ from running import (
     wait_for,
 )
 
+pytestmark = pytest.mark.slow
+
 # Pong with episodes of 100 steps. Before the run is stopped, the ring has wrapped around, the target network was
 # synchronised, and an episode is unfinished.
 LAST = 170

@@ -33,6 +33,8 @@ from running import (
     wait_for,
 )
 
+pytestmark = pytest.mark.slow
+
 PPO = Path("distributed/01_ppo.py")
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
 STEPS_PER_ITERATION = {  # 1 in all other scripts

@@ -56,14 +56,14 @@ def _no_ray():
     ray_package(local_only=True).shutdown()
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])
 def engine(request):
     if request.param == "ray":
         request.getfixturevalue("_ray")
     return request.param
 
 
-@pytest.fixture(params=["process", "ray"])
+@pytest.fixture(params=["process", pytest.param("ray", marks=pytest.mark.slow)])
 def losable(request):
     if request.param == "ray":
         request.getfixturevalue("_ray")
@@ -303,6 +303,7 @@ def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch):
         start_actors("ray", fakes.Counter, 1, model_of(1))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
 def test_too_few_cpus_are_reported_with_the_fraction_that_fits():
     with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; take --actors 4 at most, or --actor-cpus 0\.5"):
@@ -339,6 +340,7 @@ def test_actors_that_do_not_fit_on_the_nodes_are_refused(nodes, number, requeste
         RayActors._share(SimpleNamespace(number=number), nodes, requested)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_ray")
 def test_our_own_ray_listens_on_this_machine_only_and_ends():
     with started("ray", cores() + 1) as crew:
@@ -369,6 +371,7 @@ def test_an_address_without_an_answer_is_refused(address, message):
     assert time.monotonic() - start < 15
 
 
+@pytest.mark.slow
 def test_a_port_without_a_ray_cluster_is_refused():
     with socket.create_server(("127.0.0.1", 0)) as server:
         start = time.monotonic()

@@ -339,6 +339,7 @@ def chain(tmp_path_factory):
     return two_at_a_time(tmp_path_factory, learn, RUNS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chain, name):
     process, paths = chain[name]
@@ -347,6 +348,7 @@ def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chai
     assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
 
 
+@pytest.mark.slow
 def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
     [path] = chain["04_dqn_noisy_net"][1]
     accumulator = EventAccumulator(str(path))
@@ -359,6 +361,7 @@ def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
     assert accumulator.Scalars("train/snr_1")[0].value == pytest.approx(2 / 3**0.5, rel=0.2)  # the initial ratio
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
 def test_beta_is_logged_and_rises(chain, name):
     [path] = chain[name][1]
@@ -368,6 +371,7 @@ def test_beta_is_logged_and_rises(chain, name):
     assert 0.4 < betas[0] < betas[-1] < 0.5
 
 
+@pytest.mark.slow
 def test_the_range_of_rainbows_returns_can_be_given(chain):
     supports = {
         name: checkpoint.newest(chain[name][1][0] / "checkpoints")["net"]["support"]
@@ -377,6 +381,7 @@ def test_the_range_of_rainbows_returns_can_be_given(chain):
     assert torch.equal(supports["v-max"], torch.linspace(-2.0, 2.0, 51))
 
 
+@pytest.mark.slow
 def test_without_one_part_rainbow_has_all_other_parts(chain):
     def parts_of(name):
         [path] = chain[name][1]
@@ -398,6 +403,7 @@ def test_without_one_part_rainbow_has_all_other_parts(chain):
     assert parts_of("without-all") == dict.fromkeys(parts, False)
 
 
+@pytest.mark.slow
 def test_the_fast_rainbow_uses_the_small_network_and_normalises_by_the_first_batch(tmp_path):
     fields = assignments("replay_initial=80", "replay_size=400", "batch_size=4")
     options = ("--fast", "--envs", 4, "--v-max", 2, "--quiet", *fields, "--stop-after", 120, "--runs-dir", tmp_path)

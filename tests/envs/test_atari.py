@@ -45,6 +45,7 @@ def test_pong_has_the_golden_trace(make):
     assert trace(make("PongNoFrameskip-v4"), GOLDEN["seed"], GOLDEN["steps"]) == GOLDEN["trace"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"])
 def test_tweaked_wrappers_equal_the_plain_ones_over_whole_episodes(game):
     tweaked, plain = make_env(game, tweaked=True), make_env(game)

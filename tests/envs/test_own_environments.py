@@ -19,6 +19,7 @@ def short_run(script, env_id):
     return "--env-id", env_id, *small, *extra
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "env_id"),
     [(script, "Board-method-v0") for script in SCRIPTS] + [(script, "Codes-info-v0") for script in SCRIPTS[-4::2]],

@@ -20,6 +20,7 @@ def slow_twin(env_id):
     return FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "limit"), [("PongNoFrameskip-v4", 1500), ("BreakoutNoFrameskip-v4", 900), ("FreewayNoFrameskip-v4", 200)]
 )
@@ -68,6 +69,7 @@ def test_a_short_episode_ends_with_its_own_states_before_the_next_one_starts():
         assert np.array_equal(states, first)
 
 
+@pytest.mark.slow
 def test_each_environment_has_its_own_reproducible_seed():
     def first_states(seed):
         return vector_env.make_vector_env("PongNoFrameskip-v4", 8).reset(seed=seed)
@@ -83,6 +85,7 @@ def test_each_environment_has_its_own_reproducible_seed():
     assert seeds.max() < 2**31
 
 
+@pytest.mark.slow
 def test_rewards_are_clipped_but_returns_are_not():
     clipping, plain = (
         vector_env.make_vector_env("SpaceInvadersNoFrameskip-v4", 4, clip_rewards=clip) for clip in (True, False)
@@ -214,6 +217,7 @@ def test_a_second_reset_with_the_same_seed_gives_the_same_states(seed):
     assert np.array_equal(first, again)
 
 
+@pytest.mark.slow
 def test_a_partial_reset_derives_the_same_seeds_as_a_full_one():
     full, partial = (vector_env.make_vector_env("PongNoFrameskip-v4", 3) for _ in range(2))
     expected, _ = full.reset(seed=7)
@@ -237,6 +241,7 @@ def test_a_partial_reset_leaves_the_other_environments_alone():
         assert np.array_equal(envs.step(np.array([2, 3, 2]))[0][1:], alone.step(np.array([2, 3, 2]))[0][1:])
 
 
+@pytest.mark.slow
 def test_sticky_actions_depend_on_the_seed():
     def play(seed):
         envs = vector_env.make_vector_env("ALE/Pong-v5", 1, noop_max=0)

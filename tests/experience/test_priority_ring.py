@@ -55,6 +55,7 @@ def test_priorities_equal_those_of_a_slow_twin_after_random_operations(seed, num
         assert ring._tree.total == pytest.approx(expected.sum())
 
 
+@pytest.mark.slow
 def test_steps_are_sampled_in_proportion_to_their_priorities():
     counts = sample_many(ring_with_chances(), 7_000, batch_size=1).indices.bincount(minlength=8).numpy()
     expected = 7_000 * CHANCES

@@ -88,6 +88,7 @@ def test_the_gradient_in_bfloat16_is_close_to_float32(learners, replay):
     assert 0.0 < (gradient - expected).norm() < 0.1 * expected.norm()
 
 
+@pytest.mark.slow
 def test_two_hundred_updates_in_bfloat16_stay_close_to_float32(learners, replay):
     """The bounds are 0.05 of a reward for values and 2 % for losses.
 

@@ -45,6 +45,7 @@ def sgd_trainer():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learners", [2, 4])
 def test_several_learners_make_the_update_of_one(learners):
     alone, first = sgd_trainer(), sgd_trainer()
@@ -65,6 +66,7 @@ def test_several_learners_make_the_update_of_one(learners):
         torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_the_death_of_a_learner_ends_the_run_which_can_be_resumed(tmp_path):
     settings = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000")
     options = ("--env-id", "CartPole-v1", *settings, "--quiet", "--engine", "inline", "--learners", 2)

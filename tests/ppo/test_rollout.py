@@ -78,6 +78,7 @@ def test_images_have_their_channels_last():
         states, *_ = twin.step(rollout.actions[t].numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [10**6, 40])
 def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, restart):
     monkeypatch.setattr(Sampler, "RESTART", restart)
@@ -103,6 +104,7 @@ def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, restart):
     assert resumed.steps_done == first.steps_done == 105
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart", [10**6, 24])
 def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, restart):
     monkeypatch.setattr(Sampler, "RESTART", restart)

@@ -63,6 +63,7 @@ def test_the_arrays_of_a_segment_fit_into_the_forecast_size(env_name, envs, acto
     assert len(header) < 4096
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), (2, "ray")])
 def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
     acting = acting_of(env_name="PongNoFrameskip-v4", actors=actors, engine=engine)

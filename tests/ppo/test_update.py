@@ -241,6 +241,7 @@ def test_the_chain_is_solved_with_its_known_values():
     assert values.tolist() == pytest.approx([0.9**3, 0.9**2, 0.9, 1.0], abs=0.1)
 
 
+@pytest.mark.slow
 def test_cart_pole_is_solved():
     returns, _ = train(lambda: gym.make("CartPole-v1"), 8, 128, 60, gamma=0.99, epochs=6, minibatch=256)
     assert max(np.mean(returns[end - 20 : end]) for end in range(20, len(returns))) >= 475

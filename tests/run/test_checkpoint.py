@@ -155,6 +155,7 @@ WRITER = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.011, 0.043, 0.087])
 def test_a_process_killed_while_saving_leaves_a_readable_checkpoint(tmp_path, delay):
     writer = subprocess.Popen(

@@ -162,6 +162,7 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     assert run.path.parent == tmp_path
 
 
+@pytest.mark.slow
 def test_a_plain_source_of_ptan_counts_iterations_as_steps(tmp_path):
     source, buffer = plain_ptan(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 1.0})

@@ -124,6 +124,7 @@ def play(build, env_id, num_envs, count):
 # Replays
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("build", "count"),
     [(single_source, 200), (player_source, 200), (stream_source, 100), (sampler_source, 8), (segment_source, 8)],
@@ -203,6 +204,7 @@ def frames_by_episode(items, num_envs):
     return episodes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("build", "count"), [(stream_source, 320), (segment_source, 20)])
 def test_a_native_game_is_replayed_with_its_number_of_no_ops(build, count):
     items, episodes = play(build, SHORT, 2, count)
@@ -221,6 +223,7 @@ def test_a_native_game_is_replayed_with_its_number_of_no_ops(build, count):
         assert np.array_equal(replayer.env.frames[: len(frames)], frames)
 
 
+@pytest.mark.slow
 def test_a_game_that_presses_keys_at_its_start_is_replayed():
     _, episodes = play(stream_source, "fakes:ShortAirRaid-v0", 2, 320)
     assert min(episode.trace().no_ops for episode in episodes) >= 8

@@ -30,6 +30,7 @@ def examine(monkeypatch, capsys, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_a_healthy_machine_is_fit(examine, tmp_path):
     code, output = examine()
     assert code == 0, output
@@ -95,6 +96,7 @@ def test_an_option_that_does_not_fit_the_machine_is_a_problem(examine, options, 
     assert output.endswith(": 1\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["ale_py", "ptan"])
 def test_a_package_that_cannot_be_imported_is_reported(tmp_path, package):
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named {package}')")

@@ -10,6 +10,8 @@ from finished_runs import edit_params
 from lib.run import provenance
 from running import run
 
+pytestmark = pytest.mark.slow
+
 EVALUATE = Path("tools/evaluate.py")
 
 

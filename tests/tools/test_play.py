@@ -10,6 +10,8 @@ import pytest
 from finished_runs import edit_params
 from running import ENVIRONMENT, run
 
+pytestmark = pytest.mark.slow
+
 PLAY = Path("tools/play.py")
 WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
 
