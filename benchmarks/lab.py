@@ -28,6 +28,8 @@ from lib.run.stopping import NOT_FINITE
 from lib.system import machine
 from lib.system.files import PROJECT
 
+sys.path.append(str(PROJECT))  # the example games are not installed
+
 RESULTS = PROJECT / "benchmarks" / "results"
 PICTURES = PROJECT / "docs" / "pictures"
 MEASUREMENTS = "benchmarks/notes/measurements.md"  # the tables that are too long for docs/

@@ -51,10 +51,10 @@ def players_of():
 
 
 def change_weights(agent, rng):
-    """Change the weights and epsilon, as learning does."""
+    """Replace the weights, so that each version chooses other actions, and lower epsilon."""
     with torch.no_grad():
         for weights in agent.model.parameters():
-            weights += torch.from_numpy(rng.normal(size=weights.shape).astype(np.float32))
+            weights.copy_(torch.from_numpy(rng.normal(size=weights.shape).astype(np.float32)))
     agent.action_selector.epsilon = max(0.1, agent.action_selector.epsilon - 0.001)
 
 
@@ -97,6 +97,13 @@ def test_players_play_what_the_slow_twin_plays(players_of, engine, envs, players
     twin = twin_of(envs, twin_agent, players, ahead, rounds)
     assert take(iter(source), agent, 100) == take(twin, twin_agent, 100)
     assert source.steps_done == 100
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_the_slow_twin_tells_apart_how_far_players_are_ahead(players_of, ahead):
+    agent, twin_agent = agent_for(1), agent_for(1)
+    source = players_of([Random(5)], agent, engine="inline", ahead=2)
+    assert take(iter(source), agent, 100) != take(twin_of(1, twin_agent, ahead=ahead), twin_agent, 100)
 
 
 @pytest.mark.slow
