@@ -1,5 +1,6 @@
 import copy
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import ptan
@@ -138,6 +139,15 @@ def test_epsilon_decays_linearly_to_its_final_value():
         tracker.frame(i)
         seen.append(selector.epsilon)
     assert seen == pytest.approx([1.0, 0.99, 0.5, 0.1, 0.1, 0.1])
+
+
+def test_a_restored_tracker_sets_epsilon_at_once():
+    params = HYPERPARAMS["pong"]
+    tracker = common.EpsilonTracker(SimpleNamespace(epsilon=0.0), params)
+    tracker.frame(params.epsilon_frames // 2)
+    resumed = common.EpsilonTracker(SimpleNamespace(epsilon=0.0), params)
+    resumed.load_state_dict(tracker.state_dict())
+    assert resumed.selector.epsilon == tracker.selector.epsilon == 0.5
 
 
 class TapedBuffer:
