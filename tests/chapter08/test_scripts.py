@@ -318,7 +318,7 @@ RUNS = {
     **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "260"]) for part in PARTS},
     "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
     "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "260"]),
-    "independent": (SCRIPTS[3], ["--noise", "independent", *LEARN]),
+    "independent": (SCRIPTS[3], ["--noise", "independent", "--stop-after", "260"]),
 }
 
 

@@ -18,7 +18,6 @@ from running import (
     episodes_of,
     folder,
     run,
-    run_by_itself,
     scalars_of,
     start,
     wait_for,
@@ -48,7 +47,7 @@ def start_players(runs_dir):
 def uninterrupted(tmp_path_factory):
     """Folder of an uninterrupted run with two players."""
     runs_dir = tmp_path_factory.mktemp("players")
-    process = run_by_itself(PARALLEL, *PLAYERS, "--stop-after", LAST, "--runs-dir", runs_dir)
+    process = run(PARALLEL, *PLAYERS, "--stop-after", LAST, "--runs-dir", runs_dir)
     assert process.returncode == 0, process.stderr
     return folder(runs_dir)
 
