@@ -276,7 +276,7 @@ def draw_curve(frame: pd.DataFrame) -> None:
 def plan_table(frame: pd.DataFrame) -> str:
     """Return the steps per second that more actors, this learner and a network would allow, by calculation."""
     inline = frame[(frame["engine"] == "inline") & (frame["actors"] == 1)]
-    # Timing begins with the first batch. By then, two rollouts have been played, and the second has not been learnt from.
+    # Timing begins with the first batch. By then, two rollouts have been played, and the second has not been used.
     acting = (TIMED_STEPS - 2 * ROLLOUT_STEPS) / inline["wait"].median()
     learning = (TIMED_STEPS - ROLLOUT_STEPS) / inline["learn"].median()
     slow_network, fast_network = (gigabits * 1e9 / 8 / STEP_BYTES for gigabits in (1, 10))
