@@ -41,7 +41,13 @@ class PlayersMeasured(Exception):
 
 
 def measure(rung: str, what: str, steps: int) -> float:
-    """Return the milliseconds of an agent step."""
+    """Return the milliseconds of an agent step.
+
+    Args:
+        rung: name and options of the script.
+        what: LEARNER, PLAYERS or TOGETHER.
+        steps: agent steps to time, after the warm-up.
+    """
     with tempfile.TemporaryDirectory() as folder:
         module, params, args = lab.load(rung, steps, folder)
         if what == PLAYERS:
@@ -55,7 +61,7 @@ def measure(rung: str, what: str, steps: int) -> float:
 
 
 def watch(setup_ignite: Callable[..., Any], marks: list[Mark], steps: int) -> Callable[..., Any]:
-    """Return a setup_ignite that also notes the time when learning begins and after some steps of it."""
+    """Return a setup_ignite that also records a mark when learning begins and one `steps` agent steps later."""
 
     def setup(engine: Engine, params: Any, source: Any, *rest: Any, **options: Any) -> Any:
         run = setup_ignite(engine, params, source, *rest, **options)
@@ -74,7 +80,7 @@ def watch(setup_ignite: Callable[..., Any], marks: list[Mark], steps: int) -> Ca
 
 
 def endless_buffer() -> type[ReplayBuffer]:
-    """Return a replay buffer that repeats the first transitions of its source, at no cost."""
+    """Return a replay buffer class that repeats the first transitions of its source, at no cost."""
 
     def repeat(source: Any, transitions: Iterator[Any]) -> Iterator[Any]:
         recorded = list(itertools.islice(transitions, lab.WARM_UP))

@@ -32,7 +32,7 @@ SETTINGS: dict[str, Any] = {
     "epsilon_frames": 1500,
     "epsilon_final": 0.05,
     "target_net_sync": 60,
-    "learning_rate": 1e-3,  # the middle of 2e-4 to 4e-3, where the baseline learns equally fast
+    "learning_rate": 1e-3,  # middle of the range, 2e-4 to 4e-3, in which the baseline learns equally fast
     "checkpoint_replay": "false",
 }
 

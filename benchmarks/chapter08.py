@@ -7,8 +7,8 @@
                                             # 320,000 steps of Pong per run: an hour a seed
     ./chapter08.py tables                   # only the tables and pictures of docs/chapter08.md
 
-Learning is compared on 08_dqn_rainbow.py with parts left out. Without all parts it is basic DQN; with one part it is
-that extension with Rainbow's settings. The cost of a step is measured on the scripts themselves.
+Learning is compared on 08_dqn_rainbow.py with parts left out. With all parts left out it is basic DQN. With a single
+part it is that extension with Rainbow's settings. The cost of a step is measured on the scripts themselves.
 """
 
 import argparse
@@ -72,7 +72,7 @@ class Task(NamedTuple):
         fields: hyperparameters.
         steps: agent steps of a run.
         width: agent steps of a bin of the curve.
-        goal: goal of the mean return of 100 episodes.
+        goal: goal for the mean return over 100 episodes, and over a bin.
     """
 
     options: list[str]
@@ -117,7 +117,8 @@ TASKS = {
 def learn(task: str, variants: list[str], seeds: int, jobs: int, resume: bool) -> None:
     """Measure the mean return by steps of every variant and seed, each run into a file of its own.
 
-    Learning by steps is the same on every machine except for rounding. So results of other machines are kept.
+    Learning curves against steps are the same on every machine except for rounding. So results of other machines are
+    kept.
     """
     stamped = lab.stamp(threads=1, place=list(TASKS[task]))
     turns = itertools.product(range(1, seeds + 1), variants)
@@ -278,7 +279,7 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
 
 
 def steps_of_seeds(steps: pd.Series, seeds: int) -> str:
-    """Return the steps of those seeds that reached a goal as text."""
+    """Return the steps to a goal as text: median and range of the seeds that reached it."""
     if steps.empty:
         return f"0 of {seeds} seeds"
     if len(steps) == seeds:

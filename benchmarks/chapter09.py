@@ -9,8 +9,8 @@
     ./chapter09.py --solve --options "--game breakout"
     ./chapter09.py tables                # only the tables and pictures of the pages
 
-Every rung runs as its own process, as a person would start it. The rungs take turns, and every second round goes
-backwards. Speeds are counted over the last 1,000 agent steps, so start-up and the first checkpoint are left out.
+Every rung runs as its own process, as a person would start it. The rungs take turns, in reverse order in every
+second round. Speeds are counted over the last 1,000 agent steps, so start-up and the first checkpoint are left out.
 """
 
 import argparse
@@ -106,7 +106,7 @@ def speed_table(frame: pd.DataFrame) -> str:
 
 
 def parts_table(frame: pd.DataFrame) -> str:
-    """Return a row per rung with the median milliseconds of each part; a part that it does not have is empty."""
+    """Return a row per rung with the median milliseconds of each part; the cells of missing parts are empty."""
     medians = frame.groupby("rung", sort=False)[list(PARTS)].median()
     rows = []
     for rung, row in medians.iterrows():
@@ -126,7 +126,7 @@ def sweep_table(frame: pd.DataFrame) -> str:
 
 
 def curves_table(curves: list[curve.Curve]) -> str:
-    """Return a row per kept run with its game's hyperparameters: how far it came, and when it was solved."""
+    """Return a row per kept run with unchanged hyperparameters: its steps, its last mean, and when it was solved."""
     rows = []
     for name, frame, stamped in curves:
         if stamped["changed"]:

@@ -34,7 +34,7 @@ def all_blocks() -> Iterator[lab.Block]:
 
 
 def outdated(blocks: Iterator[lab.Block]) -> Iterator[str]:
-    """Yield a line for each block whose page has another text."""
+    """Yield a line for each block whose text in the page differs from the results."""
     for block in blocks:
         content = (lab.PROJECT / block.page).read_text()
         if block.put_into(content) != content:

@@ -144,7 +144,7 @@ def draw(curves: list[Curve]) -> None:
 
 
 def rates_table(curves: list[Curve]) -> str:
-    """Return a row per run of a rung that was tried with several learning rates: its mean return by 20,000 steps."""
+    """Return a row per run of the baseline and of rungs with several learning rates: mean return per 20,000 steps."""
     tried = {own.stamped["rung"] for own in curves if "learning_rate" in own.stamped["changed"]}
     default = HYPERPARAMS["pong"].learning_rate
     bins = range(2, 8)

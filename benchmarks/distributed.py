@@ -42,12 +42,12 @@ GROUPS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # measured engines and
 TIMED_STEPS = 10_240  # agent steps of a timed run of Pong
 ROLLOUT_STEPS = 1_024  # agent steps of an update of Pong
 LATENCY_SECONDS = 4.0  # seconds of a measurement of latency
-LATENCY_ROLLOUT = 64  # steps of an actor's segment in it
+LATENCY_ROLLOUT = 64  # steps of an actor's segment in that measurement
 CURVE_OPTIONS = ("--env-id", "slow:SlowCartPole-v0", *lab.assignments({"rollout": 64, "minibatch": 64, "gamma": 0.99}))
 CURVE_SECONDS = 90  # seconds of a run of curve
-CURVE_BIN = 5  # seconds of a point in its picture
+CURVE_BIN = 5  # seconds between two points of the curve
 PLANNED_ACTORS = (1, 8, 64, 512)
-# A stack of four screens, the action, four float32 numbers and two truth values.
+# A stack of four screens, an int64 action, four float32 numbers and two booleans.
 STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
 SETTINGS = UpdateSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01)
 
@@ -181,7 +181,10 @@ def random_rollout() -> Rollout:
 
 
 def curves(seeds: int, resume: bool) -> None:
-    """Measure the mean return by seconds of process time of 8 actors and of 1, with two environments each."""
+    """Measure the mean return against seconds since the process started, for 8 actors and for 1.
+
+    Each actor has two environments.
+    """
     columns = ("seed", "actors", "second", "mean_return", "steps")
     results = lab.Results("distributed/curve", columns, lab.stamp(seconds=CURVE_SECONDS), resume)
     environment = {"PYTHONPATH": f"{lab.PROJECT}/benchmarks:{lab.PROJECT}"}
@@ -273,7 +276,7 @@ def draw_curve(frame: pd.DataFrame) -> None:
 def plan_table(frame: pd.DataFrame) -> str:
     """Return the steps per second that more actors, this learner and a network would allow, by calculation."""
     inline = frame[(frame["engine"] == "inline") & (frame["actors"] == 1)]
-    # Timing begins with the first batch: two rollouts have been played by then, and one of them is still to be learnt.
+    # Timing begins with the first batch. By then, two rollouts have been played, and the second has not been used.
     acting = (TIMED_STEPS - 2 * ROLLOUT_STEPS) / inline["wait"].median()
     learning = (TIMED_STEPS - ROLLOUT_STEPS) / inline["learn"].median()
     slow_network, fast_network = (gigabits * 1e9 / 8 / STEP_BYTES for gigabits in (1, 10))

@@ -1,4 +1,7 @@
-"""Shared by the benchmarks: stamped CSV files, timed runs, and blocks of Markdown made from the results."""
+"""Shared by the benchmarks: stamped CSV files, timed runs, and blocks of Markdown made from the results.
+
+A rung is a numbered script with its options, such as "02_n_envs --envs 3".
+"""
 
 import argparse
 import csv
@@ -105,7 +108,7 @@ class Results:
     Args:
         name: path of the file inside benchmarks/results, without .csv: "chapter09/speed".
         columns: names of the columns.
-        stamped: stamp of the measurement; None for one of this moment.
+        stamped: stamp of the measurement; None for a new one.
         resume: keep the rows of an interrupted measurement, if there are any.
 
     Raises:
@@ -124,7 +127,7 @@ class Results:
             if differing := differences(name, columns, self._stamp):
                 raise SystemExit(
                     f"{self.path} was measured under other conditions: {', '.join(differing)} differ; "
-                    "measure it again without --resume, or go back to where it was measured"
+                    "measure it again without --resume, or restore the old conditions"
                 )
             self.rows = read(name)[0].astype(str).to_dict("records")
 
@@ -162,7 +165,7 @@ def can_resume(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) ->
 
 
 def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -> list[str]:
-    """Return what differs from a results file: some of commit, versions, machine, settings and columns."""
+    """Return which of commit, versions, machine, settings and columns differ from those of a results file."""
     frame, old = read(name)
     keys = ("commit", "versions", "machine", "settings")
     differing = [key for key in keys if str(old.get(key)) != str(stamped.get(key))]
@@ -291,9 +294,9 @@ def timed(rung: str, *options: str) -> dict[str, Any]:
 
 
 def turns(rounds: int, names: Sequence[Any]) -> Iterator[tuple[int, Any]]:
-    """Yield (round, name) in measuring order. Every second round goes backwards.
+    """Yield (round, name) in measuring order, which is reversed in every second round.
 
-    So a machine that becomes faster or slower does so for all of them.
+    If the machine becomes faster or slower, this affects all names equally.
     """
     for number in range(rounds):
         for name in names[:: 1 if number % 2 == 0 else -1]:
@@ -330,7 +333,7 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
         values: measured values; an infinite one stands for a run that did not reach its goal.
         digits: digits after the decimal point.
         unit: unit of the median, with a space before it.
-        single: what one value belongs to, such as "seed"; it then reads "1,616 s (one seed)".
+        single: noun for a single value: "seed" gives "1,616 s (one seed)".
     """
 
     def text(value: float) -> str:

@@ -33,7 +33,7 @@ from matplotlib import pyplot as plt
 PAGE = "docs/your-environment.md"
 RUNG = "distributed/01_ppo"
 BIN = 10_000  # agent steps between two points of a curve
-LAST = 50_000  # agent steps at the end of a run that the table judges
+LAST = 50_000  # agent steps at the end of a run over which the table takes means
 RANDOM_EPISODES = 3000
 GREEDY_EPISODES = 100
 COLUMNS = ("seed", "step", "episodes", "mean_return", "mean_steps", "greedy_return")
@@ -47,7 +47,7 @@ class Game(NamedTuple):
         env_id: id of the environment.
         steps: maximum number of agent steps of a run.
         settings: hyperparameters that differ from Pong's.
-        penalty: penalty of each step. It is added to the measured returns again, so that they can be compared.
+        penalty: penalty of each step. It is added back to the measured returns to make them comparable.
         goal: mean return that counts as solved, or None.
     """
 

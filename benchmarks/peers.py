@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measure how long this project and others take to solve Pong, one after another on one machine, by one rule.
+"""Measure how long this project and others take to solve Pong, one after another on one machine, under one rule.
 
     ./peers.py --cleanrl ~/cleanrl --time-limit 600            # CleanRL is not a package: give its checkout
-    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --anew        # some, in place of all results in the table
+    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --anew        # only these; all other results are deleted
     ./peers.py --tables                                        # only the table and the picture of docs/speed.md
 
 Each peer runs with the settings that it publishes for Atari or Pong. It has its own virtual environment with the pinned
@@ -125,7 +125,7 @@ def pins(name: str) -> list[str]:
 
 
 def version(peer: str, checkout: Path | None) -> str:
-    """Return what is measured: a package with its version, or a checkout with its commit."""
+    """Return the measured version: a package with its version, or a checkout with its commit."""
     if peer == OWN:
         return f"this project, {str(lab.commit())[:10]}"
     name, _ = PEERS[peer]
@@ -246,7 +246,7 @@ def learning_speed(peer: str, seed: int) -> float:
 
 
 def table() -> str:
-    """Return a row per peer, and where they were measured."""
+    """Return a row per peer, and a sentence with the machine and the date."""
     frame, stamped = lab.read(SUMMARY)
     limit = stamped["settings"]["time_limit"]
     rows = []
@@ -310,7 +310,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
     parser.add_argument("--anew", action="store_true", help="delete the results of peers that are not measured now")
     parser.add_argument("--cleanrl", type=Path, metavar="PATH", help="checkout of CleanRL")
-    parser.add_argument("--tables", action="store_true", help="measure nothing")
+    parser.add_argument("--tables", action="store_true", help="only write the table and the picture")
     args = parser.parse_args()
     if not args.tables:
         measure(args.peers, args.seeds, args.time_limit, args.cleanrl, args.anew)

@@ -109,7 +109,7 @@ def parts(rung: str, steps: int) -> dict[str, float]:
 
 
 class RandomAgent(ptan.agent.BaseAgent):
-    """Agent that draws actions evenly."""
+    """Agent that draws actions uniformly."""
 
     def __init__(self, n_actions: int):
         super().__init__()

@@ -57,7 +57,7 @@ COLUMNS = (
 EMULATOR_ENVS = 16  # games that are stepped together to time the emulator
 EMULATOR = "the emulator alone"
 FAST_SPEED = "solve/fast-speed"
-# Agent steps that are timed of each rung, 15 to 35 seconds after the warm-up.
+# Timed agent steps of each rung: about 10 to 35 seconds of learning.
 FAST = {
     lab.BASELINE: 1_100,
     "05_native_envs --envs 16": 1_600,
@@ -197,9 +197,9 @@ def solved_results() -> list[Solved]:
 
 
 def time_to_goal(own: Solved) -> str:
-    """Return the seconds to the goal of a script's seeds as text.
+    """Return the median and the range of the seconds to the goal over a script's seeds, as text.
 
-    A run that was not solved counts as slower than all others, so that the median is not too good.
+    An unsolved run counts as slower than all others. If it were left out, the median would be too low.
     """
     solved = own.frame["stopped"] == "solved"
     if not solved.any():

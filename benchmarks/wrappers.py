@@ -98,7 +98,7 @@ PLAIN = (
 )
 BEFORE_STACKING = 5  # layers of PLAIN before the frames are stacked
 TWEAKED = (
-    Layer("DirectAtari", "the four above, on the emulator itself", "", DirectAtari),
+    Layer("DirectAtari", "emulator, preprocessing, statistics and clipping in one", "", DirectAtari),
     Layer("ContiguousFrameStack", "a state is a view of 4 frames", "", ContiguousFrameStack),
     Layer("two reads of a state", "no copy", "", ReadTwice),
 )

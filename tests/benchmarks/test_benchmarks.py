@@ -265,7 +265,7 @@ def test_scripts_that_cannot_be_timed_on_pong_are_refused(monkeypatch, capsys, o
     assert f"argument {options[0]}: " in capsys.readouterr().err
 
 
-def test_games_are_judged_by_their_last_episodes_and_blocks_by_the_random_player():
+def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_random_player():
     steps = 700_000  # when it was solved
     rows = [
         ("blocks", 1, steps - own_environment.LAST, 10, 99.0, 5.0),
@@ -301,7 +301,7 @@ def test_every_variant_of_chapter_8_is_rainbow_without_the_other_parts():
 
 @pytest.fixture
 def fake_runs(monkeypatch, results):
-    """Replace chapter 8's runs by a function of the seed; the returned function gives the list of started runs."""
+    """Replace chapter 8's runs by a function of the seed; the returned function returns the list of started runs."""
 
     def replace(curve_of_seed):
         started = []

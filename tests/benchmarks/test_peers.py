@@ -1,4 +1,4 @@
-"""The comparison with other projects: playing them, reading their output, and keeping their results."""
+"""The comparison with other projects: running them, reading their output, and keeping their results."""
 
 import contextlib
 import json
@@ -23,7 +23,8 @@ def play(returns, then="time.sleep(60)", time_limit=30.0):
 
 
 def test_a_peer_is_stopped_when_the_last_hundred_episodes_reach_the_goal():
-    # The first 100 have a mean of 17.99, and the last 100 after one more of 18.2. The two that follow are not read.
+    # The mean of the first 100 episodes is 17.99. After one more, the mean of the last 100 is 18.2, so the two episodes
+    # after that are not read.
     stopped, episodes = play([-1.0, *[18.0] * 80, *[18.95] * 19, 20.0, 21.0, 21.0])
     assert (stopped, len(episodes)) == ("solved", 101)
     assert (episodes[-1][0], episodes[-1][2]) == (10000, 20.0)
