@@ -18,6 +18,7 @@ from ignite.engine import Engine
 from lib import cli, common, dqn_extra
 from lib.envs import vector_env
 from lib.experience import ring, stream
+from lib.nets import noisy
 
 NAME = Path(__file__).stem
 
@@ -26,7 +27,7 @@ def train(params, args):
     params = params.without_epsilon()  # so that params.json records that there is none
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_extra.ExtendedDQN(space, n_actions, sigma=dqn_extra.SIGMAS[args.noise], noise=args.noise).to(args.device)
+    net = dqn_extra.ExtendedDQN(space, n_actions, sigma=noisy.SIGMAS[args.noise], noise=args.noise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
@@ -56,5 +57,5 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
-    parser.add_argument("--noise", choices=dqn_extra.SIGMAS, default="factorised", help="kind of noise")
+    parser.add_argument("--noise", choices=noisy.SIGMAS, default="factorised", help="kind of noise")
     cli.main(train, parser, NAME)

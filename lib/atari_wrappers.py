@@ -1,7 +1,152 @@
-"""The book's Atari wrappers: stacked grey frames from a gymnasium id. The code is in lib.envs."""
+"""The book's Atari wrappers: stacked grey frames of a game. The code is in lib.envs.
 
-from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN
-from lib.envs.frames import FrameStack, LazyFrames
+This project's scripts use make_env. The other functions are the book's, for the scripts of its readers.
+"""
+
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+
+from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, DirectAtari, EpisodicLife, FireReset, has_fire, is_atari
+from lib.envs.frames import ContiguousFrameStack, FrameStack, LazyFrames
 from lib.envs.single_env import make_env
+from lib.errors import UsageError
 
-__all__ = ["FRAME_SKIP", "NOOP_MAX", "SCREEN", "FrameStack", "LazyFrames", "make_env"]
+__all__ = [
+    "FRAME_SKIP",
+    "NOOP_MAX",
+    "SCREEN",
+    "FrameStack",
+    "LazyFrames",
+    "make_atari",
+    "make_env",
+    "wrap_deepmind",
+    "wrap_dqn",
+]
+
+
+def wrap_dqn(
+    env: gym.Env, stack_frames: int = 4, episodic_life: bool = True, clip_reward: bool = True, noop_max: int = 0
+) -> gym.Env:
+    """Wrap an Atari game for DQN, without the maximum of two frames and, by default, without no-ops at the start.
+
+    Args:
+        env: Atari game of frame skip 1, such as gym.make("PongNoFrameskip-v4").
+        stack_frames: number of frames in a state.
+        episodic_life: end an episode when a life is lost.
+        clip_reward: clip the reward of a step to between -1 and 1.
+        noop_max: no-op actions at the start of an episode, at most.
+
+    Returns:
+        An environment with states of (stack_frames, 84, 84) uint8, as LazyFrames.
+
+    Raises:
+        UsageError: if the environment is not an Atari game of frame skip 1.
+    """
+    _require_plain_game(env)
+    game: gym.Env = DirectAtari(env, noop_max, max_frames=False, clip_rewards=clip_reward)
+    return ContiguousFrameStack(_with_lives_and_fire(game, episodic_life, fire=True), stack_frames)
+
+
+def make_atari(
+    env_id: str, max_episode_steps: int | None = None, skip_noop: bool = False, skip_maxskip: bool = False
+) -> gym.Env:
+    """Make an Atari game that skips frames, for `wrap_deepmind`.
+
+    Args:
+        env_id: id of a game of frame skip 1, such as "PongNoFrameskip-v4".
+        max_episode_steps: agent steps after which an episode is truncated.
+        skip_noop: start episodes without no-op actions.
+        skip_maxskip: observe the last frame of a step instead of the maximum of the last two.
+
+    Returns:
+        An environment with colour screens, (210, 160, 3) uint8, and rewards that are not clipped.
+
+    Raises:
+        UsageError: if the environment is not an Atari game of frame skip 1.
+    """
+    env = gym.make(env_id)
+    _require_plain_game(env)
+    game = DirectAtari(env, 0 if skip_noop else NOOP_MAX, max_frames=not skip_maxskip, clip_rewards=False)
+    game.grey = False
+    return game if max_episode_steps is None else TimeLimit(game, max_episode_steps)
+
+
+def wrap_deepmind(
+    env: gym.Env,
+    episode_life: bool = True,
+    clip_rewards: bool = True,
+    frame_stack: bool = False,
+    scale: bool = False,
+    pytorch_img: bool = False,
+    frame_stack_count: int = 4,
+    skip_firereset: bool = False,
+    fire: bool = True,
+) -> gym.Env:
+    """Wrap the result of `make_atari` as DeepMind did: grey screens of 84 x 84, and what the arguments say.
+
+    Args:
+        env: result of `make_atari`. It is changed.
+        episode_life: end an episode when a life is lost.
+        clip_rewards: clip the reward of a step to between -1 and 1.
+        frame_stack: stack frames; a state is LazyFrames.
+        scale: scale states to float32 from 0 to 1.
+        pytorch_img: put the channels first.
+        frame_stack_count: number of frames in a stack.
+        skip_firereset: same as not `fire`.
+        fire: press FIRE after a reset, if the game has that action.
+
+    Returns:
+        An environment with states of (frame_stack_count, 84, 84) with `frame_stack`, otherwise (1, 84, 84) with
+        `pytorch_img` and (84, 84, 1) without. Stacked frames always come first, because the networks need that.
+
+    Raises:
+        UsageError: if the environment was not made by `make_atari`.
+    """
+    game = env
+    while isinstance(game, gym.Wrapper) and not isinstance(game, DirectAtari):
+        game = game.env
+    if not isinstance(game, DirectAtari):
+        raise UsageError(f"wrap_deepmind needs an environment of make_atari, not {env}")
+    game.grey = True
+    game.clip_rewards = clip_rewards
+    env = _with_lives_and_fire(env, episode_life, fire and not skip_firereset)
+    env = ContiguousFrameStack(env, frame_stack_count) if frame_stack else _AddAxis(env, 0 if pytorch_img else -1)
+    return _Scale(env) if scale else env
+
+
+def _require_plain_game(env: gym.Env) -> None:
+    if not is_atari(env) or cast(Any, env.unwrapped)._frameskip != 1:
+        raise UsageError(f"{env} is not an Atari game of frame skip 1; use an id such as PongNoFrameskip-v4")
+
+
+def _with_lives_and_fire(env: gym.Env, episodic_life: bool, fire: bool) -> gym.Env:
+    if episodic_life:
+        env = EpisodicLife(env)
+    return FireReset(env) if fire and has_fire(env) else env
+
+
+class _AddAxis(gym.ObservationWrapper):
+    """Add an axis of length 1 to frames."""
+
+    def __init__(self, env: gym.Env, axis: int):
+        super().__init__(env)
+        self._axis = axis
+        self.observation_space = spaces.Box(0, 255, np.expand_dims(np.empty((SCREEN, SCREEN)), axis).shape, np.uint8)
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return np.expand_dims(observation, self._axis)
+
+
+class _Scale(gym.ObservationWrapper):
+    """Scale states to float32 from 0 to 1."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.observation_space = spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
+
+    def observation(self, observation: Any) -> np.ndarray:
+        return np.asarray(observation, np.float32) / np.float32(255.0)

@@ -1,4 +1,4 @@
-"""Shared code of the scripts of chapters 8 and 9: hyperparameters, batches, the loss, exploration, the run's setup."""
+"""The book's lib/common.py: hyperparameters, batches, the loss, exploration, the run's setup, and tuning."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
@@ -11,23 +11,33 @@ from torch import nn
 from lib import dqn_extra, dqn_model
 from lib.experience.batch import Batch
 from lib.experience.interface import Stopped
-from lib.hyperparameters import HYPERPARAMS, Hyperparameters
+from lib.hyperparameters import HYPERPARAMS, Hyperparameters, Hyperparams
 from lib.nets import losses
 from lib.run.setup import setup_ignite
+from lib.run.tuning import SEED, argparser, train_or_tune, tune_params
 
 if TYPE_CHECKING:
     from ptan.experience import ExperienceFirstLast
 
 __all__ = [
+    "GAME_PARAMS",
     "HYPERPARAMS",
+    "SEED",
     "EpsilonTracker",
     "Hyperparameters",
+    "Hyperparams",
+    "argparser",
     "batch_generator",
     "calc_loss_dqn",
+    "calc_values_of_states",
     "normalise_by_first_batch",
     "setup_ignite",
+    "train_or_tune",
+    "tune_params",
     "unpack_batch",
 ]
+
+GAME_PARAMS = HYPERPARAMS  # the third edition's name
 
 BatchT = TypeVar("BatchT")
 BatchT_co = TypeVar("BatchT_co", covariant=True)
@@ -37,6 +47,14 @@ class EpsilonGreedy(Protocol):
     """An action selector with PTAN's `epsilon`."""
 
     epsilon: float
+
+
+class EpsilonSchedule(Protocol):
+    """Hyperparameters of EpsilonTracker."""
+
+    epsilon_start: float
+    epsilon_final: float
+    epsilon_frames: int
 
 
 class Replay(Protocol[BatchT_co]):
@@ -163,7 +181,7 @@ class EpsilonTracker:
         params: epsilon_start, epsilon_final and epsilon_frames.
     """
 
-    def __init__(self, selector: EpsilonGreedy, params: Hyperparameters):
+    def __init__(self, selector: EpsilonGreedy, params: EpsilonSchedule):
         self.selector = selector
         self.params = params
         self.frame(0)
@@ -179,6 +197,19 @@ class EpsilonTracker:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.frame(state["i"])
+
+
+@torch.no_grad()
+def calc_values_of_states(states: np.ndarray, net: nn.Module, device: torch.device | str = "cpu") -> float:
+    """Return the mean of the best action values of states.
+
+    Args:
+        states: (number, ...) states.
+        net: network from states (batch, ...) to action values (batch, n_actions).
+        device: device of the network.
+    """
+    parts = torch.split(torch.as_tensor(states), 128)
+    return torch.cat([net(part.to(device)).max(1).values for part in parts]).mean().item()
 
 
 def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int = 1) -> Iterator[BatchT]:

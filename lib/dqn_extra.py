@@ -1,123 +1,48 @@
-"""Chapter 8's extensions of the network, alone or combined: noisy, dueling, distributional."""
+"""Chapter 8's extensions of the network, alone or combined: noisy, dueling, distributional.
 
-import math
+This project's scripts use ExtendedDQN. The other classes are the book's, for the scripts of its readers.
+"""
+
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import nn
 from torch.nn import functional as F
 
 from lib import dqn_model
-from lib.errors import UsageError
-from lib.nets import losses
+from lib.experience.prio_replay_buffer import BETA_FRAMES, BETA_START, PrioReplayBuffer
+from lib.nets import losses, noisy
 from lib.nets.masking import INVALID, MaskSplitter, mask_invalid
 
-FACTORISED, PER_STATE, INDEPENDENT = "factorised", "per-state", "independent"
+__all__ = [
+    "BETA_FRAMES",
+    "BETA_START",
+    "DELTA_Z",
+    "N_ATOMS",
+    "DistributionalDQN",
+    "DuelingDQN",
+    "ExtendedDQN",
+    "NoisyDQN",
+    "NoisyFactorizedLinear",
+    "NoisyLinear",
+    "PrioReplayBuffer",
+    "RainbowDQN",
+    "Vmax",
+    "Vmin",
+    "distr_projection",
+]
 
-# Initial sigma of each kind of noise, Fortunato et al. (2018), section 3.2.
-SIGMAS = {FACTORISED: 0.5, PER_STATE: 0.5, INDEPENDENT: 0.017}
+# Support of the book's distributional network.
+Vmax = 10
+Vmin = -10
+N_ATOMS = 51
+DELTA_Z = (Vmax - Vmin) / (N_ATOMS - 1)
 
-
-class NoisyLinear(nn.Module):
-    """Linear layer with noisy weights, Fortunato et al. (2018), https://arxiv.org/abs/1706.10295, equation 9.
-
-    Each weight is a learnt mean plus a learnt sigma times noise. In training mode the layer uses the noise of the last
-    `resample`, in evaluation mode the means only.
-
-    Args:
-        inputs: number of input features.
-        outputs: number of output features.
-        noise: kind of noise. "factorised" draws one number per input and one per output, and multiplies them (equations
-            10 and 11). "per-state" does so separately for each row of a batch. "independent" draws one number per
-            weight. The means are initialised as in section 3.2.
-        sigma: initial sigma; unless the noise is independent, it is divided by the square root of `inputs`. None for
-            the paper's value.
-
-    Raises:
-        UsageError: if the noise is unknown or sigma is out of range.
-    """
-
-    _noise: torch.Tensor  # (rows, inputs), or (outputs, inputs) if the noise is independent
-    _bias_noise: torch.Tensor  # (rows, outputs)
-
-    def __init__(self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None):
-        super().__init__()
-        if noise not in SIGMAS:
-            raise UsageError(f"noise is {noise!r}; it has to be one of {', '.join(SIGMAS)}")
-        if sigma is None:
-            sigma = SIGMAS[noise]
-        if not 1e-6 <= sigma <= 1000.0:
-            raise UsageError(f"sigma is {sigma:g}; it has to be between 1e-06 and 1000")
-        self.noise = noise
-        if noise == INDEPENDENT:
-            bound = math.sqrt(3.0 / inputs)
-        else:
-            bound = 1.0 / math.sqrt(inputs)
-            sigma = sigma / math.sqrt(inputs)
-        self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
-        self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound))
-        self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma))
-        self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma))
-        # Buffers move to a device together with the weights. They are not saved, because they are drawn again.
-        self.register_buffer("_noise", torch.empty(outputs if noise == INDEPENDENT else 1, inputs), persistent=False)
-        self.register_buffer("_bias_noise", torch.empty(1, outputs), persistent=False)
-        self.resample()
-
-    @torch.no_grad()
-    def resample(self, rows: int = 1) -> None:
-        """Draw new noise.
-
-        Args:
-            rows: number of rows in the following batches; 1 for the same noise in all rows. Only "per-state" noise
-                differs between rows.
-
-        Raises:
-            ValueError: if rows is below 1.
-        """
-        if rows < 1:
-            raise ValueError(f"rows is {rows}; it has to be at least 1")
-        # The old tensors are not overwritten, because a gradient may still need them.
-        if self.noise == INDEPENDENT:
-            self._noise = torch.randn_like(self._noise)
-            self._bias_noise = torch.randn_like(self._bias_noise)
-            return
-        if self.noise != PER_STATE:
-            rows = 1
-        self._noise = _signed_sqrt(self._noise.new_empty(rows, self._noise.shape[1]).normal_())
-        self._bias_noise = _signed_sqrt(self._bias_noise.new_empty(rows, self._bias_noise.shape[1]).normal_())
-
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Map (batch, inputs) to (batch, outputs).
-
-        Raises:
-            ValueError: if the noise was drawn for another number of rows.
-        """
-        if not self.training:
-            return F.linear(features, self.weight_mean, self.bias_mean)
-        if len(self._bias_noise) not in (1, len(features)):
-            raise ValueError(
-                f"there is noise for {len(self._bias_noise)} rows, but the batch has {len(features)} rows; "
-                f"call resample({len(features)}) or resample() first"
-            )
-        if self.noise == INDEPENDENT:
-            bias = self.bias_mean + self.bias_sigma * self._bias_noise[0]
-            return F.linear(features, self.weight_mean + self.weight_sigma * self._noise, bias)
-        # The noise of a weight is the noise of its input times the noise of its output, so the layer does not have to
-        # compute a matrix of noisy weights.
-        noisy = F.linear(features * self._noise, self.weight_sigma, self.bias_sigma)
-        return F.linear(features, self.weight_mean, self.bias_mean) + noisy * self._bias_noise
-
-    def signal_to_noise(self) -> float:
-        """Return the root mean square of the weights' means, divided by that of their sigmas."""
-        return math.sqrt(self.weight_mean.square().mean().item() / self.weight_sigma.square().mean().item())
-
-
-def _signed_sqrt(noise: torch.Tensor) -> torch.Tensor:
-    """Return sgn(x) sqrt(|x|), the function f of equations 10 and 11."""
-    return torch.copysign(noise.abs().sqrt_(), noise)
+STD_INIT = 0.1  # the third edition's initial sigma of factorised noise
 
 
 class ExtendedDQN(nn.Module):
@@ -130,9 +55,9 @@ class ExtendedDQN(nn.Module):
             https://arxiv.org/abs/1511.06581, equation 9.
         hidden: hidden units per stream. None for dqn_model.HIDDEN units in total, so that a dueling network has about
             as many weights as a plain one.
-        sigma: initial sigma of noisy linear layers, see NoisyLinear; None for ordinary linear layers. In training mode
-            every forward pass draws new noise.
-        noise: kind of noise, see NoisyLinear.
+        sigma: initial sigma of noisy linear layers, see noisy.NoisyLinear; None for ordinary linear layers. In
+            training mode every forward pass draws new noise.
+        noise: kind of noise, see noisy.NoisyLinear.
         support: (atoms,) support of the return distributions, see losses.support; None to predict values only.
         dtype: see dqn_model.Trunk.
         normalise: use dqn_model.NormalisingTrunk instead of dqn_model.Trunk.
@@ -155,7 +80,7 @@ class ExtendedDQN(nn.Module):
         dueling: bool = False,
         hidden: int | None = None,
         sigma: float | None = None,
-        noise: str = PER_STATE,
+        noise: str = noisy.PER_STATE,
         support: torch.Tensor | None = None,
         dtype: torch.dtype = torch.float32,
         normalise: bool = False,
@@ -168,14 +93,14 @@ class ExtendedDQN(nn.Module):
         self.conv = dqn_model.make_trunk(self.split.shape, dtype, normalise)
         if hidden is None:
             hidden = dqn_model.HIDDEN // (2 if dueling else 1)
-        linear = nn.Linear if sigma is None else partial(NoisyLinear, noise=noise, sigma=sigma)
+        linear = nn.Linear if sigma is None else partial(noisy.NoisyLinear, noise=noise, sigma=sigma)
 
         def make_stream(outputs: int) -> nn.Sequential:
             return nn.Sequential(linear(self.conv.features, hidden), nn.ReLU(), linear(hidden, outputs))
 
         self.advantage = make_stream(n_actions * self.atoms)
         self.value = make_stream(self.atoms) if dueling else None
-        self._noisy_layers = [layer for layer in self.modules() if isinstance(layer, NoisyLinear)]
+        self._noisy_layers = [layer for layer in self.modules() if isinstance(layer, noisy.NoisyLinear)]
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Compute action values.
@@ -226,6 +151,14 @@ class ExtendedDQN(nn.Module):
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:
         """Compute values or logits, (batch, n_actions, atoms) float32."""
+        advantages, value = self._streams(states)
+        if value is None:
+            return advantages
+        outputs: torch.Tensor = value[:, None] + advantages - advantages.mean(dim=1, keepdim=True)
+        return outputs
+
+    def _streams(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Compute the advantages (batch, n_actions, atoms) and the value (batch, atoms), or None, in float32."""
         if self.training:
             for layer in self._noisy_layers:
                 layer.resample(len(states))
@@ -234,11 +167,24 @@ class ExtendedDQN(nn.Module):
             advantages: torch.Tensor = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
             value = None if self.value is None else self.value(features)
         # The streams are added in float32, because bfloat16 would lose small differences between actions.
-        advantages = advantages.float()
-        if value is None:
-            return advantages
-        outputs: torch.Tensor = value.float()[:, None] + advantages - advantages.mean(dim=1, keepdim=True)
-        return outputs
+        return advantages.float(), None if value is None else value.float()
+
+    def adv_val(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what the two streams of a dueling network compute.
+
+        Args:
+            states: (batch, ...) states of the space.
+
+        Returns:
+            The advantages (batch, n_actions), whose mean is not subtracted, and the values (batch, 1).
+
+        Raises:
+            ValueError: if the network is not dueling, or it predicts return distributions.
+        """
+        advantages, value = self._streams(self.split(states)[0])
+        if value is None or self.support is not None:
+            raise ValueError("only a dueling network without a support has advantages and a value")
+        return advantages.squeeze(-1), value
 
     def parameter_groups(self, learning_rate: float) -> list[dict[str, Any]]:
         """Return an optimizer's parameter groups, in which sigmas have a tenth of the learning rate.
@@ -259,3 +205,155 @@ class ExtendedDQN(nn.Module):
         They run only when they are logged. Their names are snr_1, snr_2, ..., with the advantage stream first.
         """
         return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy_layers, 1)}
+
+
+class NoisyLinear(noisy.NoisyLinear):
+    """The book's noisy layer. In training mode, every forward pass draws new noise.
+
+    Args:
+        in_features: number of input features.
+        out_features: number of output features.
+        bias: add a noisy bias.
+        std_init: initial sigma of factorised noise, before it is divided by the square root of `in_features`.
+        sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        std_init: float = STD_INIT,
+        sigma_init: float | None = None,
+    ):
+        if sigma_init is None:
+            super().__init__(in_features, out_features, noisy.FACTORISED, std_init, bias)
+        else:
+            super().__init__(in_features, out_features, noisy.INDEPENDENT, sigma_init, bias)
+
+    def reset_noise(self) -> None:
+        """Draw new noise. This is never necessary, because every forward pass draws its own."""
+        self.resample()
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Map (batch, in_features) to (batch, out_features)."""
+        if self.training:
+            self.resample()
+        return super().forward(features)
+
+
+class NoisyFactorizedLinear(NoisyLinear):
+    """The second edition's layer with factorised noise.
+
+    Args:
+        in_features: number of input features.
+        out_features: number of output features.
+        sigma_zero: initial sigma before it is divided by the square root of `in_features`.
+        bias: add a noisy bias.
+    """
+
+    def __init__(self, in_features: int, out_features: int, sigma_zero: float = 0.4, bias: bool = True):
+        super().__init__(in_features, out_features, bias, sigma_zero)
+
+
+class NoisyDQN(ExtendedDQN):
+    """The book's noisy network, with factorised noise. In training mode, every forward pass draws new noise.
+
+    Args:
+        input_shape: shape of a state.
+        n_actions: number of actions.
+        dueling: see ExtendedDQN.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int, dueling: bool = False):
+        super().__init__(input_shape, n_actions, dueling=dueling, sigma=STD_INIT, noise=noisy.FACTORISED)
+
+    def reset_noise(self) -> None:
+        """Draw new noise. This is never necessary, because every forward pass draws its own."""
+        for layer in self._noisy_layers:
+            layer.resample()
+
+    def noisy_layers_sigma_snr(self) -> list[float]:
+        """Return the signal-to-noise ratio of each noisy layer; see noisy.NoisyLinear.signal_to_noise."""
+        return [layer.signal_to_noise() for layer in self._noisy_layers]
+
+
+class DuelingDQN(ExtendedDQN):
+    """The book's dueling network, with 256 hidden units in each stream.
+
+    Args:
+        input_shape: shape of a state.
+        n_actions: number of actions.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int):
+        super().__init__(input_shape, n_actions, dueling=True)
+
+
+class RainbowDQN(NoisyDQN):
+    """The book's Rainbow network: dueling, with noisy layers in both streams as in Hessel et al. (2018).
+
+    Args:
+        input_shape: shape of a state.
+        n_actions: number of actions.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int):
+        super().__init__(input_shape, n_actions, dueling=True)
+
+
+class DistributionalDQN(ExtendedDQN):
+    """The book's distributional network, with N_ATOMS atoms from Vmin to Vmax. Its output is logits, not values.
+
+    Args:
+        input_shape: shape of a state.
+        n_actions: number of actions.
+    """
+
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int):
+        super().__init__(input_shape, n_actions, support=losses.support(Vmin, Vmax, N_ATOMS))
+
+    @property
+    def supports(self) -> torch.Tensor:
+        """Support of the return distributions, (N_ATOMS,)."""
+        assert self.support is not None
+        return self.support
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the logits (batch, n_actions, N_ATOMS) of states (batch, *input_shape)."""
+        return self._outputs(x)
+
+    def both(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the logits (batch, n_actions, N_ATOMS) and the action values (batch, n_actions)."""
+        logits = self(x)
+        return logits, (self.apply_softmax(logits) * self.supports).sum(dim=2)
+
+    def qvals(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the action values (batch, n_actions)."""
+        return self.both(x)[1]
+
+    def apply_softmax(self, t: torch.Tensor) -> torch.Tensor:
+        """Convert logits (..., N_ATOMS) to probabilities."""
+        return t.softmax(dim=-1)
+
+
+def distr_projection(next_distr: np.ndarray, rewards: np.ndarray, dones: np.ndarray, gamma: float) -> np.ndarray:
+    """Project the distribution of rewards + gamma * Z onto the support of Z; see losses.project_distribution.
+
+    Args:
+        next_distr: (batch, N_ATOMS) probabilities of Z.
+        rewards: (batch,) rewards.
+        dones: (batch,) whether the episode terminated, bool or uint8.
+        gamma: discount factor.
+
+    Returns:
+        (batch, N_ATOMS) float32 probabilities.
+    """
+    projected = losses.project_distribution(
+        torch.as_tensor(next_distr, dtype=torch.float32),
+        torch.as_tensor(rewards, dtype=torch.float32),
+        gamma * (1.0 - torch.as_tensor(dones).float()),
+        losses.support(Vmin, Vmax, N_ATOMS),
+    )
+    probs: np.ndarray = projected.numpy()
+    return probs

@@ -1,4 +1,4 @@
-"""Hyperparameters of each game. Change them with `dataclasses.replace`, which validates the copy."""
+"""Hyperparameters of each game. Assigning a field and `dataclasses.replace` both validate the new value."""
 
 import dataclasses
 import logging
@@ -7,13 +7,16 @@ import re
 from typing import Self
 
 from lib.errors import divisors
+from lib.system.checked import Checked, at_least, require, within
 
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunParameters:
+@dataclasses.dataclass(kw_only=True)
+class RunParameters(Checked):
     """Hyperparameters that every algorithm needs.
+
+    A field can be assigned, as in `params.batch_size *= 3`; see Checked.
 
     Attributes:
         env_name: gymnasium id of the environment.
@@ -46,14 +49,15 @@ class RunParameters:
         return 100
 
     def __post_init__(self) -> None:
-        _within(self, 0.0, 1.0, "gamma")
-        _at_least(self, 1, "max_steps", "checkpoint_every")
-        _require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0 and at most 1e30")
+        super().__post_init__()
+        within(self, 0.0, 1.0, "gamma")
+        at_least(self, 1, "max_steps", "checkpoint_every")
+        require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0 and at most 1e30")
         for name in ("stop_reward", "milestone"):
             value = getattr(self, name)
-            _require(value is None or math.isfinite(value), self, name, "a finite number or none")
+            require(value is None or math.isfinite(value), self, name, "a finite number or none")
         valid_name = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
-        _require(
+        require(
             valid_name is not None,
             self,
             "run_name",
@@ -61,7 +65,7 @@ class RunParameters:
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Hyperparameters(RunParameters):
     """Hyperparameters of DQN, with the book's names.
 
@@ -77,17 +81,25 @@ class Hyperparameters(RunParameters):
             this number. In 03_parallel.py an iteration draws four times this number, whatever its --replay-ratio.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
         huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
+        tuner_mode: this run is a trial of a search. It stops early if it learns too little or too slowly; see
+            stopping.watch_trial.
+        episodes_to_solve: episodes in which the best known hyperparameters solve the game. A trial that takes a tenth
+            more stops.
     """
 
     replay_size: int
     replay_initial: int
     target_net_sync: int
     epsilon_frames: int
-    epsilon_start: float
-    epsilon_final: float
-    batch_size: int
+    learning_rate: float = 0.0001
+    gamma: float = 0.99
+    epsilon_start: float = 1.0
+    epsilon_final: float = 0.1
+    batch_size: int = 32
     checkpoint_replay: bool = True
     huber: bool = False
+    tuner_mode: bool = False
+    episodes_to_solve: int = 500
 
     @property
     def warm_up(self) -> int:
@@ -107,22 +119,23 @@ class Hyperparameters(RunParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
-        _at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
-        _require(self.replay_size <= 10**12, self, "replay_size", "at most 1e12")
-        _require(
+        within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
+        at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
+        at_least(self, 1, "episodes_to_solve")
+        require(self.replay_size <= 10**12, self, "replay_size", "at most 1e12")
+        require(
             self.replay_initial <= self.replay_size,
             self,
             "replay_initial",
             f"at most replay_size, {self.replay_size}",
         )
-        _require(
+        require(
             self.batch_size <= self.replay_initial,
             self,
             "batch_size",
             f"at most replay_initial, {self.replay_initial}",
         )
-        _require(
+        require(
             self.max_steps > self.replay_initial,
             self,
             "max_steps",
@@ -130,7 +143,7 @@ class Hyperparameters(RunParameters):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class PPOHyperparameters(RunParameters):
     """Hyperparameters of PPO. ppo.update.UpdateSettings explains the fields from `minibatch` on.
 
@@ -166,24 +179,24 @@ class PPOHyperparameters(RunParameters):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
+        at_least(self, 1, "envs", "rollout", "minibatch", "epochs")
         self._validate_sizes()
-        _within(self, 0.0, 1.0, "lam")
-        _require(0.0 < self.clip <= 1.0, self, "clip", "above 0 and at most 1")
-        _require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number of at least 0")
-        _require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
-        _within(self, 0.01, 1.0, "final_temperature")
+        within(self, 0.0, 1.0, "lam")
+        require(0.0 < self.clip <= 1.0, self, "clip", "above 0 and at most 1")
+        require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number of at least 0")
+        require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
+        within(self, 0.01, 1.0, "final_temperature")
         self._validate_kl_targets()
 
     def _validate_sizes(self) -> None:
         transitions = self.envs * self.rollout
-        _require(
+        require(
             1 < transitions <= 10**9,
             self,
             "rollout",
             f"such that envs * rollout is between 2 and 1e9 (envs is {self.envs})",
         )
-        _require(
+        require(
             self.minibatch > 1 and transitions % self.minibatch == 0,
             self,
             "minibatch",
@@ -193,9 +206,9 @@ class PPOHyperparameters(RunParameters):
     def _validate_kl_targets(self) -> None:
         for name in ("kl_target", "kl_final"):
             target = getattr(self, name)
-            _require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0 or none")
+            require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0 or none")
         if self.kl_target is not None and self.kl_final is not None:
-            _require(
+            require(
                 self.kl_final <= self.kl_target,
                 self,
                 "kl_final",
@@ -203,19 +216,30 @@ class PPOHyperparameters(RunParameters):
             )
 
 
-def _within(params: RunParameters, low: float, high: float, *names: str) -> None:
-    for name in names:
-        _require(low <= getattr(params, name) <= high, params, name, f"between {low:g} and {high:g}")
+Hyperparams = Hyperparameters  # the third edition's name
 
 
-def _at_least(params: RunParameters, low: int, *names: str) -> None:
-    for name in names:
-        _require(getattr(params, name) >= low, params, name, f"at least {low}")
+def as_hyperparameters(params: object) -> RunParameters:
+    """Return params themselves, or the Hyperparameters with the values of a namespace.
 
+    Args:
+        params: hyperparameters, or any object with the book's fields as attributes, such as the second edition's
+            SimpleNamespace. Other attributes are ignored.
 
-def _require(condition: bool, params: RunParameters, name: str, allowed: str) -> None:
-    if not condition:
-        raise ValueError(f"{name} is {getattr(params, name)!r}; it has to be {allowed}")
+    Raises:
+        ValueError: if a field is missing or out of range.
+    """
+    if isinstance(params, RunParameters):
+        return params
+    values = vars(params)
+    fields = dataclasses.fields(Hyperparameters)
+    missing = [each.name for each in fields if each.default is dataclasses.MISSING and each.name not in values]
+    if missing:
+        raise ValueError(
+            f"the hyperparameters lack {', '.join(missing)}; a {type(params).__name__} needs "
+            f"{', '.join(each.name for each in fields if each.default is dataclasses.MISSING)}"
+        )
+    return Hyperparameters(**{each.name: values[each.name] for each in fields if each.name in values})
 
 
 _BREAKOUT = Hyperparameters(

@@ -16,13 +16,13 @@ import pytest
 
 import forked
 
-# One thread per process, set before torch is imported: two test processes run at a time, and with a thread per core
+# One thread per process, set before torch is imported: three test processes run at a time, and with a thread per core
 # each they would mostly wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files with slow tests first, so that both processes end at about the same time."""
+    """Run the files with slow tests first, so that all test processes end at about the same time."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 

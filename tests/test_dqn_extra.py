@@ -9,7 +9,7 @@ import torch
 
 from lib import dqn_extra, dqn_model
 from lib.errors import UsageError
-from lib.nets import losses
+from lib.nets import losses, noisy
 
 NOISES = ("factorised", "per-state", "independent")
 IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
@@ -33,7 +33,7 @@ def test_a_numpy_number_of_actions_becomes_an_int_for_torch_compile():
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_stays_the_same_until_it_is_resampled(noise):
-    layer, features = dqn_extra.NoisyLinear(6, 3, noise), torch.rand(4, 6)
+    layer, features = noisy.NoisyLinear(6, 3, noise), torch.rand(4, 6)
     first = layer(features)
     assert torch.equal(layer(features), first)
     layer.resample()
@@ -42,7 +42,7 @@ def test_noise_stays_the_same_until_it_is_resampled(noise):
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_evaluation_mode_uses_the_means_only(noise):
-    layer, features = dqn_extra.NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
+    layer, features = noisy.NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
     expected = features @ layer.weight_mean.T + layer.bias_mean
     assert torch.allclose(layer(features), expected, atol=1e-6)
     layer.resample()
@@ -50,7 +50,7 @@ def test_evaluation_mode_uses_the_means_only(noise):
 
 
 def test_initial_values_are_those_of_the_paper():
-    factorised, independent = dqn_extra.NoisyLinear(400, 50), dqn_extra.NoisyLinear(400, 50, "independent")
+    factorised, independent = noisy.NoisyLinear(400, 50), noisy.NoisyLinear(400, 50, "independent")
     assert 0.9 / 20 < factorised.weight_mean.abs().max() <= 1 / 20
     assert (factorised.weight_sigma == 0.5 / 20).all()
     assert (factorised.bias_sigma == 0.5 / 20).all()
@@ -63,7 +63,7 @@ def test_initial_values_are_those_of_the_paper():
 
 @pytest.mark.parametrize(("noise", "unit"), [("factorised", 1 / 20), ("per-state", 1 / 20), ("independent", 1.0)])
 def test_the_initial_sigma_can_be_given(noise, unit):
-    layer = dqn_extra.NoisyLinear(400, 50, noise, sigma=0.25)
+    layer = noisy.NoisyLinear(400, 50, noise, sigma=0.25)
     assert torch.allclose(layer.weight_sigma, torch.full((50, 400), 0.25 * unit))
     assert torch.allclose(layer.bias_sigma, torch.full((50,), 0.25 * unit))
 
@@ -94,7 +94,7 @@ def test_sigmas_have_a_tenth_of_the_learning_rate_and_every_weight_is_in_one_gro
 @pytest.mark.parametrize("sigma", [0.0, -0.1, 1e-9, 1001.0, math.inf, math.nan])
 def test_a_sigma_out_of_range_is_refused(sigma):
     with pytest.raises(UsageError, match=rf"sigma is {sigma:g}; it has to be between 1e-06 and 1000"):
-        dqn_extra.NoisyLinear(2, 1, sigma=sigma)
+        noisy.NoisyLinear(2, 1, sigma=sigma)
 
 
 def noisy_output(layer, row, features):
@@ -104,12 +104,12 @@ def noisy_output(layer, row, features):
 
 
 def test_factorised_noise_equals_a_matrix_of_noisy_weights():
-    layer, features = dqn_extra.NoisyLinear(6, 3), torch.rand(4, 6)
+    layer, features = noisy.NoisyLinear(6, 3), torch.rand(4, 6)
     assert torch.allclose(layer(features), noisy_output(layer, 0, features), atol=1e-6)
 
 
 def test_per_state_noise_differs_between_rows():
-    layer, features = dqn_extra.NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
+    layer, features = noisy.NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
     layer.resample(4)
     expected = torch.stack([noisy_output(layer, row, features[row]) for row in range(4)])
     assert torch.allclose(layer(features), expected, atol=1e-6)
@@ -119,7 +119,7 @@ def test_per_state_noise_differs_between_rows():
 
 def test_factorised_noise_has_the_moments_of_its_equation():
     # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
-    layer = dqn_extra.NoisyLinear(300, 200, "per-state")
+    layer = noisy.NoisyLinear(300, 200, "per-state")
     layer.resample(rows=20)
     drawn = torch.stack([torch.outer(*noise) for noise in zip(layer._bias_noise, layer._noise, strict=True)])
     for noise, mean_square in ((drawn, 2 / math.pi), (layer._noise, math.sqrt(2 / math.pi))):
@@ -128,7 +128,7 @@ def test_factorised_noise_has_the_moments_of_its_equation():
 
 
 def test_independent_noise_is_one_normal_number_per_weight():
-    layer, features = dqn_extra.NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
+    layer, features = noisy.NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
     weight = layer.weight_mean + layer.weight_sigma * layer._noise
     bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
     assert torch.allclose(layer(features), features @ weight.T + bias, atol=1e-5)
@@ -139,14 +139,14 @@ def test_independent_noise_is_one_normal_number_per_weight():
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_means_and_sigmas_have_gradients(noise):
-    layer = dqn_extra.NoisyLinear(6, 3, noise)
+    layer = noisy.NoisyLinear(6, 3, noise)
     layer(torch.rand(4, 6)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_noise_can_be_resampled_before_the_last_gradient_is_computed(noise):
-    layer, features = dqn_extra.NoisyLinear(6, 3, noise), torch.rand(4, 6)
+    layer, features = noisy.NoisyLinear(6, 3, noise), torch.rand(4, 6)
     [expected] = torch.autograd.grad(layer(features).sum(), layer.weight_sigma)
     before = layer(features)
     layer.resample()
@@ -156,7 +156,7 @@ def test_noise_can_be_resampled_before_the_last_gradient_is_computed(noise):
 
 
 def test_the_signal_to_noise_ratio_by_hand():
-    layer = dqn_extra.NoisyLinear(2, 1)
+    layer = noisy.NoisyLinear(2, 1)
     with torch.no_grad():
         layer.weight_mean.copy_(torch.tensor([[3.0, 4.0]]))
         layer.weight_sigma.copy_(torch.tensor([[-1.0, 1.0]]))
@@ -169,7 +169,7 @@ def test_the_signal_to_noise_ratio_by_hand():
 
 def test_an_unknown_noise_is_refused():
     with pytest.raises(UsageError, match="noise is 'pink'; it has to be one of factorised, per-state, independent"):
-        dqn_extra.NoisyLinear(2, 1, "pink")
+        noisy.NoisyLinear(2, 1, "pink")
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "+".join(kind) or "plain")
@@ -266,7 +266,7 @@ def test_successive_batches_may_have_different_sizes(batch):
 
 
 def test_noise_for_another_number_of_rows_is_refused():
-    layer = dqn_extra.NoisyLinear(6, 3, "per-state")
+    layer = noisy.NoisyLinear(6, 3, "per-state")
     with pytest.raises(ValueError, match="rows is 0; it has to be at least 1"):
         layer.resample(0)
     layer.resample(4)

@@ -1,27 +1,36 @@
 import dataclasses
+import re
+from types import SimpleNamespace
 
 import pytest
 
-from lib.hyperparameters import FAST_HYPERPARAMS, HYPERPARAMS, PPO_HYPERPARAMS
+from lib.hyperparameters import (
+    FAST_HYPERPARAMS,
+    HYPERPARAMS,
+    PPO_HYPERPARAMS,
+    Hyperparams,
+    as_hyperparameters,
+)
+
+BOOK = {
+    "env_name": "PongNoFrameskip-v4",
+    "stop_reward": 18.0,
+    "run_name": "pong",
+    "replay_size": 100000,
+    "replay_initial": 10000,
+    "target_net_sync": 1000,
+    "epsilon_frames": 10**5,
+    "epsilon_start": 1.0,
+    "epsilon_final": 0.02,
+    "learning_rate": 0.0001,
+    "gamma": 0.99,
+    "batch_size": 32,
+}
 
 
 def test_pong_has_the_books_hyperparameters():
     pong = HYPERPARAMS["pong"]
-    book = {
-        "env_name": "PongNoFrameskip-v4",
-        "stop_reward": 18.0,
-        "run_name": "pong",
-        "replay_size": 100000,
-        "replay_initial": 10000,
-        "target_net_sync": 1000,
-        "epsilon_frames": 10**5,
-        "epsilon_start": 1.0,
-        "epsilon_final": 0.02,
-        "learning_rate": 0.0001,
-        "gamma": 0.99,
-        "batch_size": 32,
-    }
-    assert {name: getattr(pong, name) for name in book} == book
+    assert {name: getattr(pong, name) for name in BOOK} == BOOK
 
 
 def test_every_game_is_stored_under_its_run_name():
@@ -30,11 +39,66 @@ def test_every_game_is_stored_under_its_run_name():
         assert [params.run_name for params in table.values()] == list(table)
 
 
-def test_hyperparameters_are_frozen_and_can_be_replaced():
-    pong = HYPERPARAMS["pong"]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        pong.gamma = 0.5  # type: ignore[misc]
-    assert dataclasses.replace(pong, gamma=0.5).gamma == 0.5
+def test_a_field_can_be_assigned_and_the_table_is_unchanged():
+    params = dataclasses.replace(HYPERPARAMS["pong"])
+    params.batch_size *= 3
+    assert (params.batch_size, HYPERPARAMS["pong"].batch_size) == (96, 32)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("batch_size", 0, "batch_size is 0; it has to be at least 1"),
+        ("gamma", 1.5, "gamma is 1.5; it has to be between 0 and 1"),
+        ("replay_initial", 200_000, "replay_initial is 200000; it has to be at most replay_size, 100000"),
+        ("replay_size", 1e5, "replay_size is 100000.0; it has to be a whole number"),
+        ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
+        ("huber", 1, "huber is 1; it has to be true or false"),
+        ("replay_size", True, "replay_size is True; it has to be a whole number"),
+        ("stop_reward", "high", "stop_reward is 'high'; it has to be a number or none"),
+    ],
+)
+def test_an_assignment_that_is_refused_leaves_the_object_as_it_was(name, value, message):
+    params = dataclasses.replace(HYPERPARAMS["pong"])
+    with pytest.raises(ValueError, match=re.escape(message)):
+        setattr(params, name, value)
+    assert params == HYPERPARAMS["pong"]
+
+
+def test_an_unknown_field_cannot_be_assigned():
+    params = dataclasses.replace(HYPERPARAMS["pong"])
+    with pytest.raises(AttributeError, match="there is no field 'gama'; choose one of env_name, "):
+        params.gama = 0.9
+    assert params == HYPERPARAMS["pong"]
+
+
+def test_a_namespace_becomes_hyperparameters():
+    book = SimpleNamespace(**{name: getattr(HYPERPARAMS["pong"], name) for name in BOOK}, comment="ignored")
+    params = as_hyperparameters(book)
+    assert params == dataclasses.replace(HYPERPARAMS["pong"], max_steps=params.max_steps, milestone=None)
+    assert as_hyperparameters(params) is params
+
+
+def test_a_namespace_without_a_field_is_refused():
+    book = SimpleNamespace(**{name: getattr(HYPERPARAMS["pong"], name) for name in BOOK})
+    del book.stop_reward, book.replay_size
+    with pytest.raises(ValueError, match="the hyperparameters lack stop_reward, replay_size; a SimpleNamespace needs"):
+        as_hyperparameters(book)
+
+
+def test_the_third_editions_defaults():
+    params = Hyperparams(
+        env_name="PongNoFrameskip-v4",
+        stop_reward=18.0,
+        run_name="pong",
+        replay_size=100_000,
+        replay_initial=10_000,
+        target_net_sync=1000,
+        epsilon_frames=100_000,
+    )
+    assert (params.learning_rate, params.batch_size, params.gamma) == (0.0001, 32, 0.99)
+    assert (params.epsilon_start, params.epsilon_final) == (1.0, 0.1)
+    assert (params.tuner_mode, params.episodes_to_solve) == (False, 500)
 
 
 def test_exploration_by_noise_lowers_epsilon():

@@ -13,6 +13,7 @@ from torch import nn
 from lib import dqn_extra, dqn_model
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
+from lib.nets import noisy
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
 from lib.run.policy import GreedyPolicy
@@ -81,13 +82,13 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
         net = Model(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
         hidden_bias = next((bias for name, bias in weights.items() if name.startswith("advantage.0.bias")), None)
-        noisy = any(name.endswith("_sigma") for name in weights)
+        is_noisy = any(name.endswith("_sigma") for name in weights)
         net = dqn_extra.ExtendedDQN(
             space,
             n_actions,
             dueling=any(name.startswith("value.") for name in weights),
             hidden=None if hidden_bias is None else len(hidden_bias),
-            sigma=dqn_extra.SIGMAS[dqn_extra.FACTORISED] if noisy else None,
+            sigma=noisy.SIGMAS[noisy.FACTORISED] if is_noisy else None,
             support=weights.get("support"),
             normalise=normalise,
         )

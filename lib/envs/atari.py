@@ -1,6 +1,6 @@
 """Atari games: DeepMind's preprocessing, a faster version of it, and resets with a given number of no-ops."""
 
-from typing import Any
+from typing import Any, SupportsFloat
 
 import ale_py
 import cv2
@@ -33,31 +33,51 @@ class DirectAtari(gym.Wrapper):
     """Faster version of `preprocess`: one wrapper that calls the emulator directly.
 
     AtariEnv fetches a colour screen after every frame, but only grey screens are used. This wrapper fetches no colour
-    screens, and it bypasses gymnasium's checking wrappers. Observations, rewards and episode ends are those of
-    `preprocess`. The infos contain only the episode statistics.
+    screens, and it bypasses gymnasium's checking wrappers. With its defaults, observations, rewards and episode ends
+    are those of `preprocess`. The infos contain only the episode statistics: the return before rewards are clipped, and
+    the length.
 
     Args:
         env: AtariEnv of frame skip 1, wrapped or not.
+        noop_max: no-op actions at the start of an episode, at most; 0 for none.
+        max_frames: observe the maximum of the last two frames of a step, because some games draw their objects on every
+            second frame. Without it, only the last frame is fetched.
+        clip_rewards: clip the reward of a step to between -1 and 1.
+
+    Attributes:
+        grey: observe the screen in grey, (84, 84) uint8; otherwise in colour and full size, (210, 160, 3) uint8.
     """
 
-    def __init__(self, env: gym.Env):
+    def __init__(self, env: gym.Env, noop_max: int = NOOP_MAX, max_frames: bool = True, clip_rewards: bool = True):
         super().__init__(env.unwrapped)
-        self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8)
-        height, width = self.unwrapped.observation_space.shape[:2]  # type: ignore[index]
-        self._screen, self._previous_screen = np.zeros((2, height, width), np.uint8)
+        self.noop_max = noop_max
+        self.max_frames = max_frames
+        self.clip_rewards = clip_rewards
+        self.grey = True
         self._episode_return = 0.0
         self._episode_length = 0
+
+    @property
+    def grey(self) -> bool:
+        return self._grey
+
+    @grey.setter
+    def grey(self, grey: bool) -> None:
+        self._grey = grey
+        plain: Any = self.unwrapped.observation_space
+        self.observation_space = spaces.Box(0, 255, (SCREEN, SCREEN), np.uint8) if grey else plain
+        self._screen, self._previous_screen = np.zeros((2, *plain.shape[: 2 if grey else 3]), np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict[str, Any]]:
         self.env.reset(seed=seed, options=options)
-        for _ in range(self.unwrapped.np_random.integers(1, NOOP_MAX + 1)):
+        for _ in range(self.unwrapped.np_random.integers(1, self.noop_max + 1) if self.noop_max else 0):
             _, _, terminated, truncated, _ = self.env.step(0)
             if terminated or truncated:
                 self.env.reset(seed=seed, options=options)
         emulator: Any = self.env
-        emulator.ale.getScreenGrayscale(self._screen)
+        self._fetch(emulator.ale, self._screen)
         self._previous_screen.fill(0)
         self._episode_return = 0.0
         self._episode_length = 0
@@ -73,21 +93,87 @@ class DirectAtari(gym.Wrapper):
             terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
             if terminated or truncated:
                 break  # AtariPreprocessing does not fetch this frame either
-            if frame == FRAME_SKIP - 2:
-                ale.getScreenGrayscale(self._previous_screen)
+            if frame == FRAME_SKIP - 2 and self.max_frames:
+                self._fetch(ale, self._previous_screen)
             elif frame == FRAME_SKIP - 1:
-                ale.getScreenGrayscale(self._screen)
+                self._fetch(ale, self._screen)
         self._episode_return += reward
         self._episode_length += 1
         info = {}
         if terminated or truncated:
             info["episode"] = {"r": self._episode_return, "l": self._episode_length}
-        return self._observation(), max(-1.0, min(1.0, reward)), terminated, truncated, info
+        clipped = max(-1.0, min(1.0, reward)) if self.clip_rewards else float(reward)
+        return self._observation(), clipped, terminated, truncated, info
+
+    def _fetch(self, ale: Any, screen: np.ndarray) -> None:
+        if self._grey:
+            ale.getScreenGrayscale(screen)
+        else:
+            ale.getScreenRGB(screen)
 
     def _observation(self) -> np.ndarray:
-        np.maximum(self._screen, self._previous_screen, out=self._screen)
+        if self.max_frames:
+            np.maximum(self._screen, self._previous_screen, out=self._screen)
+        if not self._grey:
+            return np.array(self._screen)
         observation: np.ndarray = cv2.resize(self._screen, (SCREEN, SCREEN), interpolation=cv2.INTER_AREA)
         return observation
+
+
+class EpisodicLife(gym.Wrapper):
+    """End an episode when a life is lost. After a lost life, a reset goes on with the same game.
+
+    Args:
+        env: Atari game, with or without other wrappers.
+    """
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self._lives = 0
+        self._game_over = True
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        state, reward, terminated, truncated, info = self.env.step(action)
+        self._game_over = terminated or truncated
+        lives = self._lives_left()
+        lost, self._lives = 0 < lives < self._lives, lives
+        return state, reward, terminated or lost, truncated, info
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if not self._game_over and seed is None:
+            state, _, terminated, truncated, info = self.env.step(0)
+            self._game_over = terminated or truncated
+        if self._game_over or seed is not None:
+            state, info = self.env.reset(seed=seed, options=options)
+            self._game_over = False
+        self._lives = self._lives_left()
+        return state, info
+
+    def _lives_left(self) -> int:
+        emulator: Any = self.unwrapped
+        return int(emulator.ale.lives())
+
+
+class FireReset(gym.Wrapper):
+    """Press FIRE after a reset, for games that wait for it, and then the action after FIRE.
+
+    Args:
+        env: Atari game that has a FIRE action, with or without other wrappers.
+    """
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        state, info = self.env.reset(seed=seed, options=options)
+        for action in (1, 2):
+            state, _, terminated, truncated, info = self.env.step(action)
+            if terminated or truncated:
+                state, info = self.env.reset(options=options)
+        return state, info
+
+
+def has_fire(env: gym.Env) -> bool:
+    """Return whether an Atari game, wrapped or not, has a FIRE action."""
+    emulator: Any = env.unwrapped
+    return "FIRE" in emulator.get_action_meanings()[1:2]
 
 
 class _FixedNoOps:

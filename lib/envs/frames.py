@@ -45,6 +45,11 @@ class LazyFrames:
         stacked = frames if isinstance(frames, np.ndarray) and not copy else np.stack(list(frames))
         return stacked if dtype is None else stacked.astype(dtype, copy=False)
 
+    def __reduce__(self) -> tuple[type["LazyFrames"], tuple[np.ndarray, int, int]]:
+        # Without this, pickle would copy the whole block of memory in which contiguous frames lie.
+        stacked = np.array(self)
+        return LazyFrames, (stacked, len(stacked), len(stacked))
+
 
 class FrameStack(gym.Wrapper):
     """Replace observations by LazyFrames of the last `size` observations.

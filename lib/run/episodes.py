@@ -29,7 +29,9 @@ CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 class Episodes:
     """Count finished episodes and fire ptan's episode events.
 
-    The game is solved when the mean return of the last 100 episodes reaches stop_reward.
+    The game is solved when the mean return of the last 100 episodes reaches stop_reward. For each episode, engine.state
+    gets what ptan's handlers set: episode, episode_reward, episode_steps, and the metrics reward, steps, avg_reward and
+    time_passed.
 
     Args:
         exp_source: experience source whose finished episodes are counted.
@@ -112,11 +114,14 @@ class Episodes:
     def _publish(self, engine: Engine, episode: Episode) -> None:
         state: Any = engine.state
         state.episode = self.count
+        state.episode_reward = episode.total
+        state.episode_steps = episode.length
         state.metrics |= {
             "reward": episode.total,
             "steps": episode.length,
             "avg_reward": self.smoothed,
             "mean_100": self.mean,
+            "time_passed": self.seconds,
         }
 
     def _check_bounds(self, engine: Engine) -> None:

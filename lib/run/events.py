@@ -1,6 +1,6 @@
 """Events that a training engine fires besides ignite's own."""
 
-from ignite.engine import Engine, EventEnum
+from ignite.engine import Engine, EventEnum, Events
 
 
 class TrainingEvents(EventEnum):
@@ -21,6 +21,16 @@ class EpisodeEvents(EventEnum):
     BEST_REWARD_REACHED = "best_reward_reached"
 
 
+class PeriodEvents(EventEnum):
+    """Fired after every 10, 100, ... iterations. The names are those of ptan.ignite.PeriodEvents."""
+
+    ITERS_10_COMPLETED = "iterations_10_completed"
+    ITERS_100_COMPLETED = "iterations_100_completed"
+    ITERS_1000_COMPLETED = "iterations_1000_completed"
+    ITERS_10000_COMPLETED = "iterations_10000_completed"
+    ITERS_100000_COMPLETED = "iterations_100000_completed"
+
+
 class EvaluationEvents(EventEnum):
     """EVALUATED fires when all episodes of an evaluation have been played."""
 
@@ -28,6 +38,18 @@ class EvaluationEvents(EventEnum):
 
 
 def register_events(engine: Engine) -> None:
-    """Register the training and episode events. Filters such as every=10 count engine.state.episode."""
+    """Register all events but EvaluationEvents. Filters such as every=10 count episodes, and iterations of a period."""
     engine.register_events(*TrainingEvents)
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
+    engine.register_events(*PeriodEvents, event_to_attr=dict.fromkeys(PeriodEvents, "iteration"))
+
+
+def attach_periods(engine: Engine) -> None:
+    """Fire the PeriodEvents."""
+
+    def fire(engine: Engine) -> None:
+        for power, event in enumerate(PeriodEvents, 1):
+            if engine.state.iteration % 10**power == 0:
+                engine.fire_event(event)
+
+    engine.add_event_handler(Events.ITERATION_COMPLETED(every=10), fire)

@@ -1,29 +1,52 @@
 """Adapter that gives a plain PTAN experience source the interface that a run needs."""
 
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
+import gymnasium as gym
 from ignite.engine import Engine
 
+from lib.envs.atari import frame_skip
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.system.clock import Stopwatch, since_process_start
 
 
 class RewardsSource(Protocol):
-    """The part of PTAN's experience sources that a run uses."""
+    """The part of PTAN's experience sources, and of the book's batch generators, that a run uses."""
 
     def pop_rewards_steps(self) -> list[tuple[float, int]]:
         """Return the (return, length) of each episode that ended since the last call."""
         ...
 
 
+@runtime_checkable
+class PooledSource(Protocol):
+    """A PTAN source, which steps the environments of its pool."""
+
+    pool: Sequence[gym.Env]
+
+
+class _CountSteps(gym.Wrapper):
+    """Report every step of an environment."""
+
+    def __init__(self, env: gym.Env, on_step: Callable[[], None]):
+        super().__init__(env)
+        self._on_step = on_step
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        self._on_step()
+        return self.env.step(action)
+
+
 class PtanSource(ExperienceSource):
     """Adapter for a plain PTAN source, which knows the returns and lengths of its episodes and nothing else.
 
-    An iteration of the engine counts as one agent step. The source cannot be saved in a checkpoint.
+    Agent steps are counted in the environments of the source's pool. If it has none, an iteration of the engine counts
+    as one agent step. The source cannot be saved in a checkpoint.
 
     Args:
-        source: PTAN's source.
+        source: PTAN's source, before its first step.
         engine: training engine.
     """
 
@@ -33,11 +56,21 @@ class PtanSource(ExperienceSource):
         self.source = source
         self.engine = engine
         self.clock = Stopwatch()
+        self._steps = 0
+        self._counts = isinstance(source, PooledSource)
+        if isinstance(source, PooledSource):
+            source.pool = [_CountSteps(env, self._count) for env in source.pool]
+            self.frame_skip = frame_skip(source.pool[0])
+
+    def _count(self) -> None:
+        self._steps += 1
+        if self.on_step is not None:
+            self.on_step(1)
 
     @property
     def steps_done(self) -> int:  # type: ignore[override] # read only here, an attribute in other sources
-        """Iterations of the engine."""
-        return self.engine.state.iteration
+        """Agent steps so far."""
+        return self._steps if self._counts else self.engine.state.iteration
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, oldest first."""

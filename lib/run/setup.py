@@ -7,6 +7,7 @@ attached is the order in which they run.
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -15,12 +16,12 @@ from torch import nn
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.interface import ExperienceSource
-from lib.hyperparameters import Hyperparameters, RunParameters
+from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, console, evaluation, run_folder, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, last_step
-from lib.run.events import EpisodeEvents, register_events
+from lib.run.events import EpisodeEvents, attach_periods, register_events
 from lib.run.growing_files import GrowingFiles
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
@@ -38,10 +39,12 @@ log = logging.getLogger(__name__)
 
 def setup_ignite(
     engine: Engine,
-    params: RunParameters,
+    params: RunParameters | SimpleNamespace,
     exp_source: ExperienceSource | RewardsSource,
     run_name: str,
     extra_metrics: Sequence[str] = (),
+    tuner_reward_episode: int = 100,
+    tuner_reward_min: float = -19.0,
     *,
     args: RunOptions | None = None,
     save: Mapping[str, Stateful] | None = None,
@@ -52,10 +55,13 @@ def setup_ignite(
     Args:
         engine: training engine. Its process function returns at least {"loss": float}. Every value is written as
             train/<name>. If a value is a function, its result at that moment is written.
-        params: hyperparameters, among them stop_reward, max_steps and milestone.
+        params: hyperparameters, or a namespace with the book's fields.
         exp_source: experience source, or a plain PTAN source.
         run_name: name of the script.
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
+        tuner_reward_episode: number of episodes after which a trial, see Hyperparameters.tuner_mode, stops if its
+            smoothed return is below `tuner_reward_min`.
+        tuner_reward_min: see `tuner_reward_episode`.
         args: options from the command line; None for a new run with the defaults.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
             they are restored before this function returns. A solved run ends with an evaluation of "net" and with
@@ -69,16 +75,18 @@ def setup_ignite(
         UsageError: if the run to resume is in use, or its episodes cannot be recorded.
         Fault: if no checkpoint of the run to resume can be read.
         TypeError: if checkpoints are saved and exp_source is a plain PTAN source.
+        ValueError: if a field of the hyperparameters is missing or out of range.
     """
     start_console()
+    checked = as_hyperparameters(params)
     source = adapt_source(exp_source, engine, saved=save is not None)
-    setup = _Setup(engine, params, source, run_name, args or RunOptions(), save, figures or {})
+    setup = _Setup(engine, checked, source, run_name, args or RunOptions(), save, figures or {})
     setup.resume()
     setup.attach_telemetry(extra_metrics)
     setup.attach_evaluation()
     setup.attach_episode_records()
     setup.attach_console()
-    setup.attach_stopping()
+    setup.attach_stopping(tuner_reward_episode, tuner_reward_min)
     setup.attach_checkpoints()
     setup.attach_end()
     return setup.run
@@ -193,6 +201,7 @@ class _Setup:
         self.stopper.watch_loss(self.engine)
         self.episodes.attach(self.engine)
         self.board.attach(self.engine, self.speed, extra_metrics)
+        attach_periods(self.engine)
         if self.figures:
             self.board.attach_figures(self.engine, self.steps, self.figures)
 
@@ -233,9 +242,12 @@ class _Setup:
             bars = console.ProgressBars(self.source, self.episodes, self.stopper.step_limit, self.warm_up)
             bars.attach(self.engine)
 
-    def attach_stopping(self) -> None:
-        """Stop when the game is solved, at a limit, or on a signal."""
+    def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float) -> None:
+        """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
         self.stopper.watch_ends(self.engine)
+        if isinstance(self.params, Hyperparameters) and self.params.tuner_mode:
+            max_episodes = 1.1 * self.params.episodes_to_solve
+            self.stopper.watch_trial(self.engine, self.episodes, max_episodes, tuner_reward_episode, tuner_reward_min)
 
     def attach_checkpoints(self) -> None:
         """Save checkpoints."""

@@ -10,7 +10,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import Timer
 
 from lib.experience.interface import ExperienceSource
-from lib.run.events import TrainingEvents
+from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
 
 
@@ -75,6 +75,7 @@ class Speed:
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._batch_completed)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
         engine.add_event_handler(self.every, self._update_metrics)
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, self._episode_completed)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -162,6 +163,9 @@ class Speed:
         self._marks.append(self._mark())
         while len(self._marks) > 2 and self._marks[1].steps <= self._marks[-1].steps - self.WINDOW:
             self._marks.popleft()
+
+    def _episode_completed(self, engine: Engine) -> None:
+        engine.state.metrics["avg_fps"] = self.recent
 
     def _update_metrics(self, engine: Engine) -> None:
         last = self._logged

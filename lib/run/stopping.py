@@ -1,6 +1,7 @@
 """The end of a run: its reasons, its exit codes, and signals."""
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -9,6 +10,7 @@ from typing import Any
 from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan, TimeLimit
 
+from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
 from lib.system.processes import SIGNALS
@@ -19,8 +21,11 @@ STEPS = "step limit"
 TIME = "time limit"
 NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
+HOPELESS = "trial without hope"
 
-EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, NOT_FINITE: 1} | {number.name: 128 + number for number in SIGNALS}
+EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, HOPELESS: 0, NOT_FINITE: 1} | {
+    number.name: 128 + number for number in SIGNALS
+}
 
 
 class Interrupted(BaseException):
@@ -33,6 +38,8 @@ class Interrupted(BaseException):
 
 class Stopper:
     """End the run when it is solved, at a limit, on a loss that is not finite, or on a signal.
+
+    engine.state.solved is true as soon as the game is solved.
 
     On a signal the current iteration is completed and the state is saved. A second signal ends the process at once.
 
@@ -73,7 +80,27 @@ class Stopper:
         engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, self.solved)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
-        engine.add_event_handler(Events.STARTED, self._catch_signals)
+        engine.add_event_handler(Events.STARTED, self._start)
+
+    def watch_trial(
+        self, engine: Engine, episodes: Episodes, max_episodes: float, reward_episode: int, reward_min: float
+    ) -> None:
+        """Stop a trial of a search early if it learns too little or too slowly.
+
+        Args:
+            engine: training engine.
+            episodes: counter of the episodes.
+            max_episodes: number of episodes after which an unsolved trial stops.
+            reward_episode: number of episodes after which the smoothed return has to be at least `reward_min`.
+            reward_min: smallest smoothed return.
+        """
+
+        def episode_completed(engine: Engine) -> None:
+            too_low = episodes.count > reward_episode and engine.state.metrics["avg_reward"] < reward_min
+            if too_low or episodes.count > max_episodes:
+                self._stop(engine, HOPELESS)
+
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)
 
     def asked(self) -> bool:
         """Return whether the run has a reason to end, for code that waits within an iteration."""
@@ -87,6 +114,8 @@ class Stopper:
 
     def solved(self, engine: Engine) -> None:
         """End the run as solved."""
+        state: Any = engine.state
+        state.solved = True
         self._stop(engine, SOLVED)
 
     def release_signals(self) -> None:
@@ -121,8 +150,12 @@ class Stopper:
     def _learning_started(self, engine: Engine) -> None:
         self._learning = True
 
-    def _catch_signals(self, engine: Engine) -> None:
-        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
+    def _start(self, engine: Engine) -> None:
+        state: Any = engine.state
+        state.solved = False
+        # Only the main thread can handle signals. A trial of Ray Tune runs in another one.
+        if threading.current_thread() is threading.main_thread():
+            self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.reason = self.reason or signal.Signals(number).name

@@ -8,6 +8,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
 from tensorboard.compat.proto.summary_pb2 import Summary
+from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
 from lib.run.episodes import SMOOTHING
@@ -52,6 +53,13 @@ class FigureFunction(Protocol):
         ...
 
 
+class _TorchLogger(TensorboardLogger):
+    """ignite's logger with torch's writer. ignite itself prefers tensorboardX, which takes other summaries."""
+
+    def __init__(self, folder: Path):
+        self.writer = SummaryWriter(log_dir=str(folder))
+
+
 class TensorBoard:
     """TensorBoard's files of a run, written by ignite's handlers.
 
@@ -64,7 +72,7 @@ class TensorBoard:
 
     def __init__(self, folder: Path):
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
-        self.logger = TensorboardLogger(log_dir=folder)
+        self.logger = _TorchLogger(folder)
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
         """Write episodes/* when an episode ends, and train/* and time/* whenever the speed is measured.

@@ -10,7 +10,7 @@ from lib import dqn_extra, dqn_model
 from lib.envs import vector_env
 from lib.envs.masks import MaskedBox, append_mask
 from lib.envs.single_env import make_env
-from lib.nets import losses
+from lib.nets import losses, noisy
 from lib.nets.masking import INVALID, MaskSplitter
 
 MASKED = [f"fakes:{shape}-{how}-v0" for shape in fakes.SHAPES for how in ("info", "method")]
@@ -58,7 +58,7 @@ def test_invalid_actions_have_no_value_in_any_dqn(env_id):
     space, states = first_states(env_id)
     support = losses.support(-1.0, 1.0, 11)
     nets = [dqn_model.DQN(space, 5), dqn_extra.ExtendedDQN(space, 5, dueling=True)]
-    nets += [dqn_extra.ExtendedDQN(space, 5, noise=dqn_extra.FACTORISED, support=support)]
+    nets += [dqn_extra.ExtendedDQN(space, 5, noise=noisy.FACTORISED, support=support)]
     nets += [dqn_model.DQN(space, 5, normalise=True)]
     for net in nets:
         values = net(torch.from_numpy(states))

@@ -1,0 +1,118 @@
+"""Linear layers with noisy weights, for exploration."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from lib.errors import UsageError
+
+FACTORISED, PER_STATE, INDEPENDENT = "factorised", "per-state", "independent"
+
+# Initial sigma of each kind of noise, Fortunato et al. (2018), section 3.2.
+SIGMAS = {FACTORISED: 0.5, PER_STATE: 0.5, INDEPENDENT: 0.017}
+
+
+class NoisyLinear(nn.Module):
+    """Linear layer with noisy weights, Fortunato et al. (2018), https://arxiv.org/abs/1706.10295, equation 9.
+
+    Each weight is a learnt mean plus a learnt sigma times noise. In training mode the layer uses the noise of the last
+    `resample`, in evaluation mode the means only.
+
+    Args:
+        inputs: number of input features.
+        outputs: number of output features.
+        noise: kind of noise. "factorised" draws one number per input and one per output, and multiplies them (equations
+            10 and 11). "per-state" does so separately for each row of a batch. "independent" draws one number per
+            weight. The means are initialised as in section 3.2.
+        sigma: initial sigma; unless the noise is independent, it is divided by the square root of `inputs`. None for
+            the paper's value.
+        bias: add a noisy bias.
+
+    Raises:
+        UsageError: if the noise is unknown or sigma is out of range.
+    """
+
+    _noise: torch.Tensor  # (rows, inputs), or (outputs, inputs) if the noise is independent
+    _bias_noise: torch.Tensor  # (rows, outputs)
+
+    def __init__(
+        self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None, bias: bool = True
+    ):
+        super().__init__()
+        if noise not in SIGMAS:
+            raise UsageError(f"noise is {noise!r}; it has to be one of {', '.join(SIGMAS)}")
+        if sigma is None:
+            sigma = SIGMAS[noise]
+        if not 1e-6 <= sigma <= 1000.0:
+            raise UsageError(f"sigma is {sigma:g}; it has to be between 1e-06 and 1000")
+        self.noise = noise
+        if noise == INDEPENDENT:
+            bound = math.sqrt(3.0 / inputs)
+        else:
+            bound = 1.0 / math.sqrt(inputs)
+            sigma = sigma / math.sqrt(inputs)
+        self.weight_mean = nn.Parameter(torch.empty(outputs, inputs).uniform_(-bound, bound))
+        self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound)) if bias else None
+        self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma))
+        self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma)) if bias else None
+        # Buffers move to a device together with the weights. They are not saved, because they are drawn again.
+        self.register_buffer("_noise", torch.empty(outputs if noise == INDEPENDENT else 1, inputs), persistent=False)
+        self.register_buffer("_bias_noise", torch.empty(1, outputs), persistent=False)
+        self.resample()
+
+    @torch.no_grad()
+    def resample(self, rows: int = 1) -> None:
+        """Draw new noise.
+
+        Args:
+            rows: number of rows in the following batches; 1 for the same noise in all rows. Only "per-state" noise
+                differs between rows.
+
+        Raises:
+            ValueError: if rows is below 1.
+        """
+        if rows < 1:
+            raise ValueError(f"rows is {rows}; it has to be at least 1")
+        # The old tensors are not overwritten, because a gradient may still need them.
+        if self.noise == INDEPENDENT:
+            self._noise = torch.randn_like(self._noise)
+            self._bias_noise = torch.randn_like(self._bias_noise)
+            return
+        if self.noise != PER_STATE:
+            rows = 1
+        self._noise = _signed_sqrt(self._noise.new_empty(rows, self._noise.shape[1]).normal_())
+        self._bias_noise = _signed_sqrt(self._bias_noise.new_empty(rows, self._bias_noise.shape[1]).normal_())
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        """Map (batch, inputs) to (batch, outputs).
+
+        Raises:
+            ValueError: if the noise was drawn for another number of rows.
+        """
+        if not self.training:
+            return F.linear(features, self.weight_mean, self.bias_mean)
+        if len(self._bias_noise) not in (1, len(features)):
+            raise ValueError(
+                f"there is noise for {len(self._bias_noise)} rows, but the batch has {len(features)} rows; "
+                f"call resample({len(features)}) or resample() first"
+            )
+        if self.noise == INDEPENDENT:
+            bias = None
+            if self.bias_mean is not None and self.bias_sigma is not None:
+                bias = self.bias_mean + self.bias_sigma * self._bias_noise[0]
+            return F.linear(features, self.weight_mean + self.weight_sigma * self._noise, bias)
+        # The noise of a weight is the noise of its input times the noise of its output, so the layer does not have to
+        # compute a matrix of noisy weights.
+        noisy = F.linear(features * self._noise, self.weight_sigma, self.bias_sigma)
+        return F.linear(features, self.weight_mean, self.bias_mean) + noisy * self._bias_noise
+
+    def signal_to_noise(self) -> float:
+        """Return the root mean square of the weights' means, divided by that of their sigmas."""
+        return math.sqrt(self.weight_mean.square().mean().item() / self.weight_sigma.square().mean().item())
+
+
+def _signed_sqrt(noise: torch.Tensor) -> torch.Tensor:
+    """Return sgn(x) sqrt(|x|), the function f of equations 10 and 11."""
+    return torch.copysign(noise.abs().sqrt_(), noise)

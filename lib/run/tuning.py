@@ -1,0 +1,128 @@
+"""The third edition's command line of a script, and its search for hyperparameters with Ray Tune."""
+
+import argparse
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS, Hyperparameters
+from lib.run.option_types import positive
+from lib.system.console_log import start_console
+from lib.system.seeds import seed_everything
+
+if TYPE_CHECKING:
+    from ray.tune import ResultGrid
+
+log = logging.getLogger(__name__)
+
+SEED = 123
+
+# A trial that is not solved counts as so many episodes.
+UNSOLVED = 10**6
+
+TrainFunction = Callable[[Hyperparameters, torch.device, dict[str, Any]], int | None]
+
+
+def argparser() -> argparse.ArgumentParser:
+    """Return the third edition's parser: --dev, --params and --tune. A script may add its own options."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--dev", default="cpu", help="device of the networks (default: cpu)")
+    parser.add_argument(
+        "--params", choices=("common", "best"), default="best", help="hyperparameters to use or to tune (default: best)"
+    )
+    parser.add_argument("--tune", type=positive, metavar="N", help="search for hyperparameters with N trials")
+    return parser
+
+
+def train_or_tune(
+    args: argparse.Namespace,
+    train_func: TrainFunction,
+    best_params: Hyperparameters,
+    extra_params: Mapping[str, Any] | None = None,
+    extra_space: Mapping[str, Any] | None = None,
+) -> None:
+    """Seed all random generators with SEED, then train once, or search for hyperparameters with --tune.
+
+    Args:
+        args: values of `argparser`.
+        train_func: function (params, device, extra) that trains and returns the number of episodes in which the game
+            was solved, or None.
+        best_params: hyperparameters of --params best. --params common stands for HYPERPARAMS["pong"].
+        extra_params: the script's own settings, passed as `extra` when training once.
+        extra_space: search space of the script's own settings; see `tune_params`.
+    """
+    seed_everything(SEED)
+    device = torch.device(args.dev)
+    params = HYPERPARAMS["pong"] if args.params == "common" else best_params
+    if args.tune is None:
+        train_func(params, device, dict(extra_params or {}))
+    else:
+        tune_params(params, train_func, device, args.tune, extra_space)
+
+
+def tune_params(
+    base_params: Hyperparameters,
+    train_func: TrainFunction,
+    device: torch.device,
+    samples: int = 10,
+    extra_space: Mapping[str, Any] | None = None,
+) -> "ResultGrid":
+    """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune.
+
+    The search space is the book's: the learning rate is drawn log-uniformly between 1e-5 and 1e-4, gamma from 0.9,
+    0.92, 0.95, 0.98, 0.99 and 0.995. A trial runs with `tuner_mode`, so that it stops early without hope.
+
+    Args:
+        base_params: hyperparameters that are not searched.
+        train_func: see `train_or_tune`. Its `extra` is the trial's sample of the whole search space.
+        device: device of the networks. On "cuda", one trial runs at a time per GPU.
+        samples: number of trials.
+        extra_space: further settings, as values or as Ray Tune's distributions. They may replace the book's.
+
+    Returns:
+        Ray Tune's results. The metric of a trial is "episodes".
+
+    Raises:
+        UsageError: if Ray Tune is not installed, or samples is below 1.
+    """
+    if samples < 1:
+        raise UsageError(f"samples is {samples}; it has to be at least 1")
+    tune = ray_tune()
+    start_console()
+    space = {
+        "learning_rate": tune.loguniform(1e-5, 1e-4),
+        "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
+        **(extra_space or {}),
+    }
+
+    def run_trial(config: dict[str, Any]) -> dict[str, int]:
+        fields = {name: value for name, value in config.items() if name in vars(base_params)}
+        params = dataclasses.replace(base_params, tuner_mode=True, **fields)
+        episodes = train_func(params, device, config)
+        return {"episodes": UNSOLVED if episodes is None else episodes}
+
+    trainable = tune.with_resources(run_trial, {"gpu": 1}) if device.type == "cuda" else run_trial
+    tuner = tune.Tuner(trainable, param_space=space, tune_config=tune.TuneConfig(num_samples=samples))
+    results: ResultGrid = tuner.fit()
+    best: Any = results.get_best_result(metric="episodes", mode="min")
+    episodes = best.metrics["episodes"]
+    result = "no trial solved the game" if episodes == UNSOLVED else f"solved in {episodes} episodes"
+    log.info("Best hyperparameters: %s (%s)", best.config, result)
+    return results
+
+
+def ray_tune() -> Any:
+    """Import Ray Tune.
+
+    Raises:
+        UsageError: if it is not installed.
+    """
+    try:
+        from ray import tune
+    except ImportError as error:
+        raise UsageError(f"Ray Tune is not installed ({error}); install it with: pip install 'ray[tune]'") from error
+    return tune

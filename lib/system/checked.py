@@ -1,0 +1,80 @@
+"""Dataclasses whose fields are checked, also when a field is assigned later."""
+
+import dataclasses
+import numbers
+import types
+import typing
+from typing import Any
+
+# What a value of each type has to be, and how messages call that.
+_KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (numbers.Integral, "a whole number"),
+    float: (numbers.Real, "a number"),
+    str: (str, "a text"),
+    types.NoneType: (types.NoneType, "none"),
+}
+
+
+@dataclasses.dataclass(kw_only=True)
+class Checked:
+    """Base of dataclasses whose fields are bool, int, float, str, or one of these or None.
+
+    A subclass checks ranges in __post_init__, after calling this one's, with the functions below. A value that is
+    refused raises ValueError, and a field that was to be assigned keeps its old value.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        names = _field_types(type(self))
+        if name not in names:
+            raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(names)}")
+        if len(vars(self)) == len(names):  # otherwise __init__ still sets the fields
+            dataclasses.replace(self, **{name: value})
+        super().__setattr__(name, value)
+
+    def __post_init__(self) -> None:
+        for name, kinds in _field_types(type(self)).items():
+            fits = any(_is(getattr(self, name), kind) for kind in kinds)
+            require(fits, self, name, " or ".join(_KINDS[kind][1] for kind in kinds))
+
+
+_field_types_by_class: dict[type, dict[str, tuple[type, ...]]] = {}
+
+
+def _field_types(cls: Any) -> dict[str, tuple[type, ...]]:
+    """Return the types that each field may have."""
+    if cls not in _field_types_by_class:
+        hints = typing.get_type_hints(cls)
+        _field_types_by_class[cls] = {
+            each.name: typing.get_args(hints[each.name]) or (hints[each.name],) for each in dataclasses.fields(cls)
+        }
+    return _field_types_by_class[cls]
+
+
+def _is(value: object, kind: type) -> bool:
+    return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))
+
+
+def within(checked: Checked, low: float, high: float, *names: str) -> None:
+    """Require that fields lie between two numbers, both included."""
+    for name in names:
+        require(low <= getattr(checked, name) <= high, checked, name, f"between {low:g} and {high:g}")
+
+
+def at_least(checked: Checked, low: int, *names: str) -> None:
+    """Require that fields are not below a number."""
+    for name in names:
+        require(getattr(checked, name) >= low, checked, name, f"at least {low}")
+
+
+def require(condition: bool, checked: Checked, name: str, allowed: str) -> None:
+    """Raise ValueError unless the condition holds for a field.
+
+    Args:
+        condition: whether the field's value is allowed.
+        checked: object with the field.
+        name: name of the field.
+        allowed: which values are allowed.
+    """
+    if not condition:
+        raise ValueError(f"{name} is {getattr(checked, name)!r}; it has to be {allowed}")
