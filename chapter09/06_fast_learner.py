@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A fast learner: the same network in bfloat16, on states in the memory layout of its kernels.
+"""A fast learner: the same network in bfloat16, and states in the memory layout that its kernels use.
 
 Idea    calculate in bfloat16 with float32 weights; keep the channels last in memory, as in the ring; use one fused
         kernel for the optimizer; optionally use torch.compile, whose compilation time counts as part of the run

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PPO with remote actors: in this process, in other processes, or on a Ray cluster.
+"""PPO with actors that run in this process, in other processes, or on a Ray cluster.
 
-Idea    actors share the environments of 01_ppo.py; the learner sends them its weights, and they send back trajectory
-        segments
+Idea    the environments of 01_ppo.py are divided among actors; the learner sends its weights to the actors, and they
+        send back trajectory segments
 Parent  01_ppo.py, with actors in place of its sampler
 Keeps   close: the same steps and updates up to rounding; with --async, statistics
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
@@ -71,7 +71,7 @@ if __name__ == "__main__":
         "(without a number: 2)",
     )
     parser.add_argument(
-        "--learners", type=cli.positive, default=1, metavar="K", help="learners that share each minibatch"
+        "--learners", type=cli.positive, default=1, metavar="K", help="number of learners that split each minibatch"
     )
     cli.add_engine_options(parser, "actors", "segment")
     parser.add_argument(

@@ -1,1 +1,1 @@
-"""What the numbered scripts share, one role a module (see docs/design.md)."""
+"""Code that the numbered scripts share, one role per module (see docs/design.md)."""

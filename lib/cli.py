@@ -69,7 +69,7 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with error messages of one line.
+    """ArgumentParser whose error messages take one line.
 
     Attributes:
         common: names of the options that all scripts share. All others are the script's own.
@@ -115,7 +115,7 @@ def parser(
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
         add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; may be repeated"),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
-        add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after so long (default: none)"),
+        add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after this time (default: none)"),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
@@ -127,7 +127,9 @@ def parser(
 
 
 def add_engine_options(parser: Parser, role: str, unit: str) -> None:
-    """Add the options that say where actors run. A resumed run may change them, because no result depends on them.
+    """Add the options of the actors: engine, patience and address.
+
+    A resumed run may change them, because no result depends on them.
 
     Args:
         parser: parser of a script.
@@ -142,7 +144,7 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
         type=positive,
         default=60,
         metavar="SECONDS",
-        help=f"replace any of them that sends no {unit} for so long",
+        help=f"replace {role} that send no {unit} within this time",
     )
     add("--address", metavar="HOST:PORT", help="Ray cluster to join (default: start a local one)")
 
@@ -167,14 +169,14 @@ def run_tool(doc: str | None) -> Parser:
 def main(train: Train, parser: Parser, script: str, argv: list[str] | None = None) -> None:
     """Parse the command line, seed, train, and exit.
 
-    The exit code is 0 if the run was solved or reached a limit, 2 for wrong use, 1 for a fault, and 128 + n for
-    signal n.
+    The exit code is 0 if the run was solved, reached a limit or was ended by its script. It is 2 for a UsageError, 1
+    for a Fault or a loss that is not finite, and 128 + n for signal n.
 
     Args:
         train: function (params, args) -> final state of the engine that setup_ignite was called with.
         parser: result of `parser`, with the script's own options.
         script: name of the script, such as "01_baseline".
-        argv: arguments without the script's name; None for those of the process.
+        argv: arguments without the script's name; None for sys.argv[1:].
     """
     with exit_codes(
         "Stopped at once. Earlier checkpoints are kept; --resume with the run's folder continues from the newest."
@@ -187,7 +189,7 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
 
 @contextlib.contextmanager
 def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
-    """Turn wrong use, faults and signals into one line on standard error and an exit code.
+    """Turn usage errors, faults and signals into one line on standard error and an exit code.
 
     Args:
         stopped: message after Ctrl-C.
@@ -201,7 +203,7 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         place = f": {error.filename}" if error.filename else ""
         _exit(f"error: {error.strerror or error}{place}. Files that were saved before are kept", Fault.exit_code)
     except Interrupted as error:
-        _exit("Interrupted before learning began; --resume with the run's folder starts it again.", error.exit_code)
+        _exit("Interrupted before learning began; --resume with the run's folder restarts the run.", error.exit_code)
     except KeyboardInterrupt:
         _exit(stopped, EXIT_CODES["SIGINT"])
 
@@ -209,7 +211,7 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
 def prepare(seed: int) -> None:
     """Prepare the process before anything is built in it: memory, determinism, seeds."""
     memory.keep_freed_memory()
-    # TensorBoard's writer thread stores an OSError, and the next write raises it. It is not printed here as well.
+    # TensorBoard's writer thread stores an OSError, and the next write raises it. So it is not printed here.
     threading.excepthook = lambda args: None if isinstance(args.exc_value, OSError) else threading.__excepthook__(args)
     # A resumed run has to equal the uninterrupted one.
     torch.backends.cudnn.deterministic = True
@@ -314,7 +316,7 @@ def _resume(
             knobs[name] = value
         elif value is not None:
             settings.append((name, knobs[name], value))
-    changes = [f"{name} is {old!r}, asked for {new!r}" for name, old, new in settings if old != new]
+    changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
     return params, RunOptions(**(options | {"game": recorded["game"], "seed": recorded["seed"]}), knobs=knobs)

@@ -44,7 +44,7 @@ BatchT_co = TypeVar("BatchT_co", covariant=True)
 
 
 class EpsilonGreedy(Protocol):
-    """An action selector with PTAN's `epsilon`."""
+    """An action selector with PTAN's attribute `epsilon`."""
 
     epsilon: float
 
@@ -119,13 +119,13 @@ def calc_loss_dqn(
     no_grad: bool = True,
     huber: bool = False,
 ) -> torch.Tensor:
-    """Mean squared temporal-difference error, Mnih et al. (2015), algorithm 1.
+    """Mean squared temporal-difference error, or its Huber loss, Mnih et al. (2015), algorithm 1.
 
     Args:
         batch: transitions.
         net: network from states (batch, ...) to action values (batch, n_actions).
         tgt_net: target network of the same shape.
-        gamma: discount factor between a state and its last_state. A Batch has discounts of its own.
+        gamma: discount factor between a state and its last_state. Ignored for a Batch, which holds its own discounts.
         device: device of both networks.
         no_grad: compute the targets without recording a graph. No gradient flows through the targets, so this only
             saves time and memory.
@@ -135,7 +135,7 @@ def calc_loss_dqn(
         Scalar loss.
 
     Raises:
-        ValueError: if a network returns another shape.
+        ValueError: if a network's output has an unexpected shape.
         TypeError: if a network does not return floating-point numbers, or an action is not a whole number.
     """
     states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)
@@ -213,7 +213,7 @@ def calc_values_of_states(states: np.ndarray, net: nn.Module, device: torch.devi
 
 
 def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int = 1) -> Iterator[BatchT]:
-    """Fill the replay buffer, then add steps and yield a batch in turn until the experience source stops.
+    """Fill the replay buffer, then alternate between adding steps and yielding a batch until the source stops.
 
     Args:
         buffer: replay buffer with PTAN's populate and sample.

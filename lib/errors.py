@@ -1,4 +1,4 @@
-"""Errors that end a run with one line and an exit code: wrong use, and failures outside the program."""
+"""Errors that end a run with a one-line message and an exit code."""
 
 import math
 

@@ -77,8 +77,8 @@ class Hyperparameters(RunParameters):
         epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
         epsilon_start: first epsilon.
         epsilon_final: smallest epsilon.
-        batch_size: transitions drawn per agent step. If an iteration covers several agent steps, it draws so many times
-            this number. In 03_parallel.py an iteration draws four times this number, whatever its --replay-ratio.
+        batch_size: transitions drawn per agent step. If an iteration covers several agent steps, it draws this number
+            for each of them. In 03_parallel.py an iteration draws four times this number, whatever its --replay-ratio.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
         huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
         tuner_mode: this run is a trial of a search. It stops early if it learns too little or too slowly; see
@@ -157,7 +157,7 @@ class PPOHyperparameters(RunParameters):
         entropy: initial weight of the entropy bonus.
         gradient_norm: norm to which larger gradients are scaled down.
         kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
-        kl_final: `kl_target` at the goal; None for a constant target.
+        kl_final: value of `kl_target` when the mean return reaches stop_reward; None for a constant target.
         final_temperature: temperature of the policy near the goal, 0.01 to 1.
     """
 

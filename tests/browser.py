@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 MISSING = 3
 SECONDS = 60  # time limit for loading the page
 FLAGS = (
-    "--no-sandbox --disable-gpu --disable-dev-shm-usage"  # a container lacks the first two and has little of the third
+    "--no-sandbox --disable-gpu --disable-dev-shm-usage"  # a container has no sandbox, no GPU and little shared memory
 )
 DARK = "--blink-settings=preferredColorScheme=0"
 READY = """(() => document.readyState === "complete" && [...document.images].every(image => image.complete)

@@ -16,8 +16,8 @@ import pytest
 
 import forked
 
-# One thread per process, set before torch is imported: three test processes run at a time, and with a thread per core
-# each they would mostly wait for each other.
+# One thread per process, set before torch is imported. Three test processes run at a time; with one thread per
+# core, they would mostly wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
@@ -44,7 +44,7 @@ def ray_workers_find_the_fakes() -> Iterator[None]:
 def warm_fork_server() -> None:
     """Start the fork server of the actors with the imports of all tests.
 
-    Otherwise each actor imports what the test that started the server did not need.
+    Otherwise the server has only the imports of the test that started it, and each actor imports the rest.
     """
     from lib.system.processes import start_server
 
@@ -55,8 +55,8 @@ def warm_fork_server() -> None:
 def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Function (script, *options, code=None) that runs a script in this process and returns its output.
 
-    With `code`, the script has to exit with that code. An error code returns standard error, anything else standard
-    output. A new process would spend most of its time importing.
+    With `code`, the script has to exit with that code. The output is standard error for an error code,
+    otherwise standard output. A new process would spend most of its time importing.
     """
     from lib import cli
 

@@ -328,7 +328,7 @@ class Talkative(Catch):
 
 
 class Refusing(Shown):
-    """Catch that raises as soon as the class attribute `left` is used up by the steps of all its instances."""
+    """Catch that raises after `left` steps of all instances together; `left` is a class attribute."""
 
     left = 10**9
 
@@ -444,7 +444,10 @@ class Counter:
 
     @staticmethod
     def hanging(once):
-        """Return an actor class that hangs in actor 0's second segment, once: it creates the file `once` then."""
+        """Return an actor class whose actor 0 hangs once, in its second segment.
+
+        Before it hangs, it creates the file `once`. If that file exists, it does not hang.
+        """
 
         class Hanging(Counter):
             def get_trajectory_segment(self):

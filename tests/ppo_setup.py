@@ -11,7 +11,7 @@ from lib.ppo.update import Trainer, UpdateSettings
 
 
 def vectorised(make, n):
-    """Step n environments together; `make` creates one."""
+    """Build a vector environment of n environments; `make` creates one."""
     envs = SyncVectorEnv([make] * n, autoreset_mode=AutoresetMode.SAME_STEP)
     return RecordEpisodeStatistics(vector_env.FinalStates(envs))
 
@@ -30,7 +30,7 @@ class Fixed:
 
 
 def rollout_of(rewards, values, next_values, terminated, ended):
-    """A rollout with these entries, lists [t][n]; states, actions and log-probabilities are 0."""
+    """Return a rollout from lists indexed by [t][n]; its states, actions and log-probabilities are 0."""
     shape = np.shape(rewards)
     return Rollout(
         states=torch.zeros(*shape, 1),

@@ -33,7 +33,7 @@ def ring_and_twin(kind, length, num_envs, n_step, stack=3):
 
 
 def places_of(twin, num_envs):
-    """Return all (step, environment) at which a transition can be sampled."""
+    """Return all pairs (step, environment) at which a transition can be sampled."""
     return [(step, env) for step in twin.valid() for env in range(num_envs)]
 
 
@@ -44,13 +44,13 @@ def sample_many(ring, count, batch_size=20):
 
 
 def index_of(ring, place):
-    """Return the index of a (step, environment), as in Batch.indices."""
+    """Return the index of a pair (step, environment), as in Batch.indices."""
     step, env = place
     return step % ring.length * ring.num_envs + env
 
 
 def batch_at(ring, places):
-    """Return the transitions that start at each (step, environment)."""
+    """Return the transitions that start at each pair (step, environment)."""
     steps, envs = zip(*places, strict=True)
     return ring._make_batch(np.array(steps), np.array(envs), np.ones(len(places)))
 

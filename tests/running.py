@@ -37,7 +37,7 @@ def assignments(*fields: str) -> list[str]:
 
 
 CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "replay_size=2000", "batch_size=8"))
-ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every rung's steps per iteration
+ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every script's steps per iteration
 
 
 def start(

@@ -79,7 +79,7 @@ def test_set_overrides_any_field(assignment, field, value):
         (["--seed", "one"], "argument --seed: 'one' is not a whole number"),
         (["--stop-after", "1.5e0"], "argument --stop-after: '1.5e0' is not a whole number"),
         (["--stop-after", "inf"], "argument --stop-after: 'inf' is not a whole number"),
-        (["--set", "replay_size=1e306"], "replay_size takes a whole number of 64 bits"),
+        (["--set", "replay_size=1e306"], "replay_size takes a whole number that fits in 64 bits"),
         (["--env-id", ""], "--env-id '' names no environment"),
         (["--set", "stop_reward=inf"], "stop_reward is inf; it has to be a finite number"),
         (["--set", "max_steps=9000"], "max_steps is 9000; it has to be above replay_initial, 10000"),
@@ -149,19 +149,19 @@ def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
     recorded["knobs"] = {}
     (run / "params.json").write_text(json.dumps(recorded))
     assert resolve("--resume", str(run), knob=3)[1].envs == 3
-    with pytest.raises(UsageError, match="envs is 3, asked for 5"):
+    with pytest.raises(UsageError, match="envs is 3, not 5"):
         resolve("--resume", str(run), "--envs", "5", knob=3)
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--set", "batch_size=16"], "batch_size is 8, asked for 16"),
-        (["--seed", "8"], "seed is 7, asked for 8"),
-        (["--game", "breakout"], "game is 'pong', asked for 'breakout'"),
+        (["--set", "batch_size=16"], "batch_size is 8, not 16"),
+        (["--seed", "8"], "seed is 7, not 8"),
+        (["--game", "breakout"], "game is 'pong', not 'breakout'"),
         (["--env-id", "ALE/Freeway-v5"], "env_name is 'PongNoFrameskip-v4'"),
-        (["--envs", "5"], "envs is 4, asked for 5"),
-        (["--envs", "3"], "envs is 4, asked for 3"),  # the default, but given explicitly
+        (["--envs", "5"], "envs is 4, not 5"),
+        (["--envs", "3"], "envs is 4, not 3"),  # the default, but given explicitly
     ],
 )
 def test_a_resume_rejects_other_settings(run, argv, message):

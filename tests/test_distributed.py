@@ -1,4 +1,4 @@
-"""PPO with its actors elsewhere: the same segments, the same run, whatever becomes of the actors."""
+"""PPO with actors in other processes: they learn what 01_ppo learns, even if actors die."""
 
 import json
 import re
@@ -45,8 +45,9 @@ SMALL = assignments(
     "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"
 )
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
-SOON = assignments("stop_reward=30")  # four episodes come near it at once
-REACHABLE = (*POLE, *assignments("stop_reward=90"))  # it comes near; 100 such episodes are more than LAST
+SOON = assignments("stop_reward=30")  # four episodes suffice to come near this goal
+# A run comes near this goal, but 100 such episodes take more than LAST steps.
+REACHABLE = (*POLE, *assignments("stop_reward=90"))
 LAST = 7680  # the step at which long runs stop
 
 
@@ -73,7 +74,7 @@ def weights_of(learner):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """What 01_ppo makes of CartPole."""
+    """Folder of a run of 01_ppo on CartPole."""
     runs_dir = tmp_path_factory.mktemp("plain")
     assert run(PPO, *POLE, *SOON, "--stop-after", 640, "--runs-dir", runs_dir).returncode == 0
     return folder(runs_dir)
@@ -85,7 +86,7 @@ def test_the_script_learns_what_01_ppo_learns(plain, tmp_path, options):
     assert process.returncode == 0, process.stderr
     found, expected = (checkpoint_of(path)["net"] for path in (folder(tmp_path), plain))
     assert expected["temperature"] == 0.5
-    # Rounding differs with how many states a model sees at a time.
+    # Rounding depends on the number of states in a forward pass.
     assert all(torch.allclose(found[name].float(), expected[name].float(), atol=1e-4) for name in expected)
     assert episodes_of(folder(tmp_path)) == episodes_of(plain)
     scalars = scalars_of(folder(tmp_path))
@@ -94,20 +95,20 @@ def test_the_script_learns_what_01_ppo_learns(plain, tmp_path, options):
     assert scalars["train/replaced"][-1] == scalars["train/dropped"][-1] == (640, 0.0)
 
 
-def test_asynchronously_it_learns_with_a_lag_that_is_logged(tmp_path):
+def test_asynchronous_actors_have_a_lag_that_is_logged(tmp_path):
     process = run(ACTORS, *POLE, "--async", "--stop-after", 2560, "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
     lags = [value for _, value in scalars_of(folder(tmp_path))["train/policy_lag"]]
     assert max(lags) > 0.0
     path = folder(tmp_path)
-    # Where the actors are may change.
+    # A resumed run may use another engine.
     assert run(ACTORS, "--resume", path, "--stop-after", 2816, "--engine", "inline").returncode == 0
     assert json.loads((path / "result.json").read_text())["steps"] >= 2816
 
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Two actors, left alone."""
+    """Folder of an uninterrupted run with two actors."""
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
     assert run_by_itself(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     progress = [value for _, value in scalars_of(folder(runs_dir))["train/progress"]]
@@ -139,12 +140,12 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
     ("number", "learning", "code"),
     [(signal.SIGINT, False, 130), (signal.SIGTERM, True, 143), (signal.SIGKILL, True, -9)],
 )
-def test_a_run_on_ray_ends_with_all_that_it_has_started(tmp_path, number, learning, code):
+def test_a_run_on_ray_ends_all_processes_that_it_has_started(tmp_path, number, learning, code):
     process = start(ACTORS, *POLE, "--engine", "ray", "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256" if learning else "*/params.json")), process)
     if not learning:
         wait_for(lambda: any("raylet" in each.name() for each in psutil.Process(process.pid).children()), process)
-        time.sleep(3)  # in the start of the actors, or of Ray
+        time.sleep(3)  # by then, the actors or Ray itself are starting
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
     _, stderr = process.communicate(timeout=60)
@@ -154,11 +155,11 @@ def test_a_run_on_ray_ends_with_all_that_it_has_started(tmp_path, number, learni
     assert [each for each in alive if each.is_running() and each.status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_a_run_whose_actors_hang_ends_when_it_is_asked_to(tmp_path):
+def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
     options = ("--env-id", "fakes:Failing-hang-v0", *SMALL, "--set", "epochs=1", "--quiet", "--patience", 1000)
     process = start(ACTORS, *options, "--runs-dir", tmp_path)
     wait_for(lambda: any(last_step(run) > 1900 for run in tmp_path.iterdir()), process)
-    time.sleep(2)  # by now they hang
+    time.sleep(2)  # by then, the actors hang
     began = time.monotonic()
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
@@ -168,12 +169,12 @@ def test_a_run_whose_actors_hang_ends_when_it_is_asked_to(tmp_path):
 
 
 def actors_of(process):
-    """The processes that play, of a run of two."""
+    """Return the actor processes of a run with two actors."""
     found = psutil.Process(process.pid).children(recursive=True)
     return [each for each in found if each.children() == [] and "resource_tracker" not in " ".join(each.cmdline())]
 
 
-def test_actors_that_are_killed_at_any_time_change_nothing(uninterrupted, tmp_path):
+def test_killing_actors_at_any_time_does_not_change_the_run(uninterrupted, tmp_path):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     rng = np.random.default_rng(1)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
@@ -192,7 +193,7 @@ def test_actors_that_are_killed_at_any_time_change_nothing(uninterrupted, tmp_pa
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
 
 
-def test_an_environment_that_raises_shows_where_and_leaves_what_was_learnt(tmp_path):
+def test_an_error_of_an_environment_is_shown_with_its_place_and_the_state_is_saved(tmp_path):
     options = ("--env-id", "fakes:Failing-raise-v0", *SMALL, "--set", "epochs=1", "--quiet")
     process = run(ACTORS, *options, "--runs-dir", tmp_path)
     assert process.returncode == 1
@@ -202,7 +203,7 @@ def test_an_environment_that_raises_shows_where_and_leaves_what_was_learnt(tmp_p
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] > 2000
 
 
-def test_actors_that_cannot_share_the_environments_are_refused_in_a_line(refused, tmp_path):
+def test_a_number_of_actors_that_does_not_divide_the_environments_is_refused_in_one_line(refused, tmp_path):
     said = refused(ACTORS, "--actors", 3, "--runs-dir", tmp_path)
     assert re.fullmatch(r"error: 3 actors cannot share 16 environments.* 1, 2, 4, 8, 16\n", said)
 
@@ -236,7 +237,7 @@ cluster.shutdown()
 """
 
 
-def test_a_node_of_a_cluster_that_dies_changes_nothing(tmp_path):
+def test_the_loss_of_a_cluster_node_does_not_change_the_run(tmp_path):
     options = (*POLE, "--stop-after", LAST)
     assert run(ACTORS, *options, "--engine", "inline", "--actors", 4, "--runs-dir", tmp_path / "one").returncode == 0
     (tmp_path / "two").mkdir()
@@ -258,12 +259,12 @@ def test_a_node_of_a_cluster_that_dies_changes_nothing(tmp_path):
             nodes.stdin.close()
     one, two = (folder(tmp_path / name) for name in ("one", "two"))
     ones, twos = checkpoint_of(one), checkpoint_of(two)
-    del ones["random"]["python"], twos["random"]["python"]  # Ray draws from it, and nothing here does
+    del ones["random"]["python"], twos["random"]["python"]  # Ray draws from this generator, and this project does not
     assert differences(ones, twos) == []
     assert episodes_of(one) == episodes_of(two)
 
 
-def test_a_cluster_of_another_version_says_so(monkeypatch):
+def test_a_cluster_with_another_version_of_ray_is_reported(monkeypatch):
     said = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.9.1\n"
     answer = subprocess.CompletedProcess([], 1, stdout="", stderr=f"Traceback ...\n{said}")
     monkeypatch.setattr(ray_cluster.subprocess, "run", lambda *arguments, **options: answer)

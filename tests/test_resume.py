@@ -177,7 +177,7 @@ PPO_OPTIONS = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_ev
     [
         ("PongNoFrameskip-v4", 9, 128, 256),
         ("fakes:Catch-v0", 9, 128, 320),
-        ("fakes:Catch-v0", -0.1, 256, 640),  # so near that some updates take a single epoch
+        ("fakes:Catch-v0", -0.1, 256, 640),  # so near the goal that some updates take a single epoch
     ],
 )
 def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):

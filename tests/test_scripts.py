@@ -1,4 +1,4 @@
-"""Every script of chapters 8 and 9 runs end to end, shortened; and how a run ends, succeeds and fails."""
+"""Short end-to-end runs of every script of chapters 8 and 9, and the ways in which a run ends."""
 
 import csv
 import json
@@ -101,7 +101,7 @@ def test_a_script_runs_from_inside_its_folder(short_runs, script):
         ("chapter09/02_n_envs.py", "chapter09/04_wrappers.py"),
     ],
 )
-def test_a_rung_that_keeps_its_parents_numbers_exactly(short_runs, parent, script):
+def test_a_script_that_keeps_results_exactly_equals_its_parent(short_runs, parent, script):
     _, parent_folder = short_runs[Path(parent)]
     _, path = short_runs[Path(script)]
     assert differences(checkpoint_of(parent_folder), checkpoint_of(path)) == []
@@ -221,7 +221,7 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
 
     resumed = run(script, "--resume", path, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
-    assert "Nothing was learnt in this process." in resumed.stdout
+    assert "No update was made in this process." in resumed.stdout
     assert solved[0] in resumed.stdout
     assert not differences(before, checkpoint_of(path))
     result_again = json.loads((path / "result.json").read_text())

@@ -5,7 +5,7 @@
     ./doctor.py --cuda --game breakout        # also checks the GPU, and the memory for this game's replay buffer
     ./doctor.py --quick && echo fit           # measures no speeds; exit code 1 if there is a problem
 
-Each line is a finding: `ok`, `note` for what costs speed or comfort, or `problem` for what prevents training.
+Each line is a finding: `ok`, `note` if something costs speed or comfort, or `problem` if something prevents training.
 """
 
 from __future__ import annotations  # type hints must not fail if a package is missing
@@ -48,7 +48,7 @@ SECONDS = 5  # duration of each speed measurement
 MIN_DISK_SPEED = 50  # MB/s; with a slower disk, saving a full replay buffer interrupts a run for 15 seconds
 DISK_TEST_MEGABYTES = 64
 NUM_ENVS = 16
-REINSTALL = "make clean, then make test; docs/install.md"
+REINSTALL = "make clean, then make test; see docs/install.md"
 CHECKPOINTS = 3  # largest number of checkpoints on the disk at the same time
 
 
@@ -129,7 +129,7 @@ def check_processor() -> Iterator[Finding]:
         yield Finding(NOTE, f"OMP_NUM_THREADS is {os.environ['OMP_NUM_THREADS']}", advice)
     load = os.getloadavg()[0]
     if load > 0.5 * cores:
-        advice = "the speeds measured below are too low"
+        advice = "speeds measured meanwhile are too low"
         yield Finding(NOTE, f"other programs keep {load:.1f} of {cores} cores busy", advice)
     capability = torch.backends.cpu.get_cpu_capability()
     if precision.has_bfloat16(torch.device("cpu")):
@@ -149,7 +149,7 @@ def check_accelerator(device: torch.device) -> Iterator[Finding]:
     elif torch.backends.mps.is_available():
         yield Finding(OK, "an Apple GPU", "" if device.type == "mps" else "it is used only with --device mps")
     elif shutil.which("nvidia-smi"):
-        advice = "install a PyTorch build with CUDA and a recent driver; docs/install.md"
+        advice = "install a PyTorch build with CUDA and a recent driver; see docs/install.md"
         yield Finding(NOTE, f"a GPU driver is installed, but PyTorch {torch.__version__} finds no GPU", advice)
     else:
         yield Finding(OK, "no GPU; everything works without one, and the published speeds were measured without one")
@@ -225,7 +225,7 @@ def measure_learner(device: torch.device) -> Finding:
 
 
 def examine(game: str, device_name: str, runs_dir: Path, quick: bool) -> Iterator[Finding]:
-    """Yield all findings. Memory and speeds are checked only if there is no problem before."""
+    """Yield all findings. Memory, disk and speeds are checked only if no earlier check found a problem."""
     env_id = HYPERPARAMS[game].env_name
     device_problem, folder_problem = check_device(device_name), check_runs_dir(runs_dir)
     basics = [check_python(), *check_packages(), check_game(env_id)]

@@ -21,9 +21,11 @@ from lib.system import files
 
 def main() -> None:
     parser = cli.run_tool(__doc__)
-    parser.add_argument("--episodes", default=100, type=cli.positive, metavar="N", help="(default: 100)")
+    parser.add_argument(
+        "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--quiet", action="store_true", help="hide the progress bar")
     args = parser.parse_args()
     output = cli.writable(args.output or args.run / "evaluation.json")
     agent = TrainedAgent(args.run, args.checkpoint, args.device)

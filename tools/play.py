@@ -73,7 +73,7 @@ def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Calla
 
 def main() -> None:
     parser = cli.run_tool(__doc__)
-    parser.add_argument("--episodes", default=1, type=cli.positive, metavar="N", help="(default: 1)")
+    parser.add_argument("--episodes", default=1, type=cli.positive, metavar="N", help="number of episodes (default: 1)")
     parser.add_argument("--record", action="store_true", help="write a video of each episode instead of a window")
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = parser.parse_args()

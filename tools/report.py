@@ -5,7 +5,7 @@
     ./report.py ../runs/*-pong-* --output ../seeds
 
 The page is self-contained: it needs no network and no other files, so it can be sent to anybody. Runs that differ only
-in the seed are one curve with a band from the lowest to the highest. The page of one run is written to its folder.
+in the seed share one curve, with a band from the lowest to the highest. The page of one run is written to its folder.
 The page of several runs is written to report/ in the current folder. The page is report.html, with the pictures
 beside it as report-*.png. compare.py prints the same numbers.
 """
@@ -19,7 +19,7 @@ from lib.analysis import report
 def main() -> None:
     parser = cli.tool(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="run folders, or names in runs/")
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="(default: the run folder, or report/)")
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="output folder (default: run folder, or report/)")
     args = parser.parse_args()
     runs = list(dict.fromkeys(args.runs))
     default = runs[0] if len(runs) == 1 else Path("report")

@@ -43,7 +43,10 @@ def read_settings(run: Path) -> Settings:
 
 
 def read_outcome(run: Path) -> dict[str, object]:
-    """Return a run's steps, returns, speed and reason for its end. Without a result, they come from its episodes."""
+    """Return a run's steps, returns, speed and reason for its end.
+
+    If there is no result, the steps and minutes come from episodes.csv.
+    """
     episodes = run_data.read_episodes(run)
     returns = episodes["return"]
     result = run_data.read_result(run)
@@ -59,7 +62,7 @@ def read_outcome(run: Path) -> dict[str, object]:
         "steps/s": result.get("this_process", {}).get("steps_per_second"),
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
-        "ended": "at work" if run_folder.at_work(run) else result.get("stopped", "no result"),
+        "ended": "running" if run_folder.at_work(run) else result.get("stopped", "no result"),
     }
 
 
@@ -130,7 +133,7 @@ def _differing(rows: Sequence[Settings]) -> list[str]:
 
 
 def _label_names(rows: Sequence[Settings]) -> list[str]:
-    """Return the names of the settings that a label needs. One that distinguishes no further groups is left out."""
+    """Return the names of the settings that a label needs. Settings that distinguish no further groups are left out."""
     needed: list[str] = []
     for name in _differing(rows):
         if name != "seed" and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):

@@ -16,7 +16,8 @@ GRID_POINTS = 300
 WIDTH, HEIGHT = 4.8, 3.3  # inches; two figures fit side by side on a screen, and one fits on a phone
 FONT_SIZE = 9
 MAX_GROUPS_WITH_DOTS = 4  # with more groups, single episodes would hide the curves
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")  # Okabe and Ito
+# The first six are from the palette of Okabe and Ito.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
 
 PART_COLOURS = {  # parts of an iteration in the order in which they run
     "act": "#56b4e9",
@@ -47,11 +48,11 @@ class Series:
     def of(cls, x: pd.Series | Sequence[float], y: pd.Series | Sequence[float]) -> "Series":
         """Build a series from two columns. Values that are not finite are dropped.
 
-        Environments that end together may report their steps out of order. An x below its predecessor is raised to it.
+        Episodes that end together may be reported out of order. An x below its predecessor is raised to that value.
         """
-        places, values = np.asarray(x, float), np.asarray(y, float)
+        positions, values = np.asarray(x, float), np.asarray(y, float)
         finite = np.isfinite(values)
-        return cls(np.maximum.accumulate(places[finite]), values[finite])
+        return cls(np.maximum.accumulate(positions[finite]), values[finite])
 
     def at(self, grid: np.ndarray) -> np.ndarray:
         """Interpolate at the points of a grid between the first and the last x."""

@@ -142,7 +142,7 @@ def draw_pictures(runs: Sequence[Path]) -> list[Picture]:
 
 
 def choose_videos(runs: Sequence[Path]) -> list[Video]:
-    """Choose the best and the newest videos of each run. Videos that exceed MAX_VIDEO_BYTES in total have no URI."""
+    """Choose the best and the newest videos of each run. Videos beyond a total of MAX_VIDEO_BYTES have no URI."""
     chosen = {run: run_data.list_videos(run)[:VIDEOS_PER_RUN] for run in runs}
     room = MAX_VIDEO_BYTES
     uris: dict[Path, str] = {}

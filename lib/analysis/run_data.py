@@ -43,7 +43,7 @@ def read_episodes(run: Path) -> pd.DataFrame:
         numbers = frame.astype(dict.fromkeys(NUMERIC_COLUMNS, float))
     except ValueError as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
-    return numbers.dropna(subset=list(NUMERIC_COLUMNS))  # the last row may be incomplete while the run works
+    return numbers.dropna(subset=list(NUMERIC_COLUMNS))  # the last row may be incomplete while the run is in progress
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class TrainedAgent:
         self.policy = GreedyPolicy(net.to(device), device)
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
-        """Build a single environment with the plain wrappers."""
+        """Build a single environment with the default wrappers of make_env."""
         return make_env(self.env_id, render_mode=render_mode)
 
 

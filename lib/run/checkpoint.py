@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, verified when read, free of code, and complete enough to resume bit for bit.
+"""Checkpoints: written atomically, verified when read, without executable code, and sufficient to resume bit for bit.
 
 A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 digest lies beside it in the format of
 `sha256sum -c`. A run can be resumed from a `step-*` checkpoint; the newest and the one before it are kept. The
@@ -104,7 +104,7 @@ class VerifiedSaver(BaseSaveHandler):
 
 
 class Iteration:
-    """The engine's iteration with a state_dict. ignite's own state_dict needs a length, which a run does not have."""
+    """The engine's iteration with a state_dict. ignite's own needs an epoch length, which a run does not have."""
 
     def __init__(self, engine: Engine):
         self.engine = engine
@@ -126,7 +126,7 @@ class Checkpointer:
         objects: objects to save, by name; at least "net".
         folder: folder of the checkpoints.
         every: agent steps between checkpoints.
-        stopper: stopper of the run, which has its agent steps and the reason for its end.
+        stopper: stopper of the run; provides the agent steps so far and the reason for the end.
     """
 
     def __init__(self, objects: Mapping[str, Stateful], folder: Path, every: int, stopper: Stopper):
@@ -196,7 +196,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
     """Read the newest undamaged checkpoint, and log a warning for each damaged one.
 
     Returns:
-        Content of the checkpoint, or None without checkpoints.
+        Content of the checkpoint, or None if there are no checkpoints.
 
     Raises:
         Fault: if there are checkpoints, but none of them can be read.

@@ -94,7 +94,7 @@ class ProgressBars:
         self._bar = self._new_bar(total=self.limit, desc="Training", initial=self.episodes.steps, smoothing=0.1)
 
     def _new_bar(self, **options: Any) -> "tqdm[Any]":
-        # Twice a second on a terminal, a line every half minute in a log file.
+        # A terminal is updated twice a second; a log file gets a line every half minute.
         interval = 0.5 if sys.stderr.isatty() else 30.0
         return tqdm(unit="step", dynamic_ncols=True, mininterval=interval, **options)
 
@@ -125,7 +125,7 @@ def log_result(
         episodes: counter of the episodes.
         speed: speed of this process.
         frame_skip: emulator frames per agent step.
-        checkpoints: folder of the checkpoints, or None without checkpoints.
+        checkpoints: folder of the checkpoints, or None if the run saves none.
     """
     _log_speed(speed, frame_skip)
     if stopped == SOLVED and episodes.solved is not None:
@@ -164,7 +164,7 @@ def _log_speed(speed: Speed, frame_skip: int) -> None:
     elif speed.updates:
         log.info("Too short to measure the speed: all agent steps were taken before learning began.")
     else:
-        log.info("Nothing was learnt in this process.")
+        log.info("No update was made in this process.")
 
 
 def _advice(stopped: str, checkpoints: Path | None) -> str:

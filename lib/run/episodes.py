@@ -44,11 +44,11 @@ class Episodes:
         returns: returns of the last 100 episodes.
         smoothed: exponentially smoothed return.
         best_mean: highest mean return of the last 10 to 100 episodes.
-        reached: stop_reward and milestone, as text, if reached; each with the seconds, step, episode and iteration at
-            which the mean return first reached it.
+        reached: seconds, step, episode and iteration at which the mean return first reached stop_reward or the
+            milestone. The key is that bound as text.
     """
 
-    MINIMUM = 10  # episodes before a mean can be the best
+    MINIMUM = 10  # fewest episodes whose mean can be the best
 
     def __init__(self, exp_source: ExperienceSource, stop_reward: float | None, milestone: float | None = None):
         self.exp_source = exp_source
@@ -97,7 +97,7 @@ class Episodes:
         return self.seconds_at(since_process_start())
 
     def seconds_at(self, clock: float) -> float:
-        """Return the run time at a moment of this process, in seconds over all processes of the run.
+        """Return the run time at a moment of this process, in seconds. It includes earlier processes of the run.
 
         Args:
             clock: seconds since this process started.

@@ -10,7 +10,7 @@ class TrainingEvents(EventEnum):
 
 
 class EpisodeEvents(EventEnum):
-    """Fired when an episode has ended, and when a mean return is the best so far or has reached the bound.
+    """Fired when an episode has ended, and when a mean return is the best so far or has reached stop_reward.
 
     The names are those of ptan.ignite.EpisodeEvents. ignite compares events by name, so handlers that are attached to
     ptan's events are called as well.

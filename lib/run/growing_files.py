@@ -30,7 +30,7 @@ class GrowingFiles:
         self.flush()
         for path in self._files():
             with path.open("rb+") as file:
-                files.sync(file)  # the checkpoint must not reach the disk before its files do
+                files.sync(file)  # these files must reach the disk before the checkpoint does
         return {path.name: path.stat().st_size for path in self._files()}
 
     def load_state_dict(self, sizes: dict[str, int]) -> None:

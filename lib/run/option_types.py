@@ -17,7 +17,7 @@ def whole(text: str) -> int:
     try:
         return parse_whole(text)
     except (ValueError, OverflowError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 64 bits") from error
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number that fits in 64 bits") from error
 
 
 def positive(text: str) -> int:
@@ -102,7 +102,7 @@ def quotient(option: str, whole: int, part: int) -> int:
 
 
 def parse_whole(text: str) -> int:
-    """Parse a whole number of 64 bits, which may be written as 1e5.
+    """Parse a whole number that fits in 64 bits. It may be written as 1e5.
 
     Raises:
         ValueError: if the text is not a whole number.

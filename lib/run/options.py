@@ -45,5 +45,5 @@ class RunOptions:
         # Unpickling looks up attributes before `knobs` is set.
         knobs = self.__dict__.get("knobs", {})
         if name not in knobs:
-            raise AttributeError(f"no option {name!r}; the script's own are {', '.join(knobs) or 'none'}")
+            raise AttributeError(f"no option {name!r}; the script's own options are {', '.join(knobs) or 'none'}")
         return knobs[name]

@@ -35,13 +35,13 @@ def override(params: Params, assignments: Sequence[str]) -> Params:
 
 
 def _parse(name: str, annotation: Any, text: str) -> object:
-    """Parse the value of a field of type bool, int, float or str, or one of these or None."""
+    """Parse the value of a field of type bool, int, float or str, each of which may be optional."""
     kinds = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
     if types.NoneType in kinds and text.lower() == "none":
         return None
     readers: dict[Any, tuple[Callable[[str], object], str]] = {
         bool: (_boolean, "true or false"),
-        int: (parse_whole, "a whole number of 64 bits"),
+        int: (parse_whole, "a whole number that fits in 64 bits"),
         float: (float, "a number"),
         str: (str, "text"),
     }

@@ -56,8 +56,8 @@ class Run:
             self._lock.acquire(timeout=0)
         except filelock.Timeout as error:
             pid = self.path / "pid"
-            holder = pid.read_text() if pid.exists() else "of unknown number"
-            raise UsageError(f"{self.path} is in use by process {holder}; stop that one first") from error
+            holder = pid.read_text() if pid.exists() else "with an unknown id"
+            raise UsageError(f"{self.path} is in use by process {holder}; stop that process first") from error
         (self.path / "pid").write_text(str(os.getpid()))
         self.checkpoints.mkdir(exist_ok=True)
         if not options.resume:

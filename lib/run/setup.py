@@ -303,7 +303,7 @@ class _Setup:
         log.info("Learning curve: %s", draw_curve(self.run.path, self.params.stop_reward))
 
     def _evaluate(self, result: Mapping[str, Any]) -> None:
-        log.info("Evaluation: %d episodes of the plain environment, without exploration.", evaluation.EPISODES)
+        log.info("Evaluation: %d episodes in a single environment, without exploration.", evaluation.EPISODES)
         env = make_env(self.params.env_name)
         evaluated = evaluation.evaluate(self._policy(), env, seed=self.options.seed, progress=not self.options.quiet)
         env.close()

@@ -134,7 +134,7 @@ class Speed:
         parts = self.parts
         seconds = self.training_seconds
         parts["rest"] = max(0.0, seconds - sum(parts.values()))
-        lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms a step':>11}"]
+        lines = [f"{'part':<12}{'seconds':>10}{'share':>8}{'ms/step':>11}"]
         for part, spent in parts.items():
             share = spent / seconds if seconds else 0.0
             lines.append(f"{part:<12}{spent:>10.1f}{share:>8.1%}{1000 * spent / max(1, self.training_steps):>11.2f}")
@@ -171,7 +171,7 @@ class Speed:
         last = self._logged
         parts = self.parts
         iterations = max(1, engine.state.iteration - last.iteration)
-        # No steps if the only batch so far is the one that ended the warm-up.
+        # This is 0 if the only batch so far is the one that ended the warm-up.
         steps = self.exp_source.steps_done - last.steps
         metrics = engine.state.metrics
         metrics["avg_fps"] = self.recent

@@ -26,7 +26,7 @@ make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
 # Iterations between two figures.
 FIGURES_EVERY = 5_000
 
-# Entries of result.json that are written as final/<name>.
+# Entries of result.json, or of its this_process, that are written as final/<name>.
 FINAL = ("mean_100", "best_mean", "seconds", "steps_per_second")
 
 # Charts of TensorBoard's page of custom scalars.

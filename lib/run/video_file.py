@@ -22,7 +22,8 @@ MIN_SIDE = 320  # smaller frames are enlarged until their shorter side has this 
 GIF_MAX_FRAMES = 100
 GIF_MAX_SIDE = 210  # pixels of the longer side, which is the height of an Atari screen
 GIF_MAX_BYTES = 2**20
-# Milliseconds between two frames. Browsers do not play faster than the first; slower than the second looks jerky.
+# Milliseconds between two frames. Browsers slow down GIFs with a shorter delay than the minimum. A longer delay
+# than the maximum looks jerky.
 GIF_MIN_DELAY, GIF_MAX_DELAY = 20, 100
 
 ATARI_FRAMES_PER_SECOND = 60

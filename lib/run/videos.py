@@ -48,7 +48,7 @@ class Playback(NamedTuple):
 
 
 class _Position(NamedTuple):
-    """An environment somewhere in the actions since its seeded reset.
+    """An environment, and how far it has been played since its seeded reset.
 
     Attributes:
         env: the environment.
@@ -298,10 +298,10 @@ class Recorder:
     def _warn_about_mismatch(self, number: int, episode: Episode, playback: Playback) -> None:
         same_outcome = (playback.total, playback.length) == (episode.total, episode.length)
         self._warn_once(
-            "No video of episode %d: in training it had a return of %g in %d steps. Its replay had %g in %d steps%s. "
-            "The environment is not deterministic.",
+            "No video of episode %d: in training it had a return of %g in %d steps. Its replay had a return of "
+            "%g in %d steps%s. The environment is not deterministic.",
             *(number, episode.total, episode.length, playback.total, playback.length),
-            " but other states" if same_outcome else "",
+            ", but different states" if same_outcome else "",
         )
 
     def _warn_once(self, message: str, *values: Any) -> None:

@@ -32,14 +32,14 @@ def test_a_group_is_summarised_by_mean_and_range(tmp_path):
     assert "in 1 of 2 runs in 1.00 minutes" in summary
 
 
-def test_the_outcome_of_a_working_run_comes_from_its_episodes(tmp_path):
+def test_the_outcome_of_a_run_in_progress_comes_from_its_episodes(tmp_path):
     run = make_run(tmp_path / "run")
     assert read_outcome(run)["ended"] == "solved"
     (run / "pid").write_text(str(os.getpid()))  # resumed, so result.json is from an earlier process
     with (run / "episodes.csv").open("a") as file:
         file.write("151,15100,100,")  # a row that is just being written
     outcome = read_outcome(run)
-    assert outcome["ended"] == "at work"
+    assert outcome["ended"] == "running"
     assert (outcome["steps"], outcome["episodes"], outcome["minutes"]) == (15_000, 150, 15.0)
     os.utime(run / "pid", (1e9, 1e9))  # another process has this number now
     assert read_outcome(run)["ended"] == "solved"

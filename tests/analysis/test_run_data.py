@@ -20,7 +20,7 @@ def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
     assert time_by_part(run) == PARTS
 
 
-def test_the_result_of_a_working_run_is_not_used(tmp_path):
+def test_the_result_of_a_run_in_progress_is_not_used(tmp_path):
     run = add_scalars(make_run(tmp_path / "run"))
     (run / "pid").write_text(str(os.getpid()))
     assert time_by_part(run) == PARTS

@@ -84,7 +84,7 @@ def test_without_a_best_checkpoint_the_newest_is_used(run):
 
 
 @pytest.mark.parametrize("which", ["700", "worst", "-1"])
-def test_an_unknown_checkpoint_is_refused_with_those_available(run, which):
+def test_an_unknown_checkpoint_is_refused_with_a_list_of_those_available(run, which):
     with pytest.raises(UsageError, match=f"'{which}'.* best, last, .* 300, 400, 500"):
         find_checkpoint(run, which)
 

@@ -36,7 +36,7 @@ PARTS = load("08_dqn_rainbow").PARTS
 
 
 class Table(nn.Module):
-    """Action values of states that are row numbers."""
+    """Action values from a table; a state is the number of its row."""
 
     def __init__(self, rows):
         super().__init__()
@@ -461,7 +461,7 @@ def test_each_part_of_rainbow_has_its_own_setting(monkeypatch, tmp_path):
         ("05_dqn_prio_replay", ["--beta", "-1e-3"], "beta is -0.001; it has to be between 0 and 1"),
         ("05_dqn_prio_replay", ["--alpha", "-inf"], "alpha is -inf; it has to be between 0 and 1"),
         ("05_dqn_prio_replay", ["--beta-steps", "0"], "beta_steps is 0; it has to be between 1 and 2**63"),
-        ("05_dqn_prio_replay", ["--beta-steps", "9" * 400], "not a whole number of 64 bits"),
+        ("05_dqn_prio_replay", ["--beta-steps", "9" * 400], "not a whole number that fits in 64 bits"),
         ("07_dqn_distrib", ["--atoms", "1"], "atoms is 1; it has to be between 2 and 500"),
         ("07_dqn_distrib", ["--v-min", "-1e1", "--v-max", "-2e1"], "v_min is -10 and v_max -20; v_min has to be below"),
         ("07_dqn_distrib", ["--v-min", "3", "--v-max", "2"], "v_min is 3 and v_max 2; v_min has to be below v_max"),

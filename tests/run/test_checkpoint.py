@@ -216,7 +216,7 @@ def names(folder):
     return sorted(path.name for path in folder.glob("*.pt"))
 
 
-def test_checkpoints_are_saved_first_regularly_and_at_the_end_and_two_are_kept(tmp_path):
+def test_checkpoints_are_saved_at_the_first_iteration_regularly_and_at_the_end_and_two_are_kept(tmp_path):
     train(tmp_path, 1, every=10)
     assert names(tmp_path) == ["step-000000001.pt"]
     train(tmp_path, 25, every=10)

@@ -11,7 +11,7 @@ from sources import CountingSource
 
 
 def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None):
-    """Run an engine in whose iterations episodes end.
+    """Run an engine in which episodes end with the given returns.
 
     Returns:
         the counter of the episodes, and the fired events as (step, name).
@@ -70,7 +70,7 @@ def test_the_best_mean_is_over_at_least_ten_episodes():
     assert episodes.best_mean == pytest.approx((21 - 21 * 11 + 0) / 13)
 
 
-def test_the_smoothed_return_is_the_one_of_ptan():
+def test_the_smoothed_return_equals_that_of_ptan():
     returns = {1: 10.0, 2: 0.0, 3: -4.0}
     episodes, _ = run(returns, 3)
     source = CountingSource(returns)

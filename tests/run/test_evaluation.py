@@ -85,7 +85,7 @@ def test_an_endless_episode_is_cut(monkeypatch):
     assert (metrics["lengths"], metrics["returns"]) == ([5, 5], [15.0, 15.0])
 
 
-def test_every_episode_has_its_own_seed_derived_from_the_evaluation_s():
+def test_every_episode_has_a_seed_derived_from_that_of_the_evaluation():
     first, again, other = (evaluate(always(0), RandomReturns(), episodes=5, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["distinct"] == 5

@@ -51,7 +51,7 @@ def test_the_recent_speed_is_that_of_the_last_thousand_steps(monkeypatch):
     assert speed.overall == pytest.approx(1999 / (500 + 150))
 
 
-def test_paused_time_counts_for_no_speed(monkeypatch):
+def test_paused_time_is_left_out_of_all_speeds(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(speed_module, "since_process_start", lambda: now[0])
     source = CountingSource()

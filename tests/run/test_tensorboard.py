@@ -12,7 +12,7 @@ from sources import CountingSource
 
 
 class RemoteSource(CountingSource):
-    """A source that is played in other processes."""
+    """A source whose environments run in other processes."""
 
     PARTS = Players.PARTS
     METRICS = Players.METRICS

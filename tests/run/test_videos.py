@@ -96,7 +96,7 @@ def episode_ends(item):
 
 
 def items_of(source):
-    """Yield frames and episode ends of all items, with the segments that only normalise the network."""
+    """Yield frames and episode ends of all items of a source, including segments that only normalise the network."""
     normalising = []
     if isinstance(source, Segments):
         source.learner.normalise_by = normalising.append  # type: ignore[assignment]
@@ -281,7 +281,7 @@ class Recording:
 
 
 def catch_episode(seed=1):
-    """An episode of Catch without moving."""
+    """An episode of Catch in which the paddle does not move."""
     env = make_env("fakes:Shown-v0")
     state, _ = env.reset(seed=seed)
     for _ in range(6):

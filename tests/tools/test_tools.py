@@ -1,4 +1,4 @@
-"""What all tools have in common."""
+"""Behaviour that all tools share."""
 
 import os
 from pathlib import Path
