@@ -16,7 +16,7 @@ from gymnasium.wrappers import (
 )
 
 FRAME_SKIP = 4  # emulator frames per agent step
-NOOP_MAX = 30  # no-op actions at the start of an episode, at most
+NOOP_MAX = 30  # maximum number of no-op actions at the start of an episode
 SCREEN = 84  # height and width of a preprocessed screen, in pixels
 
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -24,7 +24,7 @@ gym.register_envs(ale_py)
 
 
 def preprocess(env: gym.Env) -> gym.Env:
-    """Wrap an Atari game of frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
+    """Wrap an Atari game with frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
     env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
     return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)
 
@@ -37,7 +37,7 @@ class DirectAtari(gym.Wrapper):
     `preprocess`. The infos contain only the episode statistics.
 
     Args:
-        env: AtariEnv of frame skip 1, wrapped or not.
+        env: AtariEnv with frame skip 1, wrapped or not.
     """
 
     def __init__(self, env: gym.Env):
