@@ -1,4 +1,4 @@
-"""Remote acting: start n actors, broadcast weights, gather segments; inline, in processes, or on Ray.
+"""Actors in the learner's process, in other processes, or on Ray: start them, broadcast weights, gather segments.
 
-May import lib.experience and what that may import.
+May import lib.experience and the packages that lib.experience may import.
 """

@@ -29,7 +29,10 @@ class Weights(NamedTuple):
 
 
 class Actor(Protocol):
-    """Player of trajectory segments. Error messages contain str(actor), which describes the actor and its progress."""
+    """Interface of an actor, which plays trajectory segments.
+
+    Error messages contain str(actor), which describes the actor and its progress.
+    """
 
     def set_model(self, model: Weights) -> None:
         """Copy these weights and act with them from now on."""
@@ -45,7 +48,7 @@ class Failed(NamedTuple):
     """Result in place of a segment if the actor raised an error.
 
     Attributes:
-        text: error with its traceback, or the message alone of a UsageError.
+        text: error message with its traceback. For a UsageError, only the message.
         usage: whether the error is a UsageError.
     """
 
@@ -71,7 +74,7 @@ class Actors(ABC):
     """Actors that an engine runs, numbered from 0.
 
     Each actor plays one segment per order. An order names a version of the weights. The actor uses that version, or
-    the newest one if the version is no longer available. An actor that dies or exceeds its patience is replaced. The
+    the newest one if the version is no longer available. An actor that dies or exceeds `patience` is replaced. The
     replacement starts from `state_of(number)`, and the open orders are sent again. No segment is lost or comes twice.
 
     Args:
@@ -91,7 +94,7 @@ class Actors(ABC):
 
     STOPPING = 10.0
     STARTING = 120.0  # extra seconds for the first segment of an actor
-    TRIES = 10  # most replacements of one actor in a row without a segment
+    TRIES = 10  # maximum number of successive replacements of one actor without a segment
 
     def __init__(
         self,
@@ -114,7 +117,7 @@ class Actors(ABC):
         self.depth = depth
         self.replaced = 0
         self._orders: dict[int, deque[int]] = {index: deque() for index in range(number)}  # versions, oldest first
-        self._waiting_since: dict[int, float] = {}  # time from which an actor's oldest open order is waited for
+        self._waiting_since: dict[int, float] = {}  # start of the wait for each actor's oldest open order
         self._deadlines: dict[int, float] = {}
         self._losses: Counter[int] = Counter()  # losses since the actor's last segment
         self._new = set(range(number))  # actors without a segment so far
@@ -143,8 +146,8 @@ class Actors(ABC):
             RuntimeError: if the actor has `depth` open orders.
         """
         if len(self._orders[index]) == self.depth:
-            segments = "a segment" if self.depth == 1 else f"{self.depth} segments"
-            raise RuntimeError(f"actor {index} owes {segments} already")
+            orders = "an open order" if self.depth == 1 else f"{self.depth} open orders"
+            raise RuntimeError(f"actor {index} already has {orders}")
         self._orders[index].append(self.model.version)
         if len(self._orders[index]) == 1:
             self._start_waiting(index)
@@ -158,7 +161,7 @@ class Actors(ABC):
 
         Returns:
             (actor number, segment) in order of arrival. A segment is valid until the actor's next segment has been
-            taken and a further one ordered.
+            taken and yet another one has been ordered.
 
         Raises:
             Stopped: if the learner was asked to stop and no segment has come for STOPPING seconds.
@@ -192,7 +195,7 @@ class Actors(ABC):
         return taken
 
     def gather(self) -> list[Any]:
-        """Order and return one segment of each actor, in the actors' order, all played with the newest weights."""
+        """Order one segment from each actor, played with the newest weights, and return them by actor number."""
         for index in range(self.number):
             self.order(index)
         segments: dict[int, Any] = {}

@@ -22,12 +22,13 @@ MODEL, SELECTOR = "model.", "selector."  # prefixes of the names of weights
 
 @dataclasses.dataclass
 class Block:
-    """Segment of a player: transitions of its environments in turn.
+    """Segment of a player: transitions, taken from its environments in turn.
 
     Attributes:
         arrays: packed transitions as arrays; see packing.pack.
         lazy: whether states are LazyFrames.
-        known: number of new frames of the previous block. The indices count these frames first.
+        known: number of frames that were new in the previous block. The indices refer to these frames, followed by
+            the new frames of this block.
         ends: (return, length) of the episodes that ended, by the index of their last transition.
         seconds: time in which the block was played.
         restored: snapshots of the environments before the first block of a new player; None in later blocks.
@@ -90,7 +91,7 @@ class Player:
         first = self._source.first_env
         return (
             f"Player {self.number}, with the environments {first} to {first + len(self._source.pool) - 1} and the seed "
-            f"{self._source.seed}, in its block {self._block}"
+            f"{self._source.seed}, in block {self._block}"
         )
 
 

@@ -6,8 +6,8 @@ blocks. Block k is played with the weights that the learner had at the start of 
     learner   broadcasts weights k, orders block k + ahead, takes block k, learns from it, goes on to cycle k + 1
     player    plays the oldest block that is ordered, sends it, waits if nothing is ordered
 
-The learner waits for a slow player, and a player waits for a slow learner. A waiting process sleeps. As without
-players, the learner alone determines the replay ratio. The transitions do not depend on timing, so a run can be
+The learner waits for a slow player, and a player waits for a slow learner. A waiting process sleeps. As in a run
+without players, the learner alone determines the replay ratio. The transitions do not depend on timing, so a run can be
 repeated, stopped and resumed bit for bit.
 """
 
@@ -65,7 +65,7 @@ class _Handle:
                 for place, transition in enumerate(transitions)
             ]
         if block.restored is not None and not self.blocks:
-            self.load_snapshots(block.restored)  # these differ if an environment did not repeat itself
+            self.load_snapshots(block.restored)  # these differ if an environment could not be restored
         self.seconds_per_step = block.seconds / len(transitions)
         self.blocks.append((transitions, block))
 
@@ -140,7 +140,8 @@ class Players(ExperienceSource):
     ):
         if players > len(source.pool):
             raise UsageError(
-                f"{players} players need an environment each, and there are {len(source.pool)}; use fewer players"
+                f"each of {players} players needs an environment, but the source has only {len(source.pool)}; "
+                "use fewer players"
             )
         self.pool = source.pool
         self.frame_skip = source.frame_skip
@@ -157,10 +158,10 @@ class Players(ExperienceSource):
         self._models: dict[int, Weights] = {}  # weights of orders that may be open, by version
         self._steps_at: dict[int, int] = {}  # value of steps_done at the start of a cycle, by version
         self._cycle = 0
-        self._place = 0  # transitions of the cycle that the learner has taken
+        self._place = 0  # number of the cycle's transitions that the learner has taken
         self._episodes: list[Episode] = []
         self._played = 0  # agent steps of all players since the start
-        self._busy = 0.0  # seconds that these steps took the players, added up
+        self._busy = 0.0  # seconds that the players took for these steps, added up
         self._marks = (0, since_process_start(), 0.0, 0, 0.0)  # values at the last call of `metrics`
 
     def close(self) -> None:
@@ -214,12 +215,12 @@ class Players(ExperienceSource):
         return handle.source, self._cycle + len(handle.blocks), handle.newest_snapshots()
 
     def _delay_of(self, number: int) -> float:
-        """Return twice the expected seconds in which a player repeats the actions of its unfinished episodes."""
+        """Return twice the seconds that a player probably needs to repeat the actions of its unfinished episodes."""
         handle = self._handles[number]
         return 2.0 * handle.seconds_per_step * sum(len(snapshot) for snapshot in handle.snapshots)
 
     def _publish(self) -> None:
-        """Store the weights at the start of this cycle, and drop old ones. A resumed cycle has stored them before."""
+        """Store the weights at the start of this cycle, and drop old ones. A resumed cycle has them already."""
         if self._cycle not in self._models:
             self._models[self._cycle] = weights_of(self.agent, self._cycle)
             self._steps_at[self._cycle] = self.steps_done
@@ -269,7 +270,7 @@ class Players(ExperienceSource):
     def metrics(self) -> dict[str, float]:
         """Return policy_lag, player_fps and learner_fps since the last call.
 
-        policy_lag: agent steps that the learner has taken since it had the weights that chose the newest action.
+        policy_lag: agent steps by which the weights that chose the newest action are behind the learner's.
         player_fps, learner_fps: agent steps per second that the players and the learner would make without waiting.
         """
         now = (self.steps_done, since_process_start(), self.clock.seconds["wait"], self._played, self._busy)

@@ -16,7 +16,7 @@ class ProcessActors(Actors):
     """Actors in processes of this machine; see Actors.
 
     Args:
-        room: bytes of a segment's arrays. A larger segment goes through a pipe.
+        room: bytes of shared memory for the arrays of a segment. A larger segment goes through a pipe.
         imports: names of modules that the actors need. The fork server imports them once for all actors.
     """
 

@@ -36,8 +36,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistic
 # actors hardly any processor time.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
-CONNECT_TIMEOUT = 3  # seconds until a connection to the cluster's port has to be accepted
-INIT_TIMEOUT = 11  # seconds until Ray has to be connected to the cluster
+CONNECT_TIMEOUT = 3  # time limit in seconds for a connection to the cluster's port
+INIT_TIMEOUT = 11  # time limit in seconds for Ray to connect to the cluster
 MIN_OBJECT_STORE = 256 * 2**20  # bytes of a local object store
 
 
@@ -48,7 +48,7 @@ class RayActors(Actors):
         address: HOST:PORT of a cluster's head, or None to start a local Ray that listens on this machine only. If this
             process has initialised Ray before, that Ray is used and left running.
         cpus: CPUs per actor. None means 1, or on this machine a share of a core if there are more actors than cores.
-        room: bytes of a segment's arrays.
+        room: bytes of the arrays of a segment, from which the size of a local object store is computed.
 
     Raises:
         UsageError: if Ray is not installed, nothing answers at the address, the cluster runs another version of Ray or
@@ -128,10 +128,10 @@ class RayActors(Actors):
         capacity = _capacity(nodes, share) if share else 0
         if capacity < self.number:
             available = " + ".join(f"{node:g}" for node in nodes)
-            fewer_actors = f"--actors {capacity} at most, or " if capacity else ""
+            fewer_actors = f"at most --actors {capacity}, or " if capacity else ""
             raise UsageError(
                 f"{self.number} actors with {requested:g} CPU each do not fit: Ray has {available}; "
-                f"take {fewer_actors}--actor-cpus {fitting:g}"
+                f"use {fewer_actors}--actor-cpus {fitting:g}"
             )
         return share
 
@@ -212,7 +212,7 @@ def ray_package(local_only: bool) -> Any:
     Raises:
         UsageError: if Ray is not installed.
     """
-    # Ray reads this variable when it is imported, on every system. It is named after those on which it is 0 by default.
+    # Ray reads this variable when it is imported, on every system. It is named after the systems that default to 0.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if local_only else "1"
     try:
         import ray

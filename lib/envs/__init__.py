@@ -1,4 +1,4 @@
-"""From a gymnasium id to states: single and native vector environments, observations, action masks.
+"""Environments: single and native vector environments, observation conversion, and action masks.
 
 May import lib.system and lib.errors.
 """

@@ -16,7 +16,7 @@ from gymnasium.wrappers import (
 )
 
 FRAME_SKIP = 4  # emulator frames per agent step
-NOOP_MAX = 30  # no-op actions at the start of an episode, at most
+NOOP_MAX = 30  # maximum number of no-op actions at the start of an episode
 SCREEN = 84  # height and width of a preprocessed screen, in pixels
 
 ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
@@ -24,7 +24,7 @@ gym.register_envs(ale_py)
 
 
 def preprocess(env: gym.Env) -> gym.Env:
-    """Wrap an Atari game of frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
+    """Wrap an Atari game with frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
     env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
     return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)
 
@@ -38,8 +38,8 @@ class DirectAtari(gym.Wrapper):
     the length.
 
     Args:
-        env: AtariEnv of frame skip 1, wrapped or not.
-        noop_max: no-op actions at the start of an episode, at most; 0 for none.
+        env: AtariEnv with frame skip 1, wrapped or not.
+        noop_max: maximum number of no-op actions at the start of an episode; 0 for none.
         max_frames: observe the maximum of the last two frames of a step, because some games draw their objects on every
             second frame. Without it, only the last frame is fetched.
         clip_rewards: clip the reward of a step to between -1 and 1.

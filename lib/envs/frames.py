@@ -20,8 +20,8 @@ class LazyFrames:
 
     Args:
         frames: tuple of k arrays, or one array of consecutive frames, which is not copied.
-        end: row after the last frame of the state; only with one array of frames.
-        size: k; only with one array of frames.
+        end: row after the last frame of the state; used only if `frames` is one array.
+        size: number of frames k; used only if `frames` is one array.
     """
 
     __slots__ = ("_frames", "_rows")

@@ -141,7 +141,8 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
         low, high = float(space.low.min()), float(space.high.max())
         if not np.isfinite([low, high]).all() or low == high:
             raise UsageError(
-                f"{env_id} has images of {space.dtype} without bounds; make them uint8, or give their space bounds"
+                f"{env_id} has images of {space.dtype} without usable bounds; make them uint8, or set finite bounds in "
+                "their space"
             )
         scale = 255.0 / (high - low)
         env = _transform(env, lambda image: ((image - low) * scale).round().astype(np.uint8), (0, 255))

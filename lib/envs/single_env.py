@@ -1,4 +1,4 @@
-"""Single environments: from a gymnasium id to states that the networks take."""
+"""Single environments: make one from its gymnasium id, and wrap it so that the networks can use its states."""
 
 import functools
 import importlib
@@ -21,7 +21,7 @@ from lib.system.files import PROJECT
 
 
 class ActionSpace(spaces.Discrete):
-    """Type of an action space whose number of actions is used as an int."""
+    """Type of a discrete action space whose `n` is typed as an int."""
 
     n: int  # type: ignore[assignment]
 
@@ -34,7 +34,7 @@ class DiscreteEnv(gym.Env[Any, Any]):
 
 
 def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None) -> DiscreteEnv:
-    """Make one environment. Scripts whose environments step together use vector_env.make_vector_env.
+    """Make one environment. For a vector environment, use vector_env.make_vector_env.
 
     Args:
         env_id: id registered with gymnasium; "package.module:Id" imports the module first.
@@ -146,8 +146,8 @@ def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:
 def _import_module_of(env_id: str) -> None:
     """Import the module that an id names before its colon.
 
-    gym.make does the same, but its error message does not give the reason for a failure. The module may be installed,
-    in the current folder or in the project.
+    gym.make does the same, but its error message does not give the reason for a failure. The module may be
+    installed, or it may be in the current folder or the project folder.
     """
     module = env_id.rpartition(":")[0]
     if not module:

@@ -1,4 +1,4 @@
-"""Environments that step together: native ones of ale_py for Atari games, gymnasium's for all others.
+"""Vector environments: ale_py's native ones for Atari games, gymnasium's for all others.
 
 If an episode ends, its environment is reset in the same step. infos["final_obs"] then has the last state of the
 episode, and infos["episode"] its return and length. infos["_episode"], (num_envs,) bool, is true for environments whose
@@ -65,7 +65,7 @@ def make_vector_env(
         env_id: id registered with gymnasium; "package.module:Id" imports the module first.
         num_envs: number of environments.
         threads: number of threads that step Atari games; 0 for one per core.
-        noop_max: no-op actions at the start of an Atari game, at most.
+        noop_max: maximum number of no-op actions at the start of an episode of an Atari game.
         clip_rewards: clip an Atari game's rewards to [-1, 1]. infos["episode"]["r"] is always the unclipped return.
 
     Raises:
@@ -110,7 +110,7 @@ def require_memory(num_envs: int, native: bool) -> None:
         f"{num_envs} environments need",
         num_envs,
         num_envs * (NATIVE_BYTES if native else OTHER_BYTES),
-        lambda fitting: f"take --envs {fitting}, or in distributed/ --set envs={fitting}, at most",
+        lambda fitting: f"use at most --envs {fitting}, or in distributed/ at most --set envs={fitting}",
     )
 
 
@@ -144,8 +144,8 @@ class NativeAtari(VectorWrapper):
     FrameStack. Actions are checked, because an action that is out of range makes the native threads hang.
 
     Three differences remain. An episode starts with 0 to noop_max no-ops instead of 1 to noop_max. These no-ops do not
-    count towards max_num_frames_per_episode. In games with sticky actions, such as ALE/Pong-v5, actions are repeated at
-    other frames for the same seed.
+    count towards max_num_frames_per_episode. In games with sticky actions, such as ALE/Pong-v5, the same seed repeats
+    actions at different frames.
 
     Args:
         game: arguments with which ale_py registered the game, such as game and repeat_action_probability.
@@ -222,7 +222,7 @@ class NativeAtari(VectorWrapper):
                 f"one for each of {self.num_envs} environments"
             )
         if actions.min() < 0 or actions.max() >= space.n:
-            raise ValueError(f"the actions are {actions.tolist()}; each has to be one of 0 to {space.n - 1}")
+            raise ValueError(f"the actions are {actions.tolist()}; each has to be between 0 and {space.n - 1}")
 
 
 def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.ndarray | bool = True) -> None:

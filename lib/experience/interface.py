@@ -16,14 +16,15 @@ class ExperienceSource(Protocol):
     """Interface of an experience source to a run. The sources of this package inherit its defaults.
 
     Attributes:
-        PARTS: names of the parts of acting that `clock` measures.
+        PARTS: names of the activities that `clock` times, such as stepping the environment.
         METRICS: names of the values that `metrics` returns.
         steps_done: agent steps so far, over all environments.
         clock: seconds spent in each of PARTS.
         frame_skip: emulator frames per agent step; 1 if the environment is not an Atari game.
         native: whether ale_py's native vector environment steps the games.
         on_step: function that the source calls with the number of new agent steps, or None.
-        stop_asked: function that returns whether the run was asked to stop. The run sets it, for sources that wait.
+        stop_asked: function that returns whether the run was asked to stop. The run sets it. Sources
+            that wait for other processes call it.
     """
 
     PARTS: ClassVar[tuple[str, ...]] = ("act", "environment")

@@ -71,7 +71,7 @@ def unpack(packed: dict[str, Any], frames: Sequence[np.ndarray] | None = None) -
 
     Args:
         packed: return value of `pack`. It is not changed, and the transitions do not refer to it.
-        frames: frames that the indices refer to, if they are not just packed["frames"].
+        frames: frames that the indices refer to; None for packed["frames"].
     """
     if frames is None and packed["frames"] is None:
         return []

@@ -48,7 +48,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         super().__init__(experience_source, buffer_size)
         self._added = 0  # transitions that an interrupted call of `populate` has added
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
-        purpose = f"a replay of {buffer_size:,} transitions needs"
+        purpose = f"a replay buffer of {buffer_size:,} transitions needs"
         memory.require(purpose, buffer_size, needed, lambda fitting: f"try --set replay_size={fitting}")
         log.info("Memory: %s up to %.1f GB; %.1f GB are free.", purpose, needed / 1e9, memory.free() / 1e9)
 
@@ -100,7 +100,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         if available < batch_size:
             raise UsageError(
                 f"a batch of {batch_size} cannot be drawn from {available} transitions; "
-                f"use --set replay_initial={batch_size} or more, and a replay_size that is not smaller"
+                f"use --set replay_initial={batch_size} or more, and a replay_size at least as large"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -66,11 +66,11 @@ class Ring:
         self.gamma = gamma
         if self.length < stack + n_step:
             raise UsageError(
-                f"a replay of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
-                f"{stack} frames and transitions of n_step={n_step} need {stack + n_step} at least"
+                f"a replay buffer of {capacity} steps has {self.length} for each of {num_envs} environments; states of "
+                f"{stack} frames and transitions of n_step={n_step} need at least {stack + n_step}"
             )
         memory.require(
-            f"a replay of {capacity:,} steps needs",
+            f"a replay buffer of {capacity:,} steps needs",
             capacity,
             self.forecast(capacity, frame_shape, dtype),
             lambda fitting: f"--set replay_size={fitting} would fit",
@@ -83,7 +83,7 @@ class Ring:
         self._rewards = np.zeros(size, np.float32)
         self._terminated = np.zeros(size, np.bool_)
         self._done = np.zeros(size, np.bool_)  # terminated or truncated
-        self._previous_frames = np.zeros(size, np.int64)  # earlier frames of the episode in a state, 0 to stack - 1
+        self._previous_frames = np.zeros(size, np.int64)  # number of earlier frames in a state, 0 to stack - 1
         # Final frames of truncated episodes, by (row, environment).
         self._final_frames: dict[tuple[int, int], np.ndarray] = {}
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
@@ -128,7 +128,7 @@ class Ring:
 
     @property
     def _end(self) -> int:
-        """One more than the newest step that can be sampled, because its next state is in the ring."""
+        """One more than the newest step that can be sampled. The next states of newer steps are not in the ring yet."""
         return self._steps_added - self.n_step
 
     def add(
@@ -225,16 +225,16 @@ class Ring:
             raise UsageError(f"batch_size is {batch_size}; it has to be at least 1")
         steps = self._steps_added + -(-new_steps // self.num_envs)
         if steps <= self.n_step:
-            smaller_n = f"n_step (-n) of {steps - 1} at most, or " if steps > 1 else ""
+            smaller_n = f"an n_step (-n) of at most {steps - 1}, or " if steps > 1 else ""
             raise UsageError(
                 f"transitions of n_step={self.n_step} cannot be drawn from {steps} steps of each of {self.num_envs} "
-                f"environments, because they need {self.n_step + 1}; take {smaller_n}a larger replay_initial"
+                f"environments, because they need {self.n_step + 1}; use {smaller_n}a larger replay_initial"
             )
         available = min(steps, self.length) * self.num_envs
         if batch_size > available:
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {available} steps; reduce batch_size or the number of "
-                "environments, which multiplies it, or use a larger replay_initial and replay_size"
+                f"a batch of {batch_size} cannot be drawn from {available} steps; reduce batch_size, or the number of "
+                "environments by which it is multiplied, or use a larger replay_initial and replay_size"
             )
 
     def evenly_spaced_states(self, number: int) -> torch.Tensor:

@@ -23,7 +23,8 @@ class Snapshot:
 
     Attributes:
         reset: number of the last reset, or None before the first one. If an environment is reset for each episode, this
-            is the episode index. If environments are reset together, it is the number of their agent steps before.
+            is the episode index. If environments are reset together, it is the number of their agent steps before
+            the reset.
         states: latest states of the environments, or None if unknown.
     """
 
@@ -61,7 +62,7 @@ class Snapshot:
         self._length += len(block)
 
     def copy(self) -> Self:
-        """Return a copy that later changes to this snapshot do not affect."""
+        """Return a copy that does not change with this snapshot."""
         other = copy.copy(self)
         other._blocks = list(self._blocks)
         return other

@@ -147,13 +147,14 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         """
         if len(snapshots) != len(self._slots):
             raise UsageError(
-                f"the saved run has {len(snapshots)} environments, but this run has {len(self._slots)}; use as many"
+                f"the saved run has {len(snapshots)} environments, but this run has {len(self._slots)}; "
+                "use the same number"
             )
         for index, (slot, saved) in enumerate(zip(self._slots, snapshots, strict=True)):
             slot.snapshot.restart(saved["reset"] or 0)
             if saved["states"] is not None and not self._restored(index, slot, saved):
                 log.warning(
-                    "Environment %d does not repeat itself from its seed and actions, and was reset. The resumed run "
+                    "Environment %d could not be restored from its seed and actions, and was reset. The resumed run "
                     "is valid, but not identical to an uninterrupted one.",
                     self.first_env + index,
                 )

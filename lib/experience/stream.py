@@ -59,7 +59,7 @@ class Part(NamedTuple):
 
 
 class Stream(ExperienceSource):
-    """Steps of environments that are stepped together. A resumed stream continues bit for bit.
+    """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
     A stream is restored by repeating its actions from the reset seeds. To limit the time that this takes, all
     environments are reset together every RESTART agent steps of the run. Their unfinished episodes are truncated.
@@ -191,7 +191,7 @@ class Stream(ExperienceSource):
             error_text = f" ({type(error).__name__}: {error})"
         if error_text or not np.array_equal(self.states, saved["states"].numpy()):
             log.warning(
-                "The environments do not repeat themselves from their seeds and actions, and were reset. The resumed "
+                "The environments could not be restored from their seeds and actions, and were reset. The resumed "
                 "run is valid, but not identical to an uninterrupted one.%s",
                 error_text,
             )

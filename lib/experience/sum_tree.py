@@ -58,7 +58,7 @@ class SumTree:
             (batch,) int64.
         """
         sums = self._levels[0][0].cumsum()
-        # Rounding may move a target to the end of its row, but no cumulative sum exceeds the row's total.
+        # Rounding may raise a target to its row's total, which no cumulative sum exceeds. So keep it below the total.
         targets = np.minimum(targets, np.nextafter(sums[-1], 0.0))
         rows: np.ndarray = sums.searchsorted(targets, side="right")
         targets = targets - np.where(rows > 0, sums[rows - 1], 0.0)

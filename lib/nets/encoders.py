@@ -49,7 +49,8 @@ class ImageEncoder(nn.Module):
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Encode (batch, height, width, channels) uint8 states as (batch, features) float32."""
         # Casting, shifting, scaling or transposing a batch in float32 takes as long as a layer. So the states are cast
-        # once and shifted in dtype, and the scale is applied to the few weights of the first layer. Channels stay last.
+        # to self.dtype once and shifted there, and the scale is applied to the few weights of the first layer. Channels
+        # stay last.
         shifted = states.to(self.dtype, copy=True).sub_(self.mean).permute(0, 3, 1, 2)
         with torch.autocast(states.device.type, self.dtype, enabled=self.dtype != torch.float32):
             first = F.conv2d(shifted, self.first.weight * self.scale, self.first.bias, self.first.stride)

@@ -165,7 +165,7 @@ def support(v_min: float, v_max: float, atoms: int) -> torch.Tensor:
         raise UsageError(f"{bounds}; v_min has to be below v_max, both between -{MAX_RETURN:g} and {MAX_RETURN:g}")
     returns = torch.linspace(v_min, v_max, atoms)
     if (returns.diff() <= 0.0).any():
-        raise UsageError(f"{bounds}; float32 cannot tell {atoms} returns between them apart; use a wider range")
+        raise UsageError(f"{bounds}; float32 cannot distinguish {atoms} returns between them; use a wider range")
     return returns
 
 

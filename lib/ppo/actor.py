@@ -115,7 +115,7 @@ class EndedEpisode(NamedTuple):
         step: step of the segment at which the episode ended.
         total: undiscounted return.
         length: agent steps of the episode.
-        env: index of the environment among the actor's.
+        env: index of the environment among the actor's environments.
         no_ops: see EpisodeTrace.
     """
 

@@ -34,7 +34,8 @@ class ProcessGroup(LearnerGroup):
     Args:
         rank: number of this learner; the first learner is 0.
         size: number of learners.
-        meeting: path of a file through which the learners find each other. It can be deleted after the constructor.
+        meeting: path of a file through which the learners find each other. It can be deleted once the
+            constructor has returned.
         device: device of this learner.
 
     Raises:

@@ -71,7 +71,7 @@ def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) 
 
 
 def normalised(advantages: torch.Tensor) -> torch.Tensor:
-    """Return at least two advantages, (batch,), shifted and scaled to mean 0 and standard deviation 1."""
+    """Shift and scale advantages, (batch,), to mean 0 and standard deviation 1. There have to be at least two."""
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 

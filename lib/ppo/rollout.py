@@ -173,7 +173,7 @@ class Sampler(Stream):
             yield rollout
 
     def empty(self) -> Rollout:
-        """Return a rollout of uninitialised tensors for `sample` to fill. Its states are pinned for a GPU."""
+        """Return a rollout of uninitialised tensors for `sample` to fill. Its states are in pinned memory for a GPU."""
         self.begin()
         size = (self.steps, self.envs.num_envs)
         state = channels_last(self.states)
@@ -241,7 +241,7 @@ class Sampler(Stream):
 
 
 def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
-    """Yield a run's rollouts. In a new run, the first one only fits the input normalisation and is not yielded."""
+    """Yield a run's rollouts. In a new run, the first one is used only to fit the input normalisation."""
     every_rollout = iter(sampler)
     if not sampler.steps_done:
         model.normalise_by(next(every_rollout).states.flatten(0, 1))

@@ -92,7 +92,7 @@ class Segments(ExperienceSource):
     def __iter__(self) -> Iterator[list[Segment]]:
         """Start the actors, and yield segments until the run is asked to stop.
 
-        The first segments of a new run only fit the model's input normalisation and are not yielded.
+        The first segments of a new run are used only to fit the model's input normalisation, and are not yielded.
 
         Raises:
             UsageError: see start_actors.
@@ -144,7 +144,8 @@ class Segments(ExperienceSource):
                 if not waiting:
                     with self.clock("wait"):
                         waiting.extend(actors.take())
-                # Segments count only from here on. One that waits during a checkpoint is played again after a resume.
+                # A segment is counted when it leaves this queue. One that is queued during a checkpoint is played again
+                # after a resume.
                 index, segment = waiting.popleft()
                 self._count([(index, segment)])
                 # After its second segment in a batch, an actor waits, because its next one would overwrite a segment
@@ -297,7 +298,7 @@ def run(
     goal: float | None = None,
     max_lag: int | None = None,
 ) -> Iterator[dict[str, float]]:
-    """Run distributed PPO without checkpoints or logs: actors play, the learner trains, and they get its weights.
+    """Run distributed PPO without checkpoints or logs: actors play, and the learner trains and sends them weights.
 
     Args:
         num_of_actors: number of actors, instead of acting.actors.

@@ -23,7 +23,8 @@ class UpdateSettings:
     """Hyperparameters of an update.
 
     Attributes:
-        minibatch: transitions per optimizer step, at least 2. It has to divide the transitions of a rollout.
+        minibatch: transitions per optimizer step, at least 2. It has to divide the number of transitions in
+            a rollout.
         epochs: passes over a rollout; 1 while the progress is at least `Trainer.SINGLE_EPOCH_FROM`.
         gamma: discount factor.
         lam: lambda of the advantage estimates, 0 to 1.
@@ -56,11 +57,11 @@ class UpdateSettings:
 
     @classmethod
     def of(cls, params: object) -> Self:
-        """Return the settings among a run's hyperparameters, which have fields of the same names."""
+        """Copy the settings from a run's hyperparameters, which have fields of the same names."""
         return cls(**{field.name: getattr(params, field.name) for field in dataclasses.fields(cls)})
 
     def kl_target_at(self, progress: float) -> float | None:
-        """Return the target divergence at a progress, or None for a fixed learning rate."""
+        """Return the target divergence for a given progress, or None for a fixed learning rate."""
         if self.kl_target is None or self.kl_final is None:
             return self.kl_target
         return self.kl_target + progress * (self.kl_final - self.kl_target)
@@ -119,7 +120,7 @@ class Trainer:
         device: device of the model.
 
     Attributes:
-        FINAL_TEMPERATURE_FROM: progress that sets the final temperature.
+        FINAL_TEMPERATURE_FROM: progress at which the policy switches to its final temperature.
         SINGLE_EPOCH_FROM: progress from which an update is a single epoch.
         group: learners that share every minibatch with this one, or None.
     """
@@ -176,7 +177,7 @@ class Trainer:
             )
         estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam)
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
-        # All copies are queued at once; from pinned memory, such as a Sampler's, none of them blocks.
+        # Copies from pinned memory, such as a Sampler's states, do not block.
         return Transitions(*(column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns))
 
     def learn(self, transitions: Transitions, progress: float) -> dict[str, float]:

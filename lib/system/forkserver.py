@@ -1,4 +1,4 @@
-"""Tie the fork server to its parent. The server imports this module first, before the imports that take long."""
+"""Make the fork server end with its parent. The server imports this module first, before the imports that take long."""
 
 from lib.system.parent import kill_with_parent
 

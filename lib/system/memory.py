@@ -18,7 +18,7 @@ LARGEST = 32 * 2**20
 # Free bytes that glibc may keep at the top of its heap before it returns them to the system.
 KEPT = 8 * LARGEST
 
-# Control groups, versions 2 and 1: folder, limit file, usage file, and the key of the droppable cache in memory.stat.
+# Control groups, versions 2 and 1: folder, limit file, usage file, and the key of the reclaimable cache in memory.stat.
 GROUPS = (
     ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
     ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -30,8 +30,8 @@ def keep_freed_memory() -> bool:
 
     The activations of a batch are blocks of some megabytes. By default glibc maps and unmaps each block, and the
     system clears it page by page. On two cores, a DQN batch of 32 then takes 23 ms, and 17.6 ms with this setting.
-    Blocks above 32 MiB, such as the copy of the replay in a checkpoint, are still returned at once. Use a `Trimmer` to
-    limit the memory that is kept.
+    Blocks above 32 MiB, such as a checkpoint's copy of the replay buffer, are still returned at once. Use a `Trimmer`
+    to limit the memory that is kept.
 
     Returns:
         True if the setting was applied. Other C libraries do not have it and do not need it.
@@ -79,7 +79,7 @@ def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]
     """Check that an allocation fits into the free memory.
 
     Args:
-        subject: start of the error message, such as "a replay of 1,000 steps needs".
+        subject: start of the error message, such as "a replay buffer of 1,000 steps needs".
         amount: requested size in the caller's unit, such as 1,000 steps.
         needed: bytes for that amount.
         advice: function that returns the last part of the message. Its argument is the amount that would fit into 80 %

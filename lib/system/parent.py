@@ -1,4 +1,4 @@
-"""For child processes: messages to and from the parent, and an end when the parent ends."""
+"""Child side of the link to a parent process: exchange messages, and end when the parent ends."""
 
 import ctypes
 import os

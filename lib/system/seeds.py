@@ -45,7 +45,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the global generators of Python, numpy and torch. ptan draws random actions from the one of numpy."""
+    """Seed the global generators of Python, numpy and torch. ptan draws random actions from numpy's."""
     random.seed(seed)
     np.random.seed(seed)
     torch.manual_seed(seed)

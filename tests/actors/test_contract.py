@@ -1,4 +1,4 @@
-"""The contract that every engine keeps; each test is something that a learner may rely on."""
+"""Behaviour of every engine that a learner may rely on."""
 
 import logging
 import os
@@ -43,7 +43,7 @@ def numbers(segments):
 
 @pytest.fixture(scope="module")
 def _ray(ray_workers_find_the_fakes):
-    """One for all tests that do not ask for their own: it takes seconds to start."""
+    """One Ray for all tests that do not start their own, because starting Ray takes seconds."""
     ray = ray_package(local_only=True)
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
     yield
@@ -52,7 +52,7 @@ def _ray(ray_workers_find_the_fakes):
 
 @pytest.fixture
 def _no_ray():
-    """For a test that starts its own; the shared one has to be gone."""
+    """Shut down the shared Ray for a test that starts its own."""
     ray_package(local_only=True).shutdown()
 
 
@@ -79,7 +79,7 @@ def test_gather_returns_segments_in_the_actors_order_played_with_the_newest_weig
         assert all(np.array_equal(each["weights"], np.arange(6.0).reshape(2, 3) + 2) for each in segments)
         assert all(each["b"] == 2.0 for each in segments)
         assert segments[1]["large"].shape == (1000, 7)
-        assert (segments[1]["large"] == 102).all()  # of actor 1, its second
+        assert (segments[1]["large"] == 102).all()  # second segment of actor 1
         # An earlier order is played with the version that was the newest then, or with a newer one.
         crew.order(0)
         crew.broadcast(model_of(3))
@@ -133,7 +133,7 @@ def test_orders_beyond_the_depth_and_takes_without_an_order_are_refused(engine):
         with pytest.raises(RuntimeError, match="no segment was ordered"):
             crew.take()
         crew.order(1)
-        with pytest.raises(RuntimeError, match="actor 1 owes a segment already"):
+        with pytest.raises(RuntimeError, match="actor 1 already has an open order"):
             crew.order(1)
         [(index, segment)] = crew.take()
         assert (index, segment["number"]) == (1, 1)
@@ -145,7 +145,7 @@ def test_an_actor_may_have_several_open_orders_each_with_its_own_weights(engine)
             crew.broadcast(model_of(version))
             for index in (0, 1):
                 crew.order(index)
-        with pytest.raises(RuntimeError, match="actor 0 owes 3 segments already"):
+        with pytest.raises(RuntimeError, match="actor 0 already has 3 open orders"):
             crew.order(0)
         came = {0: [], 1: []}
         while sum(map(len, came.values())) < 6:
@@ -200,7 +200,7 @@ def test_an_actor_that_dies_is_replaced_and_each_segment_comes_once(losable, cap
                 os.kill(pids[1], signal.SIGKILL)
             for index in range(2):
                 crew.order(index)
-            if expected == 4:  # while it is at work, or just done
+            if expected == 4:  # while it plays, or just after
                 os.kill(pids[1], signal.SIGKILL)
             came = []
             while len(came) < 2:
@@ -306,7 +306,7 @@ def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
 def test_too_few_cpus_are_reported_with_the_fraction_that_fits():
-    with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; take --actors 4 at most, or --actor-cpus 0\.5"):
+    with pytest.raises(UsageError, match=r"8 actors .* Ray has 4; use at most --actors 4, or --actor-cpus 0\.5"):
         started("ray", 8, cpus=1.0)
 
 
@@ -316,7 +316,7 @@ def test_too_few_cpus_are_reported_with_the_fraction_that_fits():
         ([4.0], 8, None, 0.5),
         ([4.0], 2, None, 1.0),
         ([2.0], 3, None, 0.6666),
-        ([1.0, 2.0, 2.0], 8, None, 0.5),  # with 0.625, five CPUs by eight, the nodes have room for seven
+        ([1.0, 2.0, 2.0], 8, None, 0.5),  # 5 CPUs / 8 actors = 0.625, but only 7 such actors fit
         ([1.0, 2.0, 2.0], 8, 0.5, 0.5),
         ([0.0, 3.0], 3, 1.0, 1.0),
         ([4.0], 3, 0.333333, 0.3333),
@@ -329,9 +329,9 @@ def test_the_share_of_a_cpu_per_actor(nodes, number, requested, share):
 @pytest.mark.parametrize(
     ("nodes", "number", "requested", "advice"),
     [
-        ([1.0, 2.0, 2.0], 8, 0.625, r"Ray has 1 \+ 2 \+ 2; take --actors 7 at most, or --actor-cpus 0\.5$"),
-        ([2.0], 2, 5.0, r"Ray has 2; take --actor-cpus 1$"),
-        ([2.0], 2, 0.00001, r"Ray has 2; take --actor-cpus 1$"),
+        ([1.0, 2.0, 2.0], 8, 0.625, r"Ray has 1 \+ 2 \+ 2; use at most --actors 7, or --actor-cpus 0\.5$"),
+        ([2.0], 2, 5.0, r"Ray has 2; use --actor-cpus 1$"),
+        ([2.0], 2, 0.00001, r"Ray has 2; use --actor-cpus 1$"),
         ([0.0], 2, None, r"Ray has no CPUs for 2 actors"),
     ],
 )

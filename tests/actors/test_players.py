@@ -1,4 +1,4 @@
-"""Players: what they play, how learner and players bound each other, and what happens if one is lost."""
+"""Players: their transitions, how far they can be ahead of the learner, and their replacement if they are lost."""
 
 import copy
 import itertools
@@ -100,7 +100,7 @@ def test_players_play_what_the_slow_twin_plays(players_of, engine, envs, players
 
 
 @pytest.mark.parametrize("ahead", [1, 3])
-def test_the_slow_twin_tells_apart_how_far_players_are_ahead(players_of, ahead):
+def test_the_slow_twin_depends_on_how_far_players_are_ahead(players_of, ahead):
     agent, twin_agent = agent_for(1), agent_for(1)
     source = players_of([Random(5)], agent, engine="inline", ahead=2)
     assert take(iter(source), agent, 100) != take(twin_of(1, twin_agent, ahead=ahead), twin_agent, 100)
@@ -209,7 +209,7 @@ def test_the_learners_speed_excludes_waiting(players_of):
     source.metrics()
     for _ in itertools.islice(stream, 20):
         time.sleep(0.01)
-    assert 50 < source.metrics()["learner_fps"] <= 101  # with its waiting, it makes 50
+    assert 50 < source.metrics()["learner_fps"] <= 101  # it is 50 if the waiting is included
 
 
 @pytest.mark.parametrize("kills", [[19], [3, 70]])
@@ -269,7 +269,7 @@ def test_a_player_that_hangs_does_not_keep_a_stopping_run(players_of, monkeypatc
         list(stream)
 
 
-def test_an_environment_that_does_not_repeat_itself_starts_its_next_episode_on_both_sides(players_of, caplog):
+def test_an_environment_that_cannot_be_restored_starts_its_next_episode_in_player_and_learner(players_of, caplog):
     agent = agent_for(84 * 84)
     source = players_of([Forgetful(), Forgetful()], agent, engine="inline", rounds=5)
     take(iter(source), agent, 3)
@@ -281,7 +281,7 @@ def test_an_environment_that_does_not_repeat_itself_starts_its_next_episode_on_b
     }
     resumed.load_state_dict(state)
     next(iter(resumed))
-    assert "does not repeat itself" in caplog.text
+    assert "could not be restored" in caplog.text
     snapshots = resumed.state_dict()["players"][0]
     assert [snapshot["reset"] for snapshot in snapshots] == [1, 0]
     assert [len(snapshot["actions"]) for snapshot in snapshots] == [0, 0]
@@ -294,7 +294,7 @@ def test_an_environment_that_cannot_be_sent_is_refused(players_of):
         next(iter(players_of([env])))
 
 
-def test_an_environment_that_cannot_be_built_over_there_is_named(players_of):
+def test_an_environment_that_the_player_cannot_unpickle_is_reported(players_of):
     with pytest.raises(ActorFailed, match=r"(?s)Actor 0 could not be made.*ModuleNotFoundError"):
         next(iter(players_of([Unbuildable()])))
 
@@ -315,7 +315,7 @@ def test_players_are_started_once(players_of):
 
 
 def test_more_players_than_environments_are_refused():
-    with pytest.raises(UsageError, match="2 players need an environment each, and there are 1"):
+    with pytest.raises(UsageError, match="each of 2 players needs an environment, but the source has only 1"):
         Players(source_of([Counting()]), players=2)
 
 
@@ -354,7 +354,7 @@ def test_the_arrays_of_a_block_fit_into_the_forecast_size(wrap):
         assert sum(-(-array.nbytes // 64) * 64 for array in arrays.values()) <= block_size(envs[0], 15, 3)
 
 
-def test_only_the_numbers_of_the_selector_travel():
+def test_only_the_numbers_of_the_selector_are_sent():
     assert selector_values(ptan.actions.EpsilonGreedyActionSelector(0.25)) == {"_epsilon": 0.25}
     assert selector_values(ptan.actions.ArgmaxActionSelector()) == {}
 

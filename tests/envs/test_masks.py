@@ -1,4 +1,4 @@
-"""Action masks: part of the state from the environment on."""
+"""Action masks: wrappers that make the mask a part of the state."""
 
 import numpy as np
 import pytest

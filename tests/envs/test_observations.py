@@ -124,7 +124,7 @@ def test_images_with_a_channel_axis_become_stacks_of_grey_frames(channels, monke
     ("space", "message"),
     [
         (spaces.Box(0.0, 1.0, (2, 3, 4, 5)), "of 4 dimensions"),
-        (spaces.Box(-np.inf, np.inf, (50, 50), np.float32), "without bounds"),
+        (spaces.Box(-np.inf, np.inf, (50, 50), np.float32), "without usable bounds"),
         (spaces.Box(0, 255, (50, 50, 4), np.uint8), "images of 4 channels"),
         (spaces.Text(5), r"Text\(.*no network here can use.* a Box, Discrete"),
         (spaces.Sequence(spaces.Discrete(3)), r"Sequence\(.*no network here can use.* a Box, Discrete"),

@@ -1,4 +1,4 @@
-"""Environments of the user in every script, and modules that cannot be imported."""
+"""User-defined environments in every script, and modules that cannot be imported."""
 
 import pytest
 

@@ -113,7 +113,7 @@ def test_rewards_are_clipped_but_returns_are_not():
 def test_an_action_out_of_range_is_refused_before_it_reaches_the_native_threads(actions):
     envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
     envs.reset(seed=0)
-    with pytest.raises(ValueError, match=r"each has to be one of 0 to 5"):
+    with pytest.raises(ValueError, match=r"each has to be between 0 and 5"):
         envs.step(np.array(actions))
     envs.step(np.array([0, 5]))
 
@@ -195,10 +195,10 @@ def test_an_unknown_id_and_too_many_environments_are_refused(monkeypatch):
         vector_env.make_vector_env("NoSuch-v0", 2)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
     with pytest.raises(
-        UsageError, match=r"1000 environments need 2\.1 GB .* 1 GB are free; take --envs 381, or in dis"
+        UsageError, match=r"1000 environments need 2\.1 GB .* 1 GB are free; use at most --envs 381, or in"
     ):
         vector_env.make_vector_env("PongNoFrameskip-v4", 1000)
-    with pytest.raises(UsageError, match=r"1000000 environments need 6\.14 GB of memory, .* are free; take --envs 130"):
+    with pytest.raises(UsageError, match=r"1000000 environments need 6\.14 GB .* are free; use at most --envs 130"):
         vector_env.make_vector_env("CartPole-v1", 10**6)
     with pytest.raises(UsageError, match="num_envs is 0; it has to be at least 1"):
         vector_env.make_vector_env("PongNoFrameskip-v4", 0)

@@ -1,4 +1,4 @@
-"""Packed transitions hold each frame once and come back the same, also across consecutive blocks."""
+"""Packed transitions hold each frame once and are unpacked unchanged, also across consecutive blocks."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -47,5 +47,5 @@ def test_states_that_are_not_lazy_frames_come_back_as_arrays():
     assert plain(transition) == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], 1, 0.5]
 
 
-def test_nothing_packs_to_nothing():
+def test_an_empty_list_of_transitions_can_be_packed():
     assert packing.unpack(packing.pack(())) == []

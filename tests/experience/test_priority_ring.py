@@ -44,7 +44,7 @@ def test_priorities_equal_those_of_a_slow_twin_after_random_operations(seed, num
             count = rng.integers(1, 2 * len(places) + 1)
             updated = [places[index] for index in rng.integers(len(places), size=count)]
             new = rng.uniform(0.01, 3.0, count)
-            indices = [index_of(ring, place) for place in updated]  # the last one of equal indices counts
+            indices = [index_of(ring, place) for place in updated]  # of a repeated index, the last priority counts
             ring.update_priorities(torch.tensor(indices), torch.from_numpy(new))
             priorities |= dict(zip(updated, new.tolist(), strict=True))
             highest = max(highest, new.max())
@@ -111,7 +111,7 @@ def test_a_new_step_has_the_highest_priority_so_far(later):
         ring.update_priorities(torch.tensor([4]), torch.tensor([priority]))
     for step in (9, 10):
         ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
-    assert ring._tree[np.array([8, 9])].tolist() == [1.0, 4.0]  # alpha is 0.5, so 4 is the priority 16
+    assert ring._tree[np.array([8, 9])].tolist() == [1.0, 4.0]  # alpha is 0.5, so the priority 16 gives 4
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_new_step_has_the_highest_priority_so_far(later):
         ({"beta_steps": 0}, r"beta_steps is 0; it has to be between 1 and 2\*\*63"),
         ({"beta_steps": float("nan")}, r"beta_steps is nan; it has to be between 1 and 2\*\*63"),
         ({"beta_steps": 10**400}, r"beta_steps is 10+; it has to be between 1 and 2\*\*63"),
-        ({"n_step": 20}, "transitions of n_step=20 need 24 at least"),
+        ({"n_step": 20}, "transitions of n_step=20 need at least 24"),
         ({"n_step": 0}, "n_step is 0; it has to be at least 1"),
         ({"stack": 0}, "stack is 0; it has to be at least 1"),
         ({"gamma": 1.5}, r"gamma is 1\.5; it has to be between 0 and 1"),

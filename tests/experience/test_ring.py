@@ -179,16 +179,16 @@ def test_a_ring_copies_the_arrays_that_are_added():
 def test_too_few_steps_missing_final_frames_and_missing_memory_are_refused(monkeypatch):
     ring, _ = ring_and_twin(Ring, 9, 2, 2)
     step = next(random_steps(np.random.default_rng(1), 2, 1))
-    with pytest.raises(UsageError, match=r"cannot be drawn from 0 steps of each of 2 .* take a larger replay_initial"):
+    with pytest.raises(UsageError, match=r"cannot be drawn from 0 steps of each of 2 .* use a larger replay_initial"):
         ring.sample(1)
-    with pytest.raises(UsageError, match=r"n_step=2 cannot be drawn from 2 steps .* n_step \(-n\) of 1 at most, or"):
+    with pytest.raises(UsageError, match=r"n_step=2 cannot be drawn from 2 steps .* n_step \(-n\) of at most 1, or"):
         ring.require(1, new_steps=4)
     ring.require(6, new_steps=5)
     with pytest.raises(UsageError, match="a batch of 7 cannot be drawn from 6 steps"):
         ring.require(7, new_steps=5)
     with pytest.raises(ValueError, match="its final frame is needed"):
         ring.add(*step[:3], np.zeros(2, bool), np.ones(2, bool), None)
-    with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need 5 at least"):
+    with pytest.raises(UsageError, match=r"has 3 for each of 2 environments; .* need at least 5"):
         Ring(6, 2, (1,), stack=4)
     monkeypatch.setattr(memory, "free", lambda: 10**9)
     with pytest.raises(UsageError, match=r"needs 7\.08 GB .*, and 1 GB are free; --set replay_size=113026 would fit"):

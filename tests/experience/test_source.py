@@ -1,4 +1,4 @@
-"""The experience source: transitions, episodes, seeds and resuming, beside ptan's where that is wrong."""
+"""The experience source: transitions, episodes, seeds and resuming, with tests of ptan's errors that it corrects."""
 
 import ptan
 import pytest
@@ -114,13 +114,13 @@ def test_a_resumed_source_equals_the_uninterrupted_one(stop_at):
     assert resumed.steps_done == straight.steps_done
 
 
-def test_an_environment_that_does_not_repeat_itself_is_logged(caplog):
+def test_an_environment_that_cannot_be_restored_is_logged(caplog):
     source = source_of(FrameStack(Forgetful()))
     for _ in range(20):  # by chance, the ball may fall in the same column
         take(source, 3)
         resumed = source_of(FrameStack(Forgetful()))
         resumed.load_state_dict(source.state_dict())
-    assert "Environment 0 does not repeat itself" in caplog.text
+    assert "Environment 0 could not be restored" in caplog.text
 
 
 def test_an_environment_that_rejects_earlier_actions_starts_its_next_episode(caplog, monkeypatch):
@@ -129,7 +129,7 @@ def test_an_environment_that_rejects_earlier_actions_starts_its_next_episode(cap
     monkeypatch.setattr(Refusing, "left", 2)
     resumed = source_of(FrameStack(Refusing()))
     resumed.load_state_dict(source.state_dict())
-    assert "does not repeat itself" in caplog.text
+    assert "could not be restored" in caplog.text
     monkeypatch.setattr(Refusing, "left", 100)
     assert len(take(resumed, 6)) == 6
 
@@ -139,7 +139,7 @@ def test_an_environment_whose_episode_ends_too_early_starts_its_next_episode(cap
     take(source, 5)
     shorter = source_of(Counting(length=3))
     shorter.load_state_dict(source.state_dict())
-    assert "Environment 0 does not repeat itself" in caplog.text
+    assert "Environment 0 could not be restored" in caplog.text
     assert int(take(shorter, 1)[0].state[0]) == 0
 
 

@@ -164,7 +164,7 @@ def test_penalties_are_squared_errors_or_huber_losses():
             r"v_min is 0 and v_max inf; v_min has to be below v_max, both between -1e\+30 and 1e\+30",
         ),
         ((-1e39, 1e39, 51), "v_min is -1e.39 and v_max 1e.39; v_min has to be below v_max, both between"),
-        ((1e8, 1e8 + 1.0, 51), "float32 cannot tell 51 returns between them apart"),
+        ((1e8, 1e8 + 1.0, 51), "float32 cannot distinguish 51 returns between them"),
     ],
 )
 def test_an_invalid_support_is_refused(arguments, message):

@@ -47,7 +47,7 @@ def sgd_trainer():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("learners", [2, 4])
-def test_several_learners_make_the_update_of_one(learners):
+def test_several_learners_make_the_same_update_as_one(learners):
     alone, first = sgd_trainer(), sgd_trainer()
     together = DataParallelTrainer(first, learners)
     threads = torch.get_num_threads()
@@ -83,7 +83,7 @@ def test_the_death_of_a_learner_ends_the_run_which_can_be_resumed(tmp_path):
 
 
 def learners_of(process):
-    """The further learners of a run with inline actors: its only child processes without children."""
+    """All learners of a run but the first. With inline actors, they are its only child processes without children."""
     children = psutil.Process(process.pid).children(recursive=True)
     return [
         child for child in children if child.children() == [] and "resource_tracker" not in " ".join(child.cmdline())

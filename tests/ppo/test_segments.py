@@ -1,4 +1,4 @@
-"""PPO's actors and segments: the same steps as one sampler, whoever plays them."""
+"""PPO's actors and segments: any number of actors on any engine plays the same steps as one sampler."""
 
 import dataclasses
 import hashlib
@@ -38,7 +38,7 @@ def weights_of(learner):
 
 @pytest.fixture(scope="module")
 def played():
-    """Digests of what actors have played, by their number and the update."""
+    """Digests of the steps that actors have played, by the number of actors and the update."""
     return {}
 
 
@@ -75,16 +75,16 @@ def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors
     try:
         batches = iter(segments)
         model.load_state_dict(learner.get_model().tensors)
-        first = next(whole).states.clone()  # those that are looked at
+        first = next(whole).states.clone()  # used only to fit the normalisation
         for update in range(2):
             batch = next(batches)
             model.load_state_dict(learner.get_model().tensors)
             expected, found = next(whole), join_segments(batch)
             for name in vars(expected):
                 assert torch.allclose(getattr(expected, name), getattr(found, name), atol=1e-5), name
-            assert not torch.equal(expected.states, first)  # it does move
+            assert not torch.equal(expected.states, first)  # the environments have moved on
             digest = hashlib.sha256(b"".join(getattr(found, name).numpy().tobytes() for name in vars(found))).digest()
-            assert played.setdefault((actors, update), digest) == digest  # to the bit, whatever the engine
+            assert played.setdefault((actors, update), digest) == digest  # equal bit for bit on every engine
             assert [segment.version for segment in batch] == [learner.version] * actors
             learner.train(batch)
         assert segments.steps_done == sampler.steps_done == 3 * 64
@@ -98,7 +98,7 @@ def test_run_learns_the_same_with_any_number_of_actors():
         learner = learner_of(acting_of())
         told.append(list(run_ppo(number, acting_of(), learner, updates=3)))
         weights.append(weights_of(learner))
-        assert learner.version == 4  # one for the first segments, which are looked at
+        assert learner.version == 4  # 3 updates and the fit of the normalisation
     assert [sorted(each) for each in told[0]] == [sorted(told[0][0])] * 3
     for other in (1, 2):
         assert all(torch.allclose(weights[0][name], weights[other][name], atol=1e-5) for name in weights[0])
@@ -135,7 +135,7 @@ def test_resumed_segments_continue_bit_for_bit(monkeypatch, restart):
     assert resumed.steps_done == first.steps_done == 5 * 64
 
 
-def test_an_actor_whose_environments_do_not_repeat_themselves_continues_from_their_reset(caplog):
+def test_an_actor_whose_environments_cannot_be_restored_continues_from_their_reset(caplog):
     acting = acting_of(env_name="CartPole-v1", actors=1)
     handle = segments_module._Handle(acting.seed, acting.part(0))
     actor = PPOActor(acting, 0)
@@ -144,7 +144,7 @@ def test_an_actor_whose_environments_do_not_repeat_themselves_continues_from_the
     elsewhere = handle.sampler_state()
     elsewhere["snapshot"]["states"] += 1.0  # not the states that the actions lead to
     actor = PPOActor(acting, 0, elsewhere)
-    assert "do not repeat themselves" in caplog.text
+    assert "could not be restored" in caplog.text
     caplog.clear()
     traces = handle.follow(actor.get_trajectory_segment())
     snapshot = handle.state_dict()["snapshot"]
@@ -177,7 +177,7 @@ def test_the_environments_of_all_actors_are_forecast_together(monkeypatch):
     monkeypatch.setattr("lib.system.memory.free", lambda: 10**9)
     here = Acting("PongNoFrameskip-v4", 800, 2, 64, seed=1)
     with pytest.raises(
-        UsageError, match=r"^800 environments need 1\.68 GB .* 1 GB are free; .* --set envs=381, at most"
+        UsageError, match=r"^800 environments need 1\.68 GB .* 1 GB are free; .* at most --set envs=381"
     ):
         _ = here.space
     elsewhere = dataclasses.replace(here, engine="ray", address="10.0.0.1:6379")
@@ -192,7 +192,7 @@ def test_inline_actors_are_as_fast_as_one(monkeypatch):
 
 
 class Scripted:
-    """Actors whose segments come in the order that is told."""
+    """Actors whose segments come in a given order."""
 
     def __init__(self, order):
         self.coming, self.orders, self.model, self.replaced = list(order), [], None, 0
@@ -235,7 +235,8 @@ def test_asynchronous_segments_are_taken_in_order_of_arrival_and_old_ones_droppe
     for _ in range(3):
         versions.append([segment.version for segment in next(batches)])
         learner.version += 1
-    # 0 1 0; then 1, made meanwhile, and 1 and 0 anew; then 1 anew, 0, 2, two updates old, which is dropped, and 1.
+    # Batch 1: actors 0, 1 and 0. Batch 2: actor 1, ordered during batch 1, then 1 and 0 with newer weights.
+    # Batch 3: actors 1 and 0; then 2, which is two updates old and dropped; then 1.
     assert versions == [[0, 0, 0], [0, 1, 1], [2, 1, 2]]
     assert segments.dropped == 1
     assert segments.steps_done == 3 * 2 + 10 * 2
