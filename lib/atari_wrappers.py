@@ -34,7 +34,7 @@ def wrap_dqn(
     """Wrap an Atari game for DQN, without the maximum of two frames and, by default, without no-ops at the start.
 
     Args:
-        env: Atari game of frame skip 1, such as gym.make("PongNoFrameskip-v4").
+        env: Atari game with frame skip 1, such as gym.make("PongNoFrameskip-v4").
         stack_frames: number of frames in a state.
         episodic_life: end an episode when a life is lost.
         clip_reward: clip the reward of a step to between -1 and 1.
@@ -44,7 +44,7 @@ def wrap_dqn(
         An environment with states of (stack_frames, 84, 84) uint8, as LazyFrames.
 
     Raises:
-        UsageError: if the environment is not an Atari game of frame skip 1.
+        UsageError: if the environment is not an Atari game with frame skip 1.
     """
     _require_plain_game(env)
     game: gym.Env = DirectAtari(env, noop_max, max_frames=False, clip_rewards=clip_reward)
@@ -57,7 +57,7 @@ def make_atari(
     """Make an Atari game that skips frames, for `wrap_deepmind`.
 
     Args:
-        env_id: id of a game of frame skip 1, such as "PongNoFrameskip-v4".
+        env_id: id of a game with frame skip 1, such as "PongNoFrameskip-v4".
         max_episode_steps: agent steps after which an episode is truncated.
         skip_noop: start episodes without no-op actions.
         skip_maxskip: observe the last frame of a step instead of the maximum of the last two.
@@ -66,7 +66,7 @@ def make_atari(
         An environment with colour screens, (210, 160, 3) uint8, and rewards that are not clipped.
 
     Raises:
-        UsageError: if the environment is not an Atari game of frame skip 1.
+        UsageError: if the environment is not an Atari game with frame skip 1.
     """
     env = gym.make(env_id)
     _require_plain_game(env)
@@ -120,7 +120,7 @@ def wrap_deepmind(
 
 def _require_plain_game(env: gym.Env) -> None:
     if not is_atari(env) or cast(Any, env.unwrapped)._frameskip != 1:
-        raise UsageError(f"{env} is not an Atari game of frame skip 1; use an id such as PongNoFrameskip-v4")
+        raise UsageError(f"{env} is not an Atari game with frame skip 1; use an id such as PongNoFrameskip-v4")
 
 
 def _with_lives_and_fire(env: gym.Env, episodic_life: bool, fire: bool) -> gym.Env:

@@ -7,6 +7,7 @@ attached is the order in which they run.
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -62,7 +63,7 @@ def setup_ignite(
         tuner_reward_episode: number of episodes after which a trial, see Hyperparameters.tuner_mode, stops if its
             smoothed return is below `tuner_reward_min`.
         tuner_reward_min: see `tuner_reward_episode`.
-        args: options from the command line; None for a new run with the defaults.
+        args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
             they are restored before this function returns. A solved run ends with an evaluation of "net" and with
             a picture of its learning curve.
@@ -80,7 +81,8 @@ def setup_ignite(
     start_console()
     checked = as_hyperparameters(params)
     source = adapt_source(exp_source, engine, saved=save is not None)
-    setup = _Setup(engine, checked, source, run_name, args or RunOptions(), save, figures or {})
+    options = args or RunOptions(runs_dir=Path("runs").absolute())
+    setup = _Setup(engine, checked, source, run_name, options, save, figures or {})
     setup.resume()
     setup.attach_telemetry(extra_metrics)
     setup.attach_evaluation()

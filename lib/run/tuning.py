@@ -4,10 +4,12 @@ import argparse
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lib.actors.ray_cluster import ray_package
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.run.option_types import positive
@@ -84,7 +86,8 @@ def tune_params(
         extra_space: further settings, as values or as Ray Tune's distributions. They may replace the book's.
 
     Returns:
-        Ray Tune's results. The metric of a trial is "episodes".
+        Ray Tune's results, which are also written to runs/tune/ in the current folder. The metric of a trial is
+        "episodes".
 
     Raises:
         UsageError: if Ray Tune is not installed, or samples is below 1.
@@ -106,7 +109,14 @@ def tune_params(
         return {"episodes": UNSOLVED if episodes is None else episodes}
 
     trainable = tune.with_resources(run_trial, {"gpu": 1}) if device.type == "cuda" else run_trial
-    tuner = tune.Tuner(trainable, param_space=space, tune_config=tune.TuneConfig(num_samples=samples))
+    ray = ray_package(local_only=True)
+    ray.init(include_dashboard=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+    tuner = tune.Tuner(
+        trainable,
+        param_space=space,
+        tune_config=tune.TuneConfig(num_samples=samples),
+        run_config=tune.RunConfig(storage_path=str(Path("runs", "tune").absolute())),
+    )
     results: ResultGrid = tuner.fit()
     best: Any = results.get_best_result(metric="episodes", mode="min")
     episodes = best.metrics["episodes"]
