@@ -59,6 +59,6 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, named="n_step")
     parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
     cli.main(train, parser, NAME)

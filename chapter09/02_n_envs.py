@@ -61,6 +61,6 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__)
+    parser = cli.parser(__doc__, named="envs")
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     cli.main(train, parser, NAME)

@@ -31,6 +31,7 @@ from lib.run.option_types import (
 )
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
+from lib.run.run_name import changes_in_name
 from lib.run.stopping import EXIT_CODES, Interrupted
 from lib.system import memory
 from lib.system.console_log import start_console
@@ -75,11 +76,13 @@ class Parser(argparse.ArgumentParser):
         common: names of the options that all scripts share. All others are the script's own.
         hyperparams: hyperparameters of the games, by name.
         free: names of the script's own options that a resumed run may change, because no result depends on them.
+        named: name of the script's own option whose value follows the script in the names of its runs, or None.
     """
 
     common: frozenset[str] = frozenset()
     hyperparams: Mapping[str, RunParameters] = HYPERPARAMS
     free: tuple[str, ...] = ()
+    named: str | None = None
 
     def __init__(self, **options: Any):
         super().__init__(**options)
@@ -91,7 +94,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(
-    doc: str | None, hyperparams: Mapping[str, RunParameters] = HYPERPARAMS, free: tuple[str, ...] = ()
+    doc: str | None,
+    hyperparams: Mapping[str, RunParameters] = HYPERPARAMS,
+    free: tuple[str, ...] = (),
+    named: str | None = None,
 ) -> Parser:
     """Return a parser with the common options. A script adds its own; RunOptions.knobs holds their values.
 
@@ -99,11 +105,13 @@ def parser(
         doc: docstring of the script.
         hyperparams: hyperparameters of the games, by name.
         free: names of the script's own options that a resumed run may change.
+        named: name of the script's own option whose value follows the script in the names of its runs.
     """
     summary = (doc or "").split("\n\n")[0]
     parser = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
     parser.hyperparams = hyperparams
     parser.free = free
+    parser.named = named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
     options = (
@@ -239,6 +247,17 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         return _resume(parser, script, options, {name: given[name] for name in knobs}, env_id, overrides)
     params = _new_params(parser.hyperparams, options.setdefault("game", "pong"), env_id, overrides)
     run_options = RunOptions(**options, knobs=knobs)
+    shown = {name: value for name, value in knobs.items() if name not in parser.free}
+    changes = changes_in_name(
+        shown,
+        {name: parser.get_default(name) for name in shown},
+        parser.named,
+        params,
+        parser.hyperparams[options["game"]],
+        run_options.seed,
+        RunOptions.seed,
+    )
+    run_options = dataclasses.replace(run_options, changes=changes)
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(
             f"--stop-after {run_options.stop_after} lies within the warm-up of {params.warm_up} steps; "

@@ -27,6 +27,7 @@ class RunOptions:
         record_every: number of episodes between videos; None for no videos.
         game: key of HYPERPARAMS.
         knobs: the script's own options by name. Each can be read as an attribute, too.
+        changes: what a new run's name says after the script, see run_name.changes_in_name.
     """
 
     seed: int = 1
@@ -40,6 +41,7 @@ class RunOptions:
     record_every: int | None = None
     game: str = "pong"
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    changes: str = ""
 
     def __getattr__(self, name: str) -> Any:
         # Unpickling looks up attributes before `knobs` is set.

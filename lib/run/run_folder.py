@@ -1,6 +1,6 @@
 """Run folders: everything that is recorded about a run.
 
-runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[-k]/
+runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<N>][-<k>]/
     params.json       hyperparameters, command line, seed, commit, versions, machine
     episodes.csv      one row per episode
     events.out.*      TensorBoard
@@ -48,7 +48,7 @@ class Run:
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions):
-        self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}")
+        self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
         self._lock = filelock.FileLock(self.path / "lock")

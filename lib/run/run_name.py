@@ -1,0 +1,56 @@
+"""Names of runs: the script and what was changed, so that TensorBoard's list tells runs apart."""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from lib.hyperparameters import RunParameters
+
+MAX_LENGTH = 150  # characters of a name; file systems allow 255 for a folder
+
+
+def changes_in_name(
+    knobs: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    named: str | None,
+    params: RunParameters,
+    usual: RunParameters,
+    seed: int,
+    usual_seed: int,
+) -> str:
+    """Return what follows the script in a run's name, such as "=3-learning_rate=0.0003-seed2".
+
+    Args:
+        knobs: the script's own options that affect the result.
+        defaults: default of each of them.
+        named: name of the option whose value always follows the script's name, or None.
+        params: hyperparameters of the run.
+        usual: hyperparameters of the game. Differences in env_name, run_name, stop_reward and milestone are not shown.
+        seed: seed of the run.
+        usual_seed: default of the seed.
+    """
+    parts = [] if named is None else [f"={_text(knobs[named])}"]
+    for name, value in knobs.items():
+        if name != named and value != defaults[name]:
+            parts.append(f"-{_assignment(name, value)}")
+    for field in dataclasses.fields(params):
+        value = getattr(params, field.name)
+        hidden = field.name in ("env_name", "run_name", "stop_reward", "milestone")
+        if not hidden and value != getattr(usual, field.name):
+            parts.append(f"-{_assignment(field.name, value)}")
+    if seed != usual_seed:
+        parts.append(f"-seed{seed}")
+    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "".join(parts))[:MAX_LENGTH]
+
+
+def _assignment(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return name if value else f"no-{name}"
+    return f"{name}={_text(value)}"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "+".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
