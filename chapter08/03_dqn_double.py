@@ -11,6 +11,7 @@ Run     ./03_dqn_double.py --cuda
 Read    lib/nets/losses.py
 """
 
+import argparse
 from pathlib import Path
 
 import ptan
@@ -20,6 +21,7 @@ from ignite.engine import Engine
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
+from lib.experience.held_out import HeldOutStates
 from lib.nets import losses
 
 NAME = Path(__file__).stem
@@ -37,24 +39,30 @@ def calc_loss(batch, net, tgt_net, huber=False):
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_model.DQN(space, n_actions).to(args.device)
+    net = dqn_model.DQN(space, n_actions, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
+    held_out = HeldOutStates(buffer, args.device)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, params.huber)
+        if args.double:
+            loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, params.huber)
+        else:
+            loss = common.calc_loss_dqn(
+                batch, net, tgt_net.target_model, params.gamma, args.device, no_grad=True, huber=params.huber
+            )
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon}
+        return {"loss": loss.item(), "epsilon": selector.epsilon, "values": lambda: held_out.best_value(net)}
 
     engine = Engine(process_batch)
     save = {
@@ -63,12 +71,15 @@ def train(params, args):
         "optimizer": optimizer,
         "epsilon": epsilon_tracker,
         "replay": buffer,
+        "held_out": held_out,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+    batches = common.batch_generator(buffer, missing, params.batch_size)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
+    parser.add_argument("--double", action=argparse.BooleanOptionalAction, default=True, help="double Q-learning")
     cli.main(train, parser, NAME)

@@ -27,7 +27,9 @@ def train(params, args):
     params = params.without_epsilon()  # so that params.json records that there is none
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_extra.ExtendedDQN(space, n_actions, sigma=noisy.SIGMAS[args.noise], noise=args.noise).to(args.device)
+    net = dqn_extra.ExtendedDQN(
+        space, n_actions, sigma=noisy.SIGMAS[args.noise], noise=args.noise, normalise=params.normalise
+    ).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     agent = ptan.agent.DQNAgent(net, ptan.actions.ArgmaxActionSelector(), device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
@@ -52,7 +54,8 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+    batches = common.batch_generator(buffer, missing, params.batch_size)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from ignite.engine import Engine
 from lib import cli, common, dqn_extra
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
+from lib.experience.held_out import HeldOutStates
 
 NAME = Path(__file__).stem
 
@@ -26,13 +27,14 @@ NAME = Path(__file__).stem
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=True).to(args.device)
+    net = dqn_extra.ExtendedDQN(space, n_actions, dueling=True, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
+    held_out = HeldOutStates(buffer, args.device)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -43,7 +45,12 @@ def train(params, args):
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon}
+        return {
+            "loss": loss.item(),
+            "epsilon": selector.epsilon,
+            "adv": lambda: held_out.mean(lambda states: net.adv_val(states)[0]),
+            "val": lambda: held_out.mean(lambda states: net.adv_val(states)[1]),
+        }
 
     engine = Engine(process_batch)
     save = {
@@ -52,10 +59,12 @@ def train(params, args):
         "optimizer": optimizer,
         "epsilon": epsilon_tracker,
         "replay": buffer,
+        "held_out": held_out,
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+    batches = common.batch_generator(buffer, missing, params.batch_size)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from lib import cli, common, dqn_extra
 from lib.analysis import return_distributions
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
+from lib.experience.held_out import HeldOutStates
 from lib.nets import losses
 
 NAME = Path(__file__).stem
@@ -37,13 +38,14 @@ def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(args.v_min, args.v_max, args.atoms)
-    net = dqn_extra.ExtendedDQN(space, n_actions, support=support).to(args.device)
+    net = dqn_extra.ExtendedDQN(space, n_actions, support=support, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = stream.ExperienceStream(envs, agent, seed=args.seed)
     buffer = ring.Ring.for_source(exp_source, params.replay_size, gamma=params.gamma)
+    held_out = HeldOutStates(buffer, args.device)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate, fused=True)
 
     def process_batch(engine, batch):
@@ -54,7 +56,7 @@ def train(params, args):
         epsilon_tracker.frame(engine.state.iteration)
         if engine.state.iteration % params.target_net_sync == 0:
             tgt_net.sync()
-        return {"loss": loss.item(), "epsilon": selector.epsilon}
+        return {"loss": loss.item(), "epsilon": selector.epsilon, "values": lambda: held_out.best_value(net)}
 
     engine = Engine(process_batch)
     save = {
@@ -63,11 +65,13 @@ def train(params, args):
         "optimizer": optimizer,
         "epsilon": epsilon_tracker,
         "replay": buffer,
+        "held_out": held_out,
     }
     figures = {"distributions": return_distributions.ReturnDistributionFigure(net, buffer)}
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size))
+    batches = common.batch_generator(buffer, missing, params.batch_size)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def train(params, args):
     steps = cli.quotient("--replay-ratio", batch_size, args.replay_ratio)
     envs = [atari_wrappers.make_env(params.env_name) for _ in range(args.players)]
     env = envs[0]
-    net = dqn_model.DQN(env.observation_space, env.action_space.n).to(args.device)
+    net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
@@ -62,7 +62,8 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, batch_size, steps))
+    batches = common.batch_generator(buffer, missing, batch_size, steps)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,9 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
-    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n).to(args.device)
+    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, normalise=params.normalise).to(
+        args.device
+    )
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
@@ -57,7 +59,8 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,9 @@ NAME = Path(__file__).stem
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     dtype = precision.fast_dtype(args.device)
-    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
+    net = dqn_model.DQN(
+        envs.single_observation_space, envs.single_action_space.n, dtype, normalise=params.normalise
+    ).to(args.device)
     net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     tgt_net = ptan.agent.TargetNet(net)
     if args.compile:
@@ -61,7 +63,8 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    return engine.run(common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs))
+    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs)
+    return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from lib.actors.engines import ENGINES
 from lib.errors import Fault, UsageError
-from lib.hyperparameters import HYPERPARAMS, RunParameters
-from lib.run import run_folder
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
+from lib.run import config_file, run_folder, search
 from lib.run.option_types import (
     above_zero,
     existing_run,
@@ -75,12 +75,14 @@ class Parser(argparse.ArgumentParser):
     Attributes:
         common: names of the options that all scripts share. All others are the script's own.
         hyperparams: hyperparameters of the games, by name.
+        best: those of --params best.
         free: names of the script's own options that a resumed run may change, because no result depends on them.
         named: name of the script's own option whose value follows the script in the names of its runs, or None.
     """
 
     common: frozenset[str] = frozenset()
     hyperparams: Mapping[str, RunParameters] = HYPERPARAMS
+    best: Mapping[str, RunParameters] = BEST_HYPERPARAMS
     free: tuple[str, ...] = ()
     named: str | None = None
 
@@ -103,13 +105,14 @@ def parser(
 
     Args:
         doc: docstring of the script.
-        hyperparams: hyperparameters of the games, by name.
+        hyperparams: hyperparameters of the games, by name. If they are not the book's, --params best is the same.
         free: names of the script's own options that a resumed run may change.
         named: name of the script's own option whose value follows the script in the names of its runs.
     """
     summary = (doc or "").split("\n\n")[0]
     parser = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
     parser.hyperparams = hyperparams
+    parser.best = BEST_HYPERPARAMS if hyperparams is HYPERPARAMS else hyperparams
     parser.free = free
     parser.named = named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
@@ -121,6 +124,13 @@ def parser(
         add("--env-id", metavar="ID", help="another gymnasium id, with --game's hyperparameters"),
         add("--env-module", metavar="M", help="module that registers the id when imported"),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
+        add("--params", choices=("common", "best"), help="the book's hyperparameters, or tuned ones (default: common)"),
+        add(
+            "--config",
+            metavar="FILE",
+            type=Path,
+            help="JSON file with hyperparameters and options, as of tools/tune.py",
+        ),
         add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; may be repeated"),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
         add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after this time (default: none)"),
@@ -129,6 +139,7 @@ def parser(
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
         add("--quiet", action="store_true", help="hide the progress bars and the line for each episode"),
+        add("--tune", metavar="N", type=positive, help="search for hyperparameters with N runs; needs Ray Tune"),
     )
     parser.common = frozenset(option.dest for option in options)
     return parser
@@ -190,6 +201,9 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         "Stopped at once. Earlier checkpoints are kept; --resume with the run's folder continues from the newest."
     ):
         params, args = resolve(parser, argv, script)
+        if args.tune is not None:
+            search.search(params, args, script, sys.argv[1:] if argv is None else argv)
+            sys.exit(0)
         prepare(args.seed)
         state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])
@@ -233,31 +247,42 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         UsageError: if the command line is wrong, or does not fit the run to resume.
     """
     values = vars(parser.parse_args(argv))
+    defaults = {name: parser.get_default(name) for name in values}
+    config: dict[str, Any] = {}
+    if "config" in values:
+        config, own = config_file.read(values["config"], parser, next(iter(parser.hyperparams.values())))
+        parser.set_defaults(**own)
+        values = vars(parser.parse_args(argv))
     knobs = {name: value for name, value in values.items() if name not in parser.common}
     options = {name: value for name, value in values.items() if name in parser.common}
     if "runs_dir" in options:
         options["runs_dir"] = _runs_dir(options["runs_dir"])
     options["device"] = usable_device(options.get("device", "cpu"))
     overrides = options.pop("set", [])
+    tuned = options.pop("params", "common") == "best"
+    options.pop("config", None)
     env_id = _full_id(options.pop("env_id", None), options.pop("env_module", None))
     if "resume" in options:
+        if tuned or config or "tune" in options:
+            raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
         options["resume"] = run_folder.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each knob, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         return _resume(parser, script, options, {name: given[name] for name in knobs}, env_id, overrides)
-    params = _new_params(parser.hyperparams, options.setdefault("game", "pong"), env_id, overrides)
+    table = parser.best if tuned else parser.hyperparams
+    params = _new_params(table, options.setdefault("game", "pong"), env_id, config, overrides)
     run_options = RunOptions(**options, knobs=knobs)
     shown = {name: value for name, value in knobs.items() if name not in parser.free}
     changes = changes_in_name(
         shown,
-        {name: parser.get_default(name) for name in shown},
+        defaults,
         parser.named,
         params,
-        parser.hyperparams[options["game"]],
+        table[options["game"]],
         run_options.seed,
         RunOptions.seed,
     )
-    run_options = dataclasses.replace(run_options, changes=changes)
+    run_options = dataclasses.replace(run_options, changes=f"{'-best' if tuned else ''}{changes}")
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(
             f"--stop-after {run_options.stop_after} lies within the warm-up of {params.warm_up} steps; "
@@ -284,11 +309,15 @@ def _full_id(env_id: str | None, module: str | None) -> str | None:
 
 
 def _new_params(
-    hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None, overrides: list[str]
+    hyperparams: Mapping[str, RunParameters],
+    game: str,
+    env_id: str | None,
+    config: Mapping[str, Any],
+    overrides: list[str],
 ) -> RunParameters:
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
-    params = hyperparams[game]
+    params = dataclasses.replace(hyperparams[game], **config)
     if env_id is not None:
         # The game's stop_reward means nothing in another environment. Without --set stop_reward, only a limit ends
         # the run.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -237,18 +237,27 @@ def _batches(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int) 
             yield buffer.sample(batch_size)
 
 
-def normalise_by_first_batch(batches: Iterator[Batch], *nets: dqn_model.DQN | dqn_extra.ExtendedDQN) -> Iterator[Batch]:
+def normalise_by_first_batch(
+    batches: Iterator[BatchT], *nets: dqn_model.DQN | dqn_extra.ExtendedDQN
+) -> Iterator[BatchT]:
     """Yield batches unchanged, and normalise networks by the states of the first one.
 
     Args:
-        batches: batches of a Ring.
+        batches: batches of transitions or of a Ring.
         nets: networks. Only those with a dqn_model.NormalisingTrunk are changed. In a resumed run they are normalised
             already and stay unchanged.
     """
-    first = next(batches)
+    first = next(batches, None)
+    if first is None:  # the run was stopped during the warm-up
+        return
     for net in nets:
         if isinstance(net.conv, dqn_model.NormalisingTrunk) and not net.conv.seen:
-            states, _ = net.split(first.for_net(net.conv.seen.device).states)
-            net.conv.normalise_by(states)
+            net.conv.normalise_by(net.split(_states(first, net.conv.seen.device))[0])
     yield first
     yield from batches
+
+
+def _states(batch: Any, device: torch.device) -> torch.Tensor:
+    if isinstance(batch, Batch):
+        return batch.for_net(device).states
+    return torch.as_tensor(unpack_batch(batch)[0], device=device)

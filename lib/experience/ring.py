@@ -312,6 +312,19 @@ class Ring:
             "older": self._previous_frames,
         }
 
+    def evenly_spaced(self, number: int) -> Batch:
+        """Return transitions at even distances from the oldest to the newest one, without drawing random numbers.
+
+        Some are the same if the ring holds fewer.
+
+        Raises:
+            UsageError: see `sample`.
+        """
+        self.require(1)
+        places = np.linspace(0, self.num_transitions - 1, number).astype(np.int64)
+        steps, envs = np.divmod(places, self.num_envs)
+        return self._make_batch(self._start + steps, envs, np.ones(number))
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a checkpoint. torch.load(weights_only=True) can read it."""
         rows = min(self._steps_added, self.length)

@@ -26,6 +26,7 @@ class RunOptions:
         evaluate_every: agent steps between evaluations; None for no evaluations.
         record_every: number of episodes between videos; None for no videos.
         game: key of HYPERPARAMS.
+        tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
         changes: what a new run's name says after the script, see run_name.changes_in_name.
     """
@@ -40,6 +41,7 @@ class RunOptions:
     evaluate_every: int | None = None
     record_every: int | None = None
     game: str = "pong"
+    tune: int | None = None
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
     changes: str = ""
 

@@ -6,6 +6,7 @@ attached is the order in which they run.
 
 import dataclasses
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,8 +61,8 @@ def setup_ignite(
         exp_source: experience source, or a plain PTAN source.
         run_name: name of the script.
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
-        tuner_reward_episode: number of episodes after which a trial, see Hyperparameters.tuner_mode, stops if its
-            smoothed return is below `tuner_reward_min`.
+        tuner_reward_episode: number of episodes after which a trial on Pong, see Hyperparameters.tuner_mode, stops if
+            its smoothed return is below `tuner_reward_min`.
         tuner_reward_min: see `tuner_reward_episode`.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
@@ -249,7 +250,8 @@ class _Setup:
         self.stopper.watch_ends(self.engine)
         if isinstance(self.params, Hyperparameters) and self.params.tuner_mode:
             max_episodes = 1.1 * self.params.episodes_to_solve
-            self.stopper.watch_trial(self.engine, self.episodes, max_episodes, tuner_reward_episode, tuner_reward_min)
+            lowest = tuner_reward_min if "Pong" in self.params.env_name else -math.inf
+            self.stopper.watch_trial(self.engine, self.episodes, max_episodes, tuner_reward_episode, lowest)
 
     def attach_checkpoints(self) -> None:
         """Save checkpoints."""

@@ -96,11 +96,7 @@ def tune_params(
         raise UsageError(f"samples is {samples}; it has to be at least 1")
     tune = ray_tune()
     start_console()
-    space = {
-        "learning_rate": tune.loguniform(1e-5, 1e-4),
-        "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
-        **(extra_space or {}),
-    }
+    space = base_space(tune) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:
         fields = {name: value for name, value in config.items() if name in vars(base_params)}
@@ -123,6 +119,14 @@ def tune_params(
     result = "no trial solved the game" if episodes == UNSOLVED else f"solved in {episodes} episodes"
     log.info("Best hyperparameters: %s (%s)", best.config, result)
     return results
+
+
+def base_space(tune: Any) -> dict[str, Any]:
+    """Return the book's search space as distributions of Ray Tune."""
+    return {
+        "learning_rate": tune.loguniform(1e-5, 1e-4),
+        "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
+    }
 
 
 def ray_tune() -> Any:

@@ -33,9 +33,8 @@ class Checked:
         super().__setattr__(name, value)
 
     def __post_init__(self) -> None:
-        for name, kinds in _field_types(type(self)).items():
-            fits = any(_is(getattr(self, name), kind) for kind in kinds)
-            require(fits, self, name, " or ".join(_KINDS[kind][1] for kind in kinds))
+        for name in _field_types(type(self)):
+            require_type(type(self), name, getattr(self, name))
 
 
 _field_types_by_class: dict[type, dict[str, tuple[type, ...]]] = {}
@@ -53,6 +52,13 @@ def _field_types(cls: Any) -> dict[str, tuple[type, ...]]:
 
 def _is(value: object, kind: type) -> bool:
     return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))
+
+
+def require_type(cls: type[Checked], name: str, value: object) -> None:
+    """Raise ValueError if a value does not have the type of a field."""
+    kinds = _field_types(cls)[name]
+    if not any(_is(value, kind) for kind in kinds):
+        raise ValueError(f"{name} is {value!r}; it has to be {' or '.join(_KINDS[kind][1] for kind in kinds)}")
 
 
 def within(checked: Checked, low: float, high: float, *names: str) -> None:

@@ -187,7 +187,7 @@ def train_briefly(monkeypatch, script, batches, huber=False, **changed):
         huber=huber,
     )
     knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
-    knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False} | changed
+    knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False, "double": True} | changed
     script.train(params, RunOptions(knobs=knobs))
     return saved
 

@@ -26,7 +26,7 @@ from running import (
 pytestmark = pytest.mark.slow
 
 GAME = (*CATCH, *assignments("replay_initial=120", "batch_size=2"))  # an update learns from 8 transitions
-LAST = 300
+LAST = 540
 PLAYERS = (*GAME, "--players", 2, "--replay-ratio", 2, "--set", "checkpoint_every=40", "--quiet", "--seed", 3)
 
 

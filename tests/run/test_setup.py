@@ -1,6 +1,7 @@
 """The whole loop, as setup_ignite assembles it."""
 
 import dataclasses
+import json
 
 import numpy as np
 import ptan
@@ -19,6 +20,7 @@ from lib.run import checkpoint
 from lib.run.options import RunOptions
 from lib.run.setup import setup_ignite
 from lib.system import memory
+from running import folder
 
 
 class TapedEnv(Counting):
@@ -163,13 +165,15 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
 
 
 @pytest.mark.slow
-def test_a_plain_source_of_ptan_counts_iterations_as_steps(tmp_path):
+def test_the_steps_of_a_plain_source_of_ptan_are_counted_in_its_environments(tmp_path):
     source, buffer = plain_ptan(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 1.0})
     args = RunOptions(runs_dir=tmp_path, stop_after=10_020, quiet=True)
     setup_ignite(engine, HYPERPARAMS["pong"], source, "book", args=args)
     state = engine.run(common.batch_generator(buffer, 10, 4))
-    assert (state.iteration, state.stopped) == (10_020, "step limit")  # type: ignore[attr-defined]
+    # One step before the first transition, ten for the buffer, and one per iteration.
+    assert (state.iteration, state.stopped) == (10_009, "step limit")  # type: ignore[attr-defined]
+    assert json.loads((folder(tmp_path) / "result.json").read_text())["steps"] == 10_020
 
 
 def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):

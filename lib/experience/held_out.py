@@ -1,0 +1,44 @@
+"""Held-out states, on which a run follows the values that its network predicts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from lib.experience.ring import Ring
+
+
+class HeldOutStates:
+    """States from the warm-up, evenly spaced. They stay the same for the whole run, as in the book.
+
+    They are taken when they are used for the first time. No random number is drawn.
+
+    Args:
+        ring: replay ring.
+        device: device of the network.
+        number: number of states.
+    """
+
+    def __init__(self, ring: Ring, device: torch.device | str = "cpu", number: int = 256):
+        self._ring = ring
+        self._device = device
+        self._number = number
+        self._states: torch.Tensor | None = None
+
+    @torch.no_grad()
+    def mean(self, function: Callable[[torch.Tensor], torch.Tensor]) -> float:
+        """Return the mean of a function of the states, (number, ...) in the layout of networks."""
+        if self._states is None:
+            self._states = self._ring.evenly_spaced(self._number).for_net(self._device).states
+        return function(self._states).mean().item()
+
+    def best_value(self, net: nn.Module) -> float:
+        """Return the mean of the best action values."""
+        return self.mean(lambda states: net(states).max(1).values)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"states": self._states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._states = None if state["states"] is None else state["states"].to(self._device)

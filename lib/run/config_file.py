@@ -1,0 +1,70 @@
+"""--config FILE: hyperparameters and a script's own options from a JSON file, such as a search writes."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from lib.errors import UsageError
+from lib.hyperparameters import RunParameters
+from lib.system.checked import require_type
+
+
+def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read a file with one JSON object, from names to values.
+
+    Args:
+        path: path of the file.
+        parser: parser of the script.
+        params: hyperparameters of the script's kind.
+
+    Returns:
+        The hyperparameters, and the values of the script's own options.
+
+    Raises:
+        UsageError: if the file cannot be read, or a name is unknown, or a value has the wrong type. All such entries
+            are listed.
+    """
+    try:
+        content = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--config {path} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(
+            f"--config {path} holds a {type(content).__name__}; it has to be an object of names and values"
+        )
+    fields = {field.name for field in dataclasses.fields(params)}
+    actions = {action.dest: action for action in parser._actions if action.default is not argparse.SUPPRESS}
+    hyperparameters, options, faults = {}, {}, []
+    for name, value in content.items():
+        try:
+            if name in fields:
+                require_type(type(params), name, value)
+                hyperparameters[name] = value
+            elif name in actions:
+                options[name] = _option_value(actions[name], value)
+            else:
+                faults.append(f"{name} is unknown")
+        except (ValueError, argparse.ArgumentTypeError) as error:
+            faults.append(str(error))
+    if faults:
+        allowed = ", ".join([*sorted(fields), *sorted(actions)])
+        raise UsageError(f"--config {path}: {'; '.join(faults)}. Known names are {allowed}")
+    try:
+        dataclasses.replace(params, **hyperparameters)
+    except ValueError as error:
+        raise UsageError(f"--config {path}: {error}") from error
+    return hyperparameters, options
+
+
+def _option_value(action: argparse.Action, value: Any) -> Any:
+    """Return the value of an option as the command line would read it."""
+    if isinstance(action, argparse._StoreTrueAction | argparse.BooleanOptionalAction):
+        if not isinstance(value, bool):
+            raise ValueError(f"{action.dest} is {value!r}; it has to be true or false")
+        return value
+    if action.choices is not None and value not in action.choices:
+        raise ValueError(f"{action.dest} is {value!r}; it has to be one of {', '.join(map(str, action.choices))}")
+    convert = action.type
+    return convert(str(value)) if callable(convert) else value

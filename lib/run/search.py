@@ -1,0 +1,169 @@
+"""--tune N: search for a script's hyperparameters with Ray Tune.
+
+A trial is a run of the script in its own process, with --config and tuner_mode. runs/tune/<name>/ holds Ray Tune's
+state, from which an interrupted search continues, and the results:
+
+    trials.csv     a row per trial
+    trials.png     mean returns against learning rates
+    params.json    best hyperparameters, for --config
+"""
+
+import csv
+import io
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lib.actors.ray_cluster import ray_package
+from lib.errors import Fault, UsageError
+from lib.hyperparameters import Hyperparameters, RunParameters
+from lib.run.options import RunOptions
+from lib.run.stopping import SOLVED
+from lib.run.tuning import base_space, ray_tune
+from lib.system import files
+from lib.system.parent import kill_with_parent
+
+log = logging.getLogger(__name__)
+
+COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
+UNSOLVED = 10**6  # episodes of an unsolved trial
+
+
+def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[str]) -> Path:
+    """Run --tune trials of the script that is running, or those that an interrupted search lacks.
+
+    Args:
+        params: hyperparameters of the script.
+        args: options of the script.
+        script: name of the script.
+        argv: command line of the script.
+
+    Returns:
+        The folder of the search.
+
+    Raises:
+        UsageError: if there is no goal, or Ray Tune is not installed.
+        Fault: if every trial failed.
+    """
+    if not isinstance(params, Hyperparameters) or params.stop_reward is None:
+        raise UsageError("--tune needs a goal, because it searches for the fewest episodes; give --set stop_reward=...")
+    tune = ray_tune()
+    folder = args.runs_dir.absolute() / "tune" / f"{params.run_name}-{script}{args.changes}"
+    folder.mkdir(parents=True, exist_ok=True)
+    gpu = args.device.type == "cuda"
+    trainable = tune.with_resources(
+        tune.with_parameters(run_trial, command=_trial_command(argv), threads=None if gpu else 1),
+        {"gpu": 1} if gpu else {"cpu": 1},
+    )
+    ray = ray_package(local_only=True)
+    ray.init(include_dashboard=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+    space = base_space(tune)
+    if tune.Tuner.can_restore(folder / "ray"):
+        log.info("The search in %s continues.", folder)
+        tuner = tune.Tuner.restore(str(folder / "ray"), trainable, resume_errored=True, param_space=space)
+    else:
+        log.info("Search: %d trials. They are recorded in %s.", args.tune, folder)
+        tuner = tune.Tuner(
+            trainable,
+            param_space=space,
+            tune_config=tune.TuneConfig(num_samples=args.tune),
+            run_config=tune.RunConfig(name="ray", storage_path=str(folder), verbose=1),
+        )
+    trials = [dict(each.metrics, **each.config) for each in tuner.fit() if each.metrics and not each.error]
+    ray.shutdown()
+    if not trials:
+        raise Fault(f"every trial failed; the error messages are in {folder / 'ray'}")
+    _write_results(folder, sorted(trials, key=_rank), list(space))
+    return folder
+
+
+def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | None) -> dict[str, Any]:
+    """Run the script with a trial's hyperparameters, or resume the trial's run, and return its result.
+
+    Args:
+        config: hyperparameters of the trial.
+        command: command line without them.
+        threads: threads of the process, or None.
+
+    Raises:
+        Fault: if the script fails.
+    """
+    from ray import tune
+
+    folder = Path(tune.get_context().get_trial_dir())
+    (folder / "config.json").write_text(json.dumps(config))
+    runs = sorted((folder / "runs").glob("*/params.json"))
+    words = ["--resume", str(runs[-1].parent)] if runs else ["--config", str(folder / "config.json"), *command[2:]]
+    environment = os.environ | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
+    with (folder / "output.txt").open("a") as output:
+        process = subprocess.Popen(
+            [*command[:2], *words, "--quiet", "--runs-dir", str(folder / "runs")],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            preexec_fn=kill_with_parent,
+        )
+        code = process.wait()
+    results = sorted((folder / "runs").glob("*/result.json"))
+    if code or not results:
+        raise Fault(f"the trial ended with exit code {code}; its output is in {folder / 'output.txt'}")
+    result = json.loads(results[-1].read_text())
+    return {
+        "trial": folder.name.split("_")[3] if folder.name.count("_") > 3 else folder.name,
+        "stopped": result["stopped"],
+        "episodes": result["episodes"] if result["stopped"] == SOLVED else UNSOLVED,
+        "best_mean": result["best_mean"],
+        "steps": result["steps"],
+        "seconds": result["seconds"],
+    }
+
+
+def _trial_command(argv: Sequence[str]) -> list[str]:
+    """Return the command line of a trial: the script's own, without --tune."""
+    words, skip = [], False
+    for word in argv:
+        if not skip and not word.startswith("--tune="):
+            if word != "--tune":
+                words.append(word)
+            skip = word == "--tune"
+        else:
+            skip = False
+    return [sys.executable, str(Path(sys.argv[0]).absolute()), *words, "--set", "tuner_mode=true"]
+
+
+def _rank(trial: Mapping[str, Any]) -> tuple[float, float]:
+    """Return a key that sorts the best trial first: fewest episodes, or the highest mean if none was solved."""
+    return trial["episodes"], -(trial["best_mean"] if trial["best_mean"] is not None else float("-inf"))
+
+
+def _write_results(folder: Path, trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+    table = io.StringIO()
+    writer = csv.DictWriter(table, [*COLUMNS, *names], extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for trial in trials:
+        writer.writerow({**trial, "episodes": "" if trial["episodes"] == UNSOLVED else trial["episodes"]})
+    files.write(folder / "trials.csv", table.getvalue())
+    files.write(folder / "params.json", json.dumps({name: trials[0][name] for name in names}, indent=2) + "\n")
+    _draw(folder / "trials.png", trials)
+    log.info("Trials, best first:\n%s", table.getvalue().rstrip())
+    log.info("Best hyperparameters: --config %s", folder / "params.json")
+
+
+def _draw(path: Path, trials: Sequence[Mapping[str, Any]]) -> None:
+    from matplotlib.figure import Figure  # imported late, because it takes a second
+
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for solved, marker, label in ((True, "o", "solved"), (False, "x", "not solved")):
+        shown = [trial for trial in trials if (trial["stopped"] == SOLVED) == solved]
+        rates, means = [trial["learning_rate"] for trial in shown], [trial["best_mean"] for trial in shown]
+        axes.scatter(rates, means, marker=marker, label=label)
+    axes.set(xscale="log", xlabel="learning rate", ylabel="best mean return of 100 episodes")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=110)

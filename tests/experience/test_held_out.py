@@ -1,0 +1,49 @@
+import numpy as np
+import torch
+from torch import nn
+
+from lib.experience.held_out import HeldOutStates
+from lib.experience.ring import Ring
+
+
+def filled_ring(steps, capacity=50):
+    ring = Ring(capacity, 2, (1,), stack=1, dtype=np.float32)
+    for step in range(steps):
+        frames = np.array([[step], [100 + step]], np.float32)
+        ring.add(frames, np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool))
+    return ring
+
+
+def test_the_states_are_evenly_spaced_and_stay_the_same():
+    ring = filled_ring(11)  # ten steps of each environment have a next state
+    held_out = HeldOutStates(ring, number=4)
+    seen = []
+    assert held_out.mean(lambda states: seen.append(states) or states) == np.mean([0, 3, 6, 109])
+    for step in range(60):
+        frames = np.full((2, 1), 1000 + step, np.float32)
+        ring.add(frames, np.zeros(2, np.int64), np.zeros(2, np.float32), np.zeros(2, bool), np.zeros(2, bool))
+    held_out.mean(lambda states: seen.append(states) or states)
+    assert torch.equal(seen[0], seen[1])
+    assert seen[0].shape == (4, 1)
+
+
+def test_no_random_number_is_drawn():
+    one, other = filled_ring(20), filled_ring(20)
+    HeldOutStates(one, number=4).mean(lambda states: states)
+    assert torch.equal(one.sample(8).indices, other.sample(8).indices)
+
+
+def test_the_best_values_by_hand():
+    net = nn.Linear(1, 2, bias=False)
+    with torch.no_grad():
+        net.weight.copy_(torch.tensor([[2.0], [-1.0]]))
+    assert HeldOutStates(filled_ring(11), number=4).best_value(net) == 2.0 * np.mean([0, 3, 6, 109])
+
+
+def test_a_restored_object_has_the_same_states():
+    held_out = HeldOutStates(filled_ring(11), number=4)
+    assert held_out.state_dict() == {"states": None}
+    mean = held_out.mean(lambda states: states)
+    restored = HeldOutStates(filled_ring(3), number=4)
+    restored.load_state_dict(held_out.state_dict())
+    assert restored.mean(lambda states: states) == mean

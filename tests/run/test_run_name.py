@@ -1,0 +1,90 @@
+import dataclasses
+
+import pytest
+
+from lib import cli
+from lib.errors import UsageError
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS
+from lib.run.run_name import MAX_LENGTH, changes_in_name
+
+PONG = HYPERPARAMS["pong"]
+
+
+def name(knobs=None, defaults=None, named=None, params=PONG, seed=1):
+    return changes_in_name(knobs or {}, defaults or {}, named, params, PONG, seed, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, ""),
+        ({"knobs": {"envs": 3}, "defaults": {"envs": 3}, "named": "envs"}, "=3"),
+        ({"knobs": {"envs": 3}, "defaults": {"envs": 3}}, ""),
+        ({"knobs": {"parallel": True, "double": False}, "defaults": {"parallel": False, "double": True}},
+         "-parallel-no-double"),
+        ({"knobs": {"without": ["noisy", "double"]}, "defaults": {"without": []}}, "-without=noisy+double"),
+        ({"params": dataclasses.replace(PONG, learning_rate=0.0003, huber=True)}, "-learning_rate=0.0003-huber"),
+        ({"params": dataclasses.replace(PONG, env_name="a:B-v0", run_name="b", stop_reward=None)}, ""),
+        ({"seed": 7}, "-seed7"),
+        ({"knobs": {"address": "10.0.0.1:6379/x"}, "defaults": {"address": None}}, "-address=10.0.0.1_6379_x"),
+    ],
+)  # fmt: skip
+def test_a_name_says_what_was_changed(options, expected):
+    assert name(**options) == expected
+
+
+def test_a_name_fits_into_a_folder_name():
+    assert len(name({"text": "x" * 500}, {"text": ""})) == MAX_LENGTH
+
+
+def resolved(*argv, **options):
+    parser = cli.parser("A script.", named="envs")
+    parser.add_argument("--envs", type=int, default=3)
+    parser.add_argument("--speed", choices=("low", "high"), default="low")
+    return cli.resolve(parser, list(argv), "02_n_envs")
+
+
+def test_the_command_line_decides_the_name():
+    assert resolved()[1].changes == "=3"
+    assert resolved("--envs", "5", "--seed", "2", "--set", "gamma=0.9")[1].changes == "=5-gamma=0.9-seed2"
+    assert resolved("--params", "best")[1].changes == "-best=3"
+
+
+def test_the_best_hyperparameters_can_be_chosen():
+    params, _ = resolved("--params", "best")
+    assert params == BEST_HYPERPARAMS["pong"]
+    assert resolved("--params", "common")[0] == PONG
+    with pytest.raises(UsageError, match="unknown game 'breakout'; choose one of pong"):
+        resolved("--params", "best", "--game", "breakout")
+
+
+def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(tmp_path):
+    config = tmp_path / "params.json"
+    config.write_text('{"learning_rate": 0.0003, "gamma": 0.9, "envs": 5, "speed": "high"}')
+    params, options = resolved("--config", str(config), "--set", "gamma=0.95", "--speed", "low")
+    assert (params.learning_rate, params.gamma, options.envs, options.speed) == (0.0003, 0.95, 5, "low")
+    assert options.changes == "=5-learning_rate=0.0003-gamma=0.95"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"gama": 0.9, "batch_size": "many", "envs": "x", "speed": "top"}',
+         "gama is unknown; batch_size is 'many'; it has to be a whole number; "),
+        ('{"speed": "top"}', "speed is 'top'; it has to be one of low, high"),
+        ('{"gamma": 1.5}', "gamma is 1.5; it has to be between 0 and 1"),
+        ("[1]", "holds a list; it has to be an object of names and values"),
+        ("{", "cannot be read: "),
+    ],
+)  # fmt: skip
+def test_a_config_with_unknown_or_ill_typed_entries_is_refused(tmp_path, content, message):
+    config = tmp_path / "params.json"
+    config.write_text(content)
+    with pytest.raises(UsageError) as error:
+        resolved("--config", str(config))
+    assert message in str(error.value)
+
+
+def test_a_config_that_is_missing_is_refused(tmp_path):
+    with pytest.raises(UsageError, match=r"none\.json cannot be read"):
+        resolved("--config", str(tmp_path / "none.json"))
