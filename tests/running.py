@@ -41,15 +41,30 @@ ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of ev
 
 
 def start(
-    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, start_new_session: bool = False
+    script: Path,
+    *options: object,
+    env: Mapping[str, str] = ENVIRONMENT,
+    start_new_session: bool = False,
+    cwd: Path | None = None,
 ) -> ForkedProcess:
-    """Start a script, forked from a process that has its imports already, and return at once."""
-    return _server.start(f"./{script.name}", list(map(str, options)), PROJECT / script.parent, env, start_new_session)
+    """Start a script, forked from a process that has its imports already, and return at once.
+
+    Args:
+        script: path of the script in the project.
+        options: its options.
+        env: its environment variables.
+        start_new_session: make it the leader of a new session, as a terminal does.
+        cwd: working directory; None for the script's folder.
+    """
+    name = f"./{script.name}" if cwd is None else str(PROJECT / script)
+    return _server.start(name, list(map(str, options)), cwd or PROJECT / script.parent, env, start_new_session)
 
 
-def run(script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT) -> "subprocess.CompletedProcess[str]":
-    """Run a script to its end, forked from a process that has its imports already."""
-    process = start(script, *options, env=env)
+def run(
+    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """Run a script to its end; see `start`."""
+    process = start(script, *options, env=env, cwd=cwd)
     try:
         stdout, stderr = process.communicate()
     finally:
@@ -59,12 +74,19 @@ def run(script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT) ->
 
 
 def run_by_itself(
-    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT
+    script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Run a script to its end in a new Python process, which takes about four seconds for its imports."""
-    command = [f"./{script.name}", *map(str, options)]
+    command = [f"./{script.name}"] if cwd is None else [sys.executable, str(PROJECT / script)]
+    command += map(str, options)
     return subprocess.run(
-        command, cwd=PROJECT / script.parent, env=env, capture_output=True, text=True, timeout=300, check=False
+        command,
+        cwd=cwd or PROJECT / script.parent,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
 
 

@@ -3,30 +3,28 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from running import ENVIRONMENT
+from running import ENVIRONMENT, folder, run, run_by_itself
 
-BOOK = Path(__file__).parent / "book"
+BOOK = Path("tests/book")
 
 
 def run_book(script, *options, cwd):
     """Run one of the scripts to its end in the folder `cwd`. A missing metric would be an error."""
     environment = ENVIRONMENT | {"PYTHONWARNINGS": "error::UserWarning:ignite"}
-    command = [sys.executable, str(BOOK / script), *options]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    start = run_by_itself if "--parallel" in options else run  # a forked script cannot unpickle its own classes
+    return start(BOOK / script, *options, env=environment, cwd=cwd)
 
 
 def run_of(cwd):
-    [run] = (cwd / "runs").iterdir()
-    accumulator = EventAccumulator(str(run), size_guidance={"scalars": 0})
+    path = folder(cwd / "runs")
+    accumulator = EventAccumulator(str(path), size_guidance={"scalars": 0})
     accumulator.Reload()
-    return run, set(accumulator.Tags()["scalars"])
+    return path, set(accumulator.Tags()["scalars"])
 
 
 @pytest.mark.slow
@@ -44,14 +42,14 @@ def run_of(cwd):
 def test_a_script_of_the_third_edition_trains_until_it_is_solved(tmp_path, kind, metrics):
     process = run_book("third_dqn.py", "--kind", kind, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    run, tags = run_of(tmp_path)
-    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d{{4}}-chain-book={kind}", run.name)
+    path, tags = run_of(tmp_path)
+    assert re.fullmatch(rf"\d{{4}}-\d\d-\d\dT\d{{4}}-chain-book={kind}", path.name)
     assert tags >= metrics | {"episodes/reward", "episodes/steps", "episodes/avg_reward", "train/avg_loss"}
     assert re.search(r"Episode 1: reward=[01], steps=\d+, speed=[\d.]+ f/s, elapsed=0:00:\d\d", process.stdout)
     assert re.search(r"Game solved in 0:0\d:\d\d, after \d+ episodes and \d+ iterations!", process.stdout)
     solved, episodes, iterations = re.search(r"trained (\w+) (\d+) (\d+)", process.stdout).groups()
     assert solved == "True"
-    result = json.loads((run / "result.json").read_text())
+    result = json.loads((path / "result.json").read_text())
     assert (result["stopped"], result["episodes"], result["iterations"]) == ("solved", int(episodes), int(iterations))
     assert result["steps"] == 100 + int(iterations) + 1  # the warm-up, and the step that PTAN's source is ahead
 
@@ -60,11 +58,11 @@ def test_a_script_of_the_third_edition_trains_until_it_is_solved(tmp_path, kind,
 def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
     process = run_book("second_dqn.py", cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    run, tags = run_of(tmp_path)
+    path, tags = run_of(tmp_path)
     assert "trained True" in process.stdout
-    assert run.name.endswith("-chain-second=2")
+    assert path.name.endswith("-chain-second=2")
     assert {"train/loss", "train/avg_loss", "train/avg_fps", "train/epsilon"} <= tags
-    assert json.loads((run / "params.json").read_text())["hyperparameters"]["batch_size"] == 32
+    assert json.loads((path / "params.json").read_text())["hyperparameters"]["batch_size"] == 32
 
 
 def test_a_namespace_without_a_field_is_named(tmp_path):
@@ -97,7 +95,7 @@ def test_the_books_wrappers_play_pong(tmp_path, options):
 @pytest.mark.slow
 def test_the_books_search_runs_trials_and_reports_the_best(tmp_path):
     pytest.importorskip("ray.tune", exc_type=ImportError)
-    process = run_book("third_dqn.py", "--tune", "2", cwd=tmp_path)
+    process = run_by_itself(BOOK / "third_dqn.py", "--tune", 1, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert re.search(
         r"Best hyperparameters: \{.*'gamma': 0\.\d+.*\} \((solved in \d+ episodes|no trial)", process.stdout
@@ -114,7 +112,6 @@ def test_without_ray_tune_a_search_says_what_to_install(tmp_path):
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").touch()  # a ray without tune
     environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
-    command = [sys.executable, str(BOOK / "third_dqn.py"), "--tune", "1"]
-    process = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    process = run_by_itself(BOOK / "third_dqn.py", "--tune", 1, env=environment, cwd=tmp_path)
     assert process.returncode == 1
     assert "install it with: pip install 'ray[tune]'" in process.stderr
