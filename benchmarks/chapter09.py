@@ -5,8 +5,10 @@
     ./chapter09.py speed --rounds 3      # one of them
     ./chapter09.py speed --device cuda   # into a file of its own
     ./chapter09.py --resume              # after an interruption: only what is missing
-    ./chapter09.py --solve --seeds 3     # train every rung until Pong is solved; hours, and the same command resumes
-    ./chapter09.py --solve --options "--game breakout"
+    ./chapter09.py --params best         # train every rung until Pong is solved, with tuned hyperparameters; hours
+    ./chapter09.py --params best --go-on # after an interruption: finished runs are kept, others go on
+    ./chapter09.py --params best --rung 03_parallel --seeds 1
+    ./chapter09.py --params common --device cuda   # the book's hyperparameters, on a GPU
     ./chapter09.py tables                # only the tables and pictures of the pages
 
 Every rung runs as its own process, as a person would start it. The rungs take turns, in reverse order in every
@@ -14,10 +16,8 @@ second round. Speeds are counted over the last 1,000 agent steps, so start-up an
 """
 
 import argparse
-import json
 import shlex
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pandas as pd
 from matplotlib import pyplot as plt
@@ -28,6 +28,7 @@ import catch
 import curve
 import lab
 import ladder
+import minutes
 import profiles
 import wrappers
 
@@ -63,32 +64,6 @@ def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> N
             warm_up_steps_per_second=f"{measured['warm_up_steps_per_second']:.1f}",
             **{part: f"{1000 * parts.get(part, 0.0) / measured['training_steps']:.3f}" for part in PARTS},
         )
-
-
-def solve(seeds: int, device: str, options: list[str]) -> None:
-    """Train every rung, seed by seed, until it is solved or reaches its step limit. Interrupted runs are resumed.
-
-    Args:
-        seeds: number of seeds.
-        device: device of the networks.
-        options: further options for all rungs.
-    """
-    task = lab.PROJECT / "runs" / "solve" / lab.slug(" ".join(options) or "pong")
-    for seed in range(1, seeds + 1):
-        for rung in RUNGS:
-            folder = task / f"{lab.slug(rung)}-seed{seed}"
-            runs = [path.parent for path in sorted(folder.glob("*/params.json"))]
-            start = ["--resume", str(runs[-1])] if runs else ["--seed", str(seed), "--runs-dir", str(folder)]
-            if not (runs and finished(runs[-1])):
-                lab.start(lab.command(rung, *start, "--device", device, *options))
-            [run] = [path.parent for path in folder.glob("*/result.json")]
-            curve.keep(run)
-
-
-def finished(run: Path) -> bool:
-    """Return whether a run was solved or reached its step limit."""
-    result = run / "result.json"
-    return result.exists() and json.loads(result.read_text())["stopped"] in ("solved", "step limit")
 
 
 def speed_table(frame: pd.DataFrame) -> str:
@@ -189,6 +164,9 @@ def blocks() -> Iterator[lab.Block]:
         frame, stamped = lab.read(name)
         yield lab.Block(page, marker, f"{make_table(frame)}\n\n{lab.measured_on([stamped])}")
     yield from ladder.blocks()
+    if trained := minutes.read("best"):
+        stamps = [run.stamped for run in trained]
+        yield lab.Block(PAGE, "minutes", f"{minutes.table(trained)}\n\n{lab.measured_on(stamps)}")
     curves = curve.kept("pong")
     usual = [own.stamped for own in curves if not own.stamped["changed"]]
     yield lab.Block(lab.MEASUREMENTS, "curves", f"{curves_table(curves)}\n\n{lab.measured_on(usual)}")
@@ -202,6 +180,8 @@ def pictures() -> None:
     draw_sweep(lab.read("chapter09/sweep")[0])
     catch.draw(lab.read(catch.NAME)[0])
     curve.draw(curve.kept("pong"))
+    if trained := minutes.read("best"):
+        minutes.draw(trained, "chapter09-minutes")
 
 
 def main() -> None:
@@ -211,15 +191,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1100, help="learning steps of each run (default: 1100)")
     parser.add_argument("--device", type=lab.device, default="cpu", help="device of the networks (default: cpu)")
     parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
-    parser.add_argument("--solve", action="store_true", help="train every rung until Pong is solved")
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of --solve (default: 1)")
-    parser.add_argument("--options", type=shlex.split, default=[], help="further script options for --solve")
+    parser.add_argument("--params", choices=("common", "best"), help="train every rung until Pong is solved")
+    parser.add_argument("--go-on", action="store_true", help="continue the interrupted runs of --params")
+    parser.add_argument("--rung", action="append", default=[], choices=minutes.SEEDS, help="only this rung; repeatable")
+    parser.add_argument("--seeds", type=int, default=0, help="seeds of each rung of --params (default: one or three)")
+    parser.add_argument("--options", type=shlex.split, default=[], help="further script options for --params")
     args = parser.parse_args()
-    if args.options and not args.solve:
-        parser.error("--options needs --solve")
-    if args.solve:
-        solve(args.seeds, args.device, args.options)
-    chosen = args.what or (() if args.solve else ("speed", "sweep"))
+    if args.params:
+        minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options)
+        print(minutes.table(minutes.read(args.params, args.device)))
+    elif args.options or args.rung or args.go_on or args.seeds:
+        parser.error("--go-on, --rung, --seeds and --options need --params")
+    chosen = args.what or (() if args.params else ("speed", "sweep"))
     machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
     stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP)
     # Open all files before the first measurement, so that a file that cannot be resumed is refused at once.

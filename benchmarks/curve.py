@@ -57,21 +57,6 @@ def keep(run: Path, beside: int = 0) -> str:
     if "replay_size" not in params["hyperparameters"]:
         raise SystemExit(f"{run} is a run of {params['script']}; use time_to_solve.py to keep curves of PPO")
     rung, changed = rung_of(params), changed_fields(params)
-    end = run / "result.json"
-    result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
-    first = params["sessions"][0]
-    stamped = {
-        "measured": first["started"],
-        "rung": rung,
-        "seed": params["seed"],
-        "changed": changed,
-        "beside": beside,
-        "sessions": len(params["sessions"]),
-        "commit": first["commit"],
-        "versions": first["versions"],
-        "machine": first["machine"],
-        "result": {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")},
-    }
     name = "-".join(
         [
             rung.replace(" --", "-").replace(" ", ""),
@@ -81,12 +66,41 @@ def keep(run: Path, beside: int = 0) -> str:
             *([f"beside{beside}"] if beside else []),
         ]
     )
+    write(run, f"curves/{name}", rung, beside)
+    return name
+
+
+def write(run: Path, name: str, rung: str, beside: int = 0) -> None:
+    """Copy a run's episodes with the mean of the last 100 into a results file.
+
+    Args:
+        run: run folder.
+        name: name of the results file.
+        rung: name of the run's script with its own options.
+        beside: number of other runs that shared the machine.
+    """
+    params = run_folder.read_params(run)
+    end = run / "result.json"
+    result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
+    first = params["sessions"][0]
+    stamped = {
+        "measured": first["started"],
+        "rung": rung,
+        "seed": params["seed"],
+        "changed": changed_fields(params),
+        "beside": beside,
+        "sessions": len(params["sessions"]),
+        "commit": first["commit"],
+        "versions": first["versions"],
+        "machine": first["machine"],
+        "result": {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")},
+        "steps_per_second": result.get("this_process", {}).get("steps_per_second"),
+    }
     episodes = pd.read_csv(run / "episodes.csv")
     episodes["mean_100"] = rolling_mean(episodes["return"]).map("{:.3f}".format)
-    results = lab.Results(f"curves/{name}", COLUMNS, stamped)
+    results = lab.Results(name, COLUMNS, stamped)
     for row in episodes[list(COLUMNS)].to_dict("records"):
         results.add(**row)
-    return name
 
 
 def rung_of(params: lab.Stamp) -> str:
