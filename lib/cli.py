@@ -202,8 +202,8 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
     ):
         params, args = resolve(parser, argv, script)
         if args.tune is not None:
-            search.search(params, args, script, sys.argv[1:] if argv is None else argv)
-            sys.exit(0)
+            complete = search.search(params, args, script, sys.argv[1:] if argv is None else argv)
+            sys.exit(0 if complete else EXIT_CODES["SIGINT"])
         prepare(args.seed)
         state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])

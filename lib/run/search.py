@@ -34,7 +34,7 @@ COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
 UNSOLVED = 10**6  # episodes of an unsolved trial
 
 
-def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[str]) -> Path:
+def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[str]) -> bool:
     """Run --tune trials of the script that is running, or those that an interrupted search lacks.
 
     Args:
@@ -44,11 +44,11 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         argv: command line of the script.
 
     Returns:
-        The folder of the search.
+        Whether all trials have ended; otherwise the search was interrupted.
 
     Raises:
         UsageError: if there is no goal, or Ray Tune is not installed.
-        Fault: if every trial failed.
+        Fault: if a trial failed.
     """
     if not isinstance(params, Hyperparameters) or params.stop_reward is None:
         raise UsageError("--tune needs a goal, because it searches for the fewest episodes; give --set stop_reward=...")
@@ -61,7 +61,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         {"gpu": 1} if gpu else {"cpu": 1},
     )
     ray = ray_package(local_only=True)
-    ray.init(include_dashboard=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+    ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     space = base_space(tune)
     if tune.Tuner.can_restore(folder / "ray"):
         log.info("The search in %s continues.", folder)
@@ -72,14 +72,22 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
             trainable,
             param_space=space,
             tune_config=tune.TuneConfig(num_samples=args.tune),
-            run_config=tune.RunConfig(name="ray", storage_path=str(folder), verbose=1),
+            run_config=tune.RunConfig(
+                name="ray", storage_path=str(folder), verbose=0, callbacks=[_report_trials(tune.Callback)]
+            ),
         )
-    trials = [dict(each.metrics, **each.config) for each in tuner.fit() if each.metrics and not each.error]
+    results = tuner.fit()
     ray.shutdown()
-    if not trials:
-        raise Fault(f"every trial failed; the error messages are in {folder / 'ray'}")
-    _write_results(folder, sorted(trials, key=_rank), list(space))
-    return folder
+    trials = [dict(each.metrics, **each.config) for each in results if each.metrics and "episodes" in each.metrics]
+    if trials:
+        _write_results(folder, sorted(trials, key=_rank), list(space))
+    if results.num_errors:
+        raise Fault(
+            f"{results.num_errors} trials failed; their messages are in {folder / 'ray'}. The same command retries"
+        )
+    if len(trials) < len(results):
+        log.info("Interrupted after %d of %d trials. The same command continues.", len(trials), len(results))
+    return len(trials) == len(results)
 
 
 def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | None) -> dict[str, Any]:
@@ -114,13 +122,40 @@ def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | Non
         raise Fault(f"the trial ended with exit code {code}; its output is in {folder / 'output.txt'}")
     result = json.loads(results[-1].read_text())
     return {
-        "trial": folder.name.split("_")[3] if folder.name.count("_") > 3 else folder.name,
+        "trial": tune.get_context().get_trial_id().partition("_")[2],
         "stopped": result["stopped"],
         "episodes": result["episodes"] if result["stopped"] == SOLVED else UNSOLVED,
         "best_mean": result["best_mean"],
         "steps": result["steps"],
         "seconds": result["seconds"],
     }
+
+
+def _report_trials(callback: Any) -> Any:
+    """Return a callback of Ray Tune, given its base class, that logs each trial as it starts and ends."""
+
+    class Report(callback):
+        def on_trial_start(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+            log.info("Trial %s: %s", trial.trial_id.partition("_")[2], _text(trial.config))
+
+        def on_trial_complete(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+            result = trial.last_result
+            log.info(
+                "Trial %s: %s after %s steps, best mean %s.",
+                trial.trial_id.partition("_")[2],
+                result["stopped"],
+                f"{result['steps']:,}",
+                result["best_mean"],
+            )
+
+        def on_trial_error(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
+            log.warning("Trial %s failed; see %s", trial.trial_id.partition("_")[2], trial.path)
+
+    return Report()
+
+
+def _text(config: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value:.3g}" for name, value in config.items())
 
 
 def _trial_command(argv: Sequence[str]) -> list[str]:

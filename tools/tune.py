@@ -1,0 +1,32 @@
+#!/usr/bin/env python3
+"""Search for a script's hyperparameters with Ray Tune; the same as the script's own --tune.
+
+    ./tune.py ../chapter08/01_dqn_basic.py --samples 8
+    ./tune.py ../chapter09/06_fast_learner.py --samples 8 --params best --envs 8
+
+The learning rate is drawn log-uniformly between 1e-5 and 1e-4, and gamma from 0.9, 0.92, 0.95, 0.98, 0.99 and 0.995. A
+trial stops early if it learns too little or too slowly. All further options go to the script. The results are in
+runs/tune/, and the same command continues an interrupted search.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lib import cli
+
+
+def main() -> None:
+    parser = cli.tool(__doc__)
+    parser.add_argument("script", metavar="SCRIPT", type=Path, help="script of a DQN")
+    parser.add_argument("--samples", metavar="N", type=cli.positive, default=10, help="number of trials (default: 10)")
+    args, options = parser.parse_known_args()
+    if not args.script.is_file():
+        parser.error(f"there is no script {args.script}")
+    command = [sys.executable, str(args.script), "--tune", str(args.samples), *options]
+    sys.exit(subprocess.run(command, check=False).returncode)
+
+
+if __name__ == "__main__":
+    with cli.exit_codes():
+        main()
