@@ -290,3 +290,88 @@ def test_a_bfloat16_network_is_close_to_float32_and_returns_float32():
         assert values[0].dtype == torch.float32
         assert torch.allclose(*values, atol=0.02)  # type: ignore[misc]
         assert not torch.equal(*values)
+
+
+def project_by_loops(next_distr, rewards, dones, gamma):
+    """Move the probability of each atom separately, Bellemare et al. (2017), algorithm 1."""
+    projected = np.zeros_like(next_distr)
+    support = np.linspace(dqn_extra.Vmin, dqn_extra.Vmax, dqn_extra.N_ATOMS)
+    for row, (probs, reward, done) in enumerate(zip(next_distr, rewards, dones, strict=True)):
+        for atom, prob in zip(support, probs, strict=True):
+            value = np.clip(reward + (0.0 if done else gamma * atom), dqn_extra.Vmin, dqn_extra.Vmax)
+            place = (value - dqn_extra.Vmin) / dqn_extra.DELTA_Z
+            low = min(int(place), dqn_extra.N_ATOMS - 2)
+            projected[row, low] += prob * (1.0 - (place - low))
+            projected[row, low + 1] += prob * (place - low)
+    return projected
+
+
+@pytest.mark.parametrize("dtype", [bool, np.uint8])
+def test_the_books_projection_equals_loops(dtype):
+    rng = np.random.default_rng(0)
+    next_distr = rng.dirichlet(np.ones(dqn_extra.N_ATOMS), 40).astype(np.float32)
+    rewards = rng.choice([-1.0, 0.0, 1.0, 0.37, 30.0, -30.0], 40).astype(np.float32)
+    dones = rng.random(40) < 0.3
+    projected = dqn_extra.distr_projection(next_distr, rewards, dones.astype(dtype), 0.97)
+    assert projected.dtype == np.float32
+    assert np.allclose(projected, project_by_loops(next_distr, rewards, dones, 0.97), atol=1e-5)
+
+
+def test_the_books_distributional_network_returns_logits():
+    net = dqn_extra.DistributionalDQN((2, 36, 36), 4)
+    logits, values = net.both(IMAGES)
+    assert logits.shape == (5, 4, dqn_extra.N_ATOMS)
+    probs = torch.softmax(logits, dim=2)
+    assert torch.allclose(net.apply_softmax(logits), probs)
+    assert torch.allclose(values, (probs * torch.linspace(-10.0, 10.0, 51)).sum(dim=2), atol=1e-5)
+    assert torch.allclose(net.qvals(IMAGES), values)
+    assert torch.equal(net.supports, torch.linspace(-10.0, 10.0, 51))
+
+
+@pytest.mark.parametrize("kind", [dqn_extra.DuelingDQN, dqn_extra.RainbowDQN])
+def test_the_books_dueling_networks_combine_advantages_and_values(kind):
+    net = kind((2, 36, 36), 4).eval()  # without noise
+    adv, val = net.adv_val(IMAGES)
+    assert (adv.shape, val.shape) == ((5, 4), (5, 1))
+    assert torch.allclose(net(IMAGES), val + adv - adv.mean(dim=1, keepdim=True), atol=1e-6)
+
+
+def test_only_dueling_values_can_be_taken_apart():
+    for net in (
+        dqn_extra.ExtendedDQN((3,), 2),
+        dqn_extra.ExtendedDQN((3,), 2, dueling=True, support=KINDS[3]["support"]),
+    ):
+        with pytest.raises(ValueError, match="only a dueling network without a support"):
+            net.adv_val(torch.rand(1, 3))
+
+
+@pytest.mark.parametrize("kind", [dqn_extra.NoisyDQN, dqn_extra.RainbowDQN])
+def test_the_books_noisy_networks_draw_noise_in_every_training_pass(kind):
+    net = kind((2, 36, 36), 4)
+    assert not torch.allclose(net(IMAGES), net(IMAGES))
+    net.reset_noise()
+    assert all(ratio == pytest.approx(1 / (0.1 * 3**0.5), rel=0.2) for ratio in net.noisy_layers_sigma_snr())
+    net.eval()
+    assert torch.equal(net(IMAGES), net(IMAGES))
+
+
+@pytest.mark.parametrize(
+    ("layer", "noise", "sigma"),
+    [
+        (dqn_extra.NoisyLinear(400, 50), "factorised", 0.1 / 20),
+        (dqn_extra.NoisyLinear(400, 50, std_init=0.4), "factorised", 0.4 / 20),
+        (dqn_extra.NoisyLinear(400, 50, sigma_init=0.017), "independent", 0.017),
+        (dqn_extra.NoisyLinear(400, 50, bias=False), "factorised", 0.1 / 20),
+        (dqn_extra.NoisyLinear(400, 50, bias=False, sigma_init=0.02), "independent", 0.02),
+        (dqn_extra.NoisyFactorizedLinear(400, 50), "factorised", 0.4 / 20),
+    ],
+)
+def test_the_books_noisy_layers(layer, noise, sigma):
+    assert layer.noise == noise
+    assert torch.allclose(layer.weight_sigma, torch.tensor(sigma))
+    features = torch.rand(3, 400)
+    assert not torch.allclose(layer(features), layer(features))
+    layer.reset_noise()
+    layer.eval()
+    bias = 0.0 if layer.bias_mean is None else layer.bias_mean
+    assert torch.allclose(layer(features), features @ layer.weight_mean.T + bias, atol=1e-5)

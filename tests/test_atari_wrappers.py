@@ -1,0 +1,183 @@
+"""The book's wrappers of Atari games."""
+
+import pickle
+
+import cv2
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from lib import atari_wrappers
+from lib.envs.atari import DirectAtari, EpisodicLife, FireReset
+from lib.envs.frames import ContiguousFrameStack, LazyFrames
+from lib.errors import UsageError
+
+PONG, BREAKOUT = "PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"
+
+
+def play(env, steps, seed=3):
+    """Play random actions, and return the states, rewards and ends."""
+    rng, states = np.random.default_rng(seed), [np.asarray(env.reset(seed=seed)[0])]
+    rewards, ends = [], []
+    for _ in range(steps):
+        state, reward, terminated, truncated, _ = env.step(int(rng.integers(env.action_space.n)))
+        states.append(np.asarray(state))
+        rewards.append(reward)
+        ends.append(terminated or truncated)
+        if ends[-1]:
+            env.reset()
+    return states, rewards, ends
+
+
+@pytest.mark.parametrize("stack", [2, 4])
+def test_wrap_dqn_gives_stacked_frames(stack):
+    env = atari_wrappers.wrap_dqn(gym.make(PONG), stack_frames=stack)
+    assert env.observation_space.shape == (stack, 84, 84)
+    state, _ = env.reset(seed=1)
+    assert isinstance(state, LazyFrames)
+    assert np.asarray(state).dtype == np.uint8
+    states, _, _ = play(env, 20)
+    assert np.array_equal(states[10][1:], states[11][:-1])
+
+
+def test_without_the_maximum_a_frame_is_the_fourth_screen_of_a_step():
+    env, plain = DirectAtari(gym.make(PONG), noop_max=0, max_frames=False), gym.make(PONG).unwrapped
+    env.reset(seed=5)
+    plain.reset(seed=5)
+    for action in (0, 2, 3, 1, 4, 5) * 5:
+        frame, *_ = env.step(action)
+        for _ in range(4):
+            plain.step(action)
+        expected = cv2.resize(plain.ale.getScreenGrayscale(), (84, 84), interpolation=cv2.INTER_AREA)
+        assert np.array_equal(frame, expected)
+
+
+def test_colour_screens_are_those_of_the_emulator():
+    env, plain = atari_wrappers.make_atari(PONG, skip_noop=True, skip_maxskip=True), gym.make(PONG).unwrapped
+    assert env.observation_space.shape == (210, 160, 3)
+    states = [env.reset(seed=5)[0]]
+    plain.reset(seed=5)
+    for action in (2, 3, 0):
+        states.append(env.step(action)[0])
+        for _ in range(4):
+            plain.step(action)
+        assert np.array_equal(states[-1], plain.ale.getScreenRGB())
+    assert not np.array_equal(states[-1], states[0])  # each state is an array of its own
+
+
+def test_rewards_are_clipped_only_if_asked_for():
+    tanks = "SpaceInvadersNoFrameskip-v4"
+    clipped, plain = (atari_wrappers.wrap_dqn(gym.make(tanks), clip_reward=clip) for clip in (True, False))
+    (_, ones, _), (_, points, _) = play(clipped, 300), play(plain, 300)
+    assert max(points) > 1.0
+    assert ones == np.sign(points).tolist()
+
+
+def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
+    env = atari_wrappers.wrap_dqn(gym.make(BREAKOUT))
+    env.reset(seed=1)
+    lives = [env.unwrapped.ale.lives()]
+    while len(lives) < 6:
+        _, _, terminated, _, _ = env.step(0)
+        if terminated:
+            lives.append(env.unwrapped.ale.lives())
+            env.reset()
+    assert lives == [5, 4, 3, 2, 1, 0]
+    assert env.unwrapped.ale.lives() == 5
+    whole = atari_wrappers.wrap_dqn(gym.make(BREAKOUT), episodic_life=False)
+    whole.reset(seed=1)
+    for _ in range(60):
+        whole.step(0)
+    assert whole.unwrapped.ale.lives() < 5
+
+
+def test_a_reset_with_a_seed_starts_a_new_game():
+    env = EpisodicLife(DirectAtari(gym.make(BREAKOUT), noop_max=0))
+    env.reset(seed=1)
+    env.step(1)
+    while not env.step(0)[2]:
+        pass
+    env.reset(seed=1)
+    assert env.unwrapped.ale.lives() == 5
+
+
+class Tape(gym.Env):
+    """Record actions. The game is over after the actions in `deadly`."""
+
+    action_space = gym.spaces.Discrete(4)
+
+    def __init__(self, deadly=()):
+        self.tape = []
+        self.deadly = deadly
+
+    def reset(self, *, seed=None, options=None):
+        self.tape.append("reset")
+        return 0, {}
+
+    def step(self, action):
+        self.tape.append(action)
+        return action, 0.0, action in self.deadly, False, {}
+
+
+@pytest.mark.parametrize(
+    ("deadly", "tape"),
+    [((), ["reset", 1, 2]), ((1,), ["reset", 1, "reset", 2]), ((2,), ["reset", 1, 2, "reset"])],
+)
+def test_fire_is_pressed_after_a_reset(deadly, tape):
+    env = Tape(deadly)
+    FireReset(env).reset()
+    assert env.tape == tape
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "dtype"),
+    [
+        ({"pytorch_img": True, "frame_stack": True, "frame_stack_count": 2}, (2, 84, 84), np.uint8),
+        ({"frame_stack": True}, (4, 84, 84), np.uint8),
+        ({"pytorch_img": True}, (1, 84, 84), np.uint8),
+        ({}, (84, 84, 1), np.uint8),
+        ({"pytorch_img": True, "scale": True}, (1, 84, 84), np.float32),
+    ],
+)
+def test_wrap_deepmind_gives_the_asked_for_states(options, shape, dtype):
+    env = atari_wrappers.wrap_deepmind(atari_wrappers.make_atari(PONG), **options)
+    state = np.asarray(env.reset(seed=1)[0])
+    assert (state.shape, state.dtype) == (shape, dtype)
+    assert (env.observation_space.shape, env.observation_space.dtype) == (shape, dtype)
+    if dtype == np.float32:
+        assert 0.0 <= state.min() < state.max() <= 1.0
+
+
+def test_with_defaults_make_atari_and_wrap_deepmind_play_the_projects_own_game():
+    book = atari_wrappers.wrap_deepmind(
+        atari_wrappers.make_atari(PONG), episode_life=False, fire=False, frame_stack=True
+    )
+    for theirs, ours in zip(play(book, 200), play(atari_wrappers.make_env(PONG), 200), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(theirs, ours, strict=True))
+
+
+def test_an_episode_can_be_truncated():
+    env = atari_wrappers.wrap_deepmind(atari_wrappers.make_atari(PONG, max_episode_steps=7), frame_stack=True)
+    env.reset(seed=1)
+    ends = [env.step(0)[3] for _ in range(7)]  # FIRE and the action after it are two of the seven steps
+    assert ends.index(True) == 4
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "ALE/Pong-v5"])
+def test_other_environments_are_refused(env_id):
+    with pytest.raises(
+        UsageError, match="is not an Atari game with frame skip 1; use an id such as PongNoFrameskip-v4"
+    ):
+        atari_wrappers.wrap_dqn(gym.make(env_id))
+    with pytest.raises(UsageError, match="wrap_deepmind needs an environment of make_atari"):
+        atari_wrappers.wrap_deepmind(gym.make(env_id))
+
+
+def test_a_pickled_state_holds_its_own_frames_only():
+    env = ContiguousFrameStack(DirectAtari(gym.make(PONG)))
+    env.reset(seed=1)
+    for _ in range(10):
+        state = env.step(2)[0]
+    pickled = pickle.dumps(state)
+    assert len(pickled) < 4 * 84 * 84 + 1000
+    assert np.array_equal(np.asarray(pickle.loads(pickled)), np.asarray(state))
