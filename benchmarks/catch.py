@@ -70,7 +70,7 @@ def table(frame: pd.DataFrame) -> str:
     for rung in dict.fromkeys(frame.rung):
         p = "" if rung == lab.BASELINE else f"{permutation_test(whole[rung].values, whole[lab.BASELINE].values):.2f}"
         rows.append((f"`{rung}`", lab.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
-    return lab.table(("rung", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
+    return lab.table(("script", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
 
 
 def draw(frame: pd.DataFrame) -> None:

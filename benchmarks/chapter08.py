@@ -272,8 +272,8 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
         "variant",
         "mean return (95 % interval)",
         "last quarter",
-        f"steps to a mean of {goal:g} over {width:,} steps",
-        f"steps to a mean of {goal:g} over 100 episodes",
+        f"steps until the mean over {width:,} steps reaches {goal:g}",
+        f"steps until the mean over 100 episodes reaches {goal:g}",
     )
     return lab.table(header, rows)
 

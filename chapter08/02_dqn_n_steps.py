@@ -3,7 +3,7 @@
 
 Idea    use the rewards of the next n steps as they were received, and bootstrap from the network only after them
 Parent  01_dqn_basic.py, with n_step for its replay ring
-Keeps   changes the task: a transition covers n steps; exact with -n 1
+Keeps   changes the algorithm: a transition covers n steps; exact with -n 1
 Paper   Sutton, Learning to predict by the methods of temporal differences, 1988,
         https://link.springer.com/article/10.1007/BF00115009
 Run     ./02_dqn_n_steps.py --cuda -n 4

@@ -4,7 +4,7 @@
 Idea    the maximum of noisy estimates is too high on average, so one network selects the action and another one
         evaluates it
 Parent  01_dqn_basic.py, with another loss
-Keeps   changes the task: the targets are different
+Keeps   changes the algorithm: the targets are different
 Paper   van Hasselt et al., Deep reinforcement learning with double Q-learning, 2016,
         https://arxiv.org/abs/1509.06461
 Run     ./03_dqn_double.py --cuda

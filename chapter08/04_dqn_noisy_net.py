@@ -3,7 +3,7 @@
 
 Idea    instead of a random action now and then, use a network whose weights are slightly different at every step
 Parent  01_dqn_basic.py, with another network and without epsilon
-Keeps   changes the task: exploration is different
+Keeps   changes the algorithm: exploration is different
 Paper   Fortunato et al., Noisy networks for exploration, 2018, https://arxiv.org/abs/1706.10295
 Run     ./04_dqn_noisy_net.py --cuda --noise factorised
 Read    lib/dqn_extra.py

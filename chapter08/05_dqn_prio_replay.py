@@ -4,7 +4,7 @@
 Idea    sample transitions with large errors more often, and correct the resulting bias by weights in the loss; the
         correction is complete when beta has reached 1
 Parent  01_dqn_basic.py, with another replay ring
-Keeps   changes the task: the sampling probabilities of transitions are different
+Keeps   changes the algorithm: the sampling probabilities of transitions are different
 Paper   Schaul et al., Prioritized experience replay, 2016, https://arxiv.org/abs/1511.05952
 Run     ./05_dqn_prio_replay.py --cuda --alpha 0.6 --beta 0.4
 Read    lib/experience/sum_tree.py, then lib/experience/priority_ring.py

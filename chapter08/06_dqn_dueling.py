@@ -3,7 +3,7 @@
 
 Idea    two streams after the convolutions, one for the value of the state and one for the advantages of the actions
 Parent  01_dqn_basic.py, with another network
-Keeps   changes the task: the network is different
+Keeps   changes the algorithm: the network is different
 Paper   Wang et al., Dueling network architectures for deep reinforcement learning, 2016,
         https://arxiv.org/abs/1511.06581
 Run     ./06_dqn_dueling.py --cuda

@@ -3,7 +3,7 @@
 
 Idea    predict the probabilities of 51 returns; a Bellman update moves the whole distribution
 Parent  01_dqn_basic.py, with another network and another loss
-Keeps   changes the task: the targets are different
+Keeps   changes the algorithm: the targets are different
 Paper   Bellemare et al., A distributional perspective on reinforcement learning, 2017,
         https://arxiv.org/abs/1707.06887
 Run     ./07_dqn_distrib.py --cuda --v-min -10 --v-max 10 --atoms 51

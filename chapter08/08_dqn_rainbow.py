@@ -4,7 +4,7 @@
 Idea    the extensions solve different problems, so their benefits add up
 Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with several environments, bfloat16 and the small network
         (--fast) of chapter 9
-Keeps   changes the task: the learning rule and the replay ratio are different
+Keeps   changes the algorithm: the learning rule and the replay ratio are different
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
 Run     ./08_dqn_rainbow.py --cuda --v-max 2 --without dueling

@@ -4,7 +4,7 @@
 Idea    double Q-learning over three steps; a smaller network that subtracts the static part of the screen; a replay
         ratio of 4 instead of 32, because a new step costs less than learning again from old ones
 Parent  06_fast_learner.py, with another recipe
-Keeps   changes the task: the learning rule and the replay ratio are different
+Keeps   changes the algorithm: the learning rule and the replay ratio are different
 Paper   Hessel et al., Rainbow, 2018, https://arxiv.org/abs/1710.02298
 Run     ./07_pong_in_minutes.py --cuda
 Read    lib/nets/losses.py, then FAST_HYPERPARAMS in lib/hyperparameters.py

@@ -86,7 +86,7 @@ def wrap_deepmind(
     skip_firereset: bool = False,
     fire: bool = True,
 ) -> gym.Env:
-    """Wrap the result of `make_atari` as DeepMind did: grey screens of 84 x 84, and what the arguments say.
+    """Wrap the result of `make_atari` as DeepMind did: grey screens of 84 x 84, and the options below.
 
     Args:
         env: result of `make_atari`. It is changed.
@@ -96,7 +96,7 @@ def wrap_deepmind(
         scale: scale states to float32 from 0 to 1.
         pytorch_img: put the channels first.
         frame_stack_count: number of frames in a stack.
-        skip_firereset: same as not `fire`.
+        skip_firereset: True has the effect of fire=False.
         fire: press FIRE after a reset, if the game has that action.
 
     Returns:

@@ -75,9 +75,9 @@ class Parser(argparse.ArgumentParser):
     Attributes:
         common: names of the options that all scripts share. All others are the script's own.
         hyperparams: hyperparameters of the games, by name.
-        best: those of --params best.
+        best: hyperparameters of --params best.
         free: names of the script's own options that a resumed run may change, because no result depends on them.
-        named: name of the script's own option whose value follows the script in the names of its runs, or None.
+        named: name of the script's own option whose value is appended to the script's name in run names, or None.
     """
 
     common: frozenset[str] = frozenset()
@@ -105,9 +105,10 @@ def parser(
 
     Args:
         doc: docstring of the script.
-        hyperparams: hyperparameters of the games, by name. If they are not the book's, --params best is the same.
+        hyperparams: hyperparameters of the games, by name. With any table other than HYPERPARAMS, --params best selects
+            the same values.
         free: names of the script's own options that a resumed run may change.
-        named: name of the script's own option whose value follows the script in the names of its runs.
+        named: name of the script's own option whose value is appended to the script's name in run names.
     """
     summary = (doc or "").split("\n\n")[0]
     parser = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
@@ -129,7 +130,7 @@ def parser(
             "--config",
             metavar="FILE",
             type=Path,
-            help="JSON file with hyperparameters and options, as of tools/tune.py",
+            help="JSON file with hyperparameters and options, such as params.json of --tune",
         ),
         add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; may be repeated"),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
@@ -266,7 +267,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         if tuned or config or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
         options["resume"] = run_folder.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
-        # Parsed a second time with None for each knob, to tell given values from defaults.
+        # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         return _resume(parser, script, options, {name: given[name] for name in knobs}, env_id, overrides)
     table = parser.best if tuned else parser.hyperparams

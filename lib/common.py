@@ -240,12 +240,12 @@ def _batches(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int) 
 def normalise_by_first_batch(
     batches: Iterator[BatchT], *nets: dqn_model.DQN | dqn_extra.ExtendedDQN
 ) -> Iterator[BatchT]:
-    """Yield batches unchanged, and normalise networks by the states of the first one.
+    """Yield batches unchanged, and fit the networks' input normalisation to the states of the first batch.
 
     Args:
         batches: batches of transitions or of a Ring.
-        nets: networks. Only those with a dqn_model.NormalisingTrunk are changed. In a resumed run they are normalised
-            already and stay unchanged.
+        nets: networks. Only those with a dqn_model.NormalisingTrunk are changed. In a resumed run their
+            normalisation is already fitted and stays unchanged.
     """
     first = next(batches, None)
     if first is None:  # the run was stopped during the warm-up

@@ -73,7 +73,7 @@ class Hyperparameters(RunParameters):
         replay_size: capacity of the replay buffer in agent steps, at most 1e12. It is rounded up to a multiple of the
             number of environments that step together.
         replay_initial: agent steps before learning begins; they are random if `epsilon_start` is 1.
-        target_net_sync: agent steps of learning between two updates of the target network.
+        target_net_sync: agent steps between two updates of the target network, counted after the warm-up.
         epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
         epsilon_start: first epsilon.
         epsilon_final: smallest epsilon.
@@ -84,8 +84,8 @@ class Hyperparameters(RunParameters):
         normalise: use dqn_model.NormalisingTrunk, a smaller network that normalises its input, instead of the paper's.
         tuner_mode: this run is a trial of a search. It stops early if it learns too little or too slowly; see
             stopping.watch_trial.
-        episodes_to_solve: episodes in which the best known hyperparameters solve the game. A trial that takes a tenth
-            more stops.
+        episodes_to_solve: episodes in which the best known hyperparameters solve the game. A trial that needs
+            10 % more episodes is stopped.
     """
 
     replay_size: int

@@ -14,7 +14,10 @@ BOOK = Path("tests/book")
 
 
 def run_book(script, *options, cwd):
-    """Run one of the scripts to its end in the folder `cwd`. A missing metric would be an error."""
+    """Run one of the scripts to its end in the folder `cwd`.
+
+    ignite's warning about a missing metric is turned into an error.
+    """
     environment = ENVIRONMENT | {"PYTHONWARNINGS": "error::UserWarning:ignite"}
     start = run_by_itself if "--parallel" in options else run  # a forked script cannot unpickle its own classes
     return start(BOOK / script, *options, env=environment, cwd=cwd)
@@ -51,7 +54,7 @@ def test_a_script_of_the_third_edition_trains_until_it_is_solved(tmp_path, kind,
     assert solved == "True"
     result = json.loads((path / "result.json").read_text())
     assert (result["stopped"], result["episodes"], result["iterations"]) == ("solved", int(episodes), int(iterations))
-    assert result["steps"] == 100 + int(iterations) + 1  # the warm-up, and the step that PTAN's source is ahead
+    assert result["steps"] == 100 + int(iterations) + 1  # the warm-up, and the one step by which PTAN's source is ahead
 
 
 @pytest.mark.slow
@@ -65,7 +68,7 @@ def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
     assert json.loads((path / "params.json").read_text())["hyperparameters"]["batch_size"] == 32
 
 
-def test_a_namespace_without_a_field_is_named(tmp_path):
+def test_the_error_names_the_missing_field(tmp_path):
     process = run_book("second_dqn.py", "--without", "stop_reward", cwd=tmp_path)
     assert process.returncode == 1
     assert "the hyperparameters lack stop_reward; a SimpleNamespace needs env_name, stop_reward" in process.stderr
@@ -74,7 +77,7 @@ def test_a_namespace_without_a_field_is_named(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--parallel"]], ids=["several environments", "a queue"])
-def test_a_script_that_attaches_ptans_handlers_itself_is_solved(tmp_path, options):
+def test_a_script_that_attaches_ptans_handlers_itself_solves_its_task(tmp_path, options):
     process = run_book("third_speed.py", *options, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert re.search(r"solved \d+\n", process.stdout)

@@ -20,7 +20,7 @@ class Weights(NamedTuple):
     """Weights of a model.
 
     Attributes:
-        version: counter of the learner, larger with every update.
+        version: number that grows with every update of the learner.
         tensors: tensors by name, on the CPU.
     """
 
@@ -160,8 +160,9 @@ class Actors(ABC):
             least: number of segments to wait for on engines that can wait for several at once. Fewer may be returned.
 
         Returns:
-            (actor number, segment) in order of arrival. A segment is valid until the actor's next segment has been
-            taken and yet another one has been ordered.
+            (actor number, segment) in order of arrival. A segment stays valid until the actor's next one has been taken
+            and another one ordered. Example with a depth of 1: the first segment is valid until the second has been
+            taken and the third ordered.
 
         Raises:
             Stopped: if the learner was asked to stop and no segment has come for STOPPING seconds.

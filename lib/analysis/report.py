@@ -22,7 +22,7 @@ from lib.system import files
 TEMPLATE = "report.html"
 DPI = 200
 VIDEOS_PER_RUN = 3
-MAX_VIDEO_BYTES = 25_000_000  # of all videos in a page
+MAX_VIDEO_BYTES = 25_000_000  # total size of the videos in a page
 
 Scalars = Mapping[str, tuple[list[int], list[float]]]
 
@@ -146,7 +146,7 @@ def choose_videos(runs: Sequence[Path]) -> list[Video]:
     chosen = {run: run_data.list_videos(run)[:VIDEOS_PER_RUN] for run in runs}
     room = MAX_VIDEO_BYTES
     uris: dict[Path, str] = {}
-    for rank in range(VIDEOS_PER_RUN):  # the best video of every run comes before the second of any
+    for rank in range(VIDEOS_PER_RUN):  # the best video of every run comes before any run's second-best
         for videos in chosen.values():
             for file in videos[rank : rank + 1]:
                 size = file.stat().st_size

@@ -155,7 +155,7 @@ class EpisodicLife(gym.Wrapper):
 
 
 class FireReset(gym.Wrapper):
-    """Press FIRE after a reset, for games that wait for it, and then the action after FIRE.
+    """Press FIRE after a reset, for games that wait for it, and then action 2, which follows FIRE in the action set.
 
     Args:
         env: Atari game that has a FIRE action, with or without other wrappers.

@@ -1,4 +1,4 @@
-"""Held-out states, on which a run follows the values that its network predicts."""
+"""Held-out states, on which a run tracks the values that its network predicts."""
 
 from collections.abc import Callable
 from typing import Any

@@ -286,7 +286,7 @@ class Ring:
         all_frames = torch.from_numpy(self._frames).flatten(0, 1)
         frames = all_frames.index_select(0, indices.flatten()).reshape(len(steps), self.stack, *all_frames.shape[1:])
         states = frames.new_empty((len(steps), *frames.shape[2:], self.stack))
-        for place in range(self.stack):  # takes half as long as copying all places at once
+        for place in range(self.stack):  # takes half as long as copying all stack positions at once
             states[..., place] = frames[:, place]
         return states
 
@@ -315,7 +315,7 @@ class Ring:
     def evenly_spaced(self, number: int) -> Batch:
         """Return transitions at even distances from the oldest to the newest one, without drawing random numbers.
 
-        Some are the same if the ring holds fewer.
+        Some are the same if the ring holds fewer transitions.
 
         Raises:
             UsageError: see `sample`.

@@ -104,7 +104,10 @@ class VerifiedSaver(BaseSaveHandler):
 
 
 class Iteration:
-    """The engine's iteration with a state_dict. ignite's own needs an epoch length, which a run does not have."""
+    """The engine's iteration counter as an object with a state_dict.
+
+    ignite's own state_dict needs an epoch length, which a run does not have.
+    """
 
     def __init__(self, engine: Engine):
         self.engine = engine

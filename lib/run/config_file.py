@@ -17,7 +17,7 @@ def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> 
     Args:
         path: path of the file.
         parser: parser of the script.
-        params: hyperparameters of the script's kind.
+        params: hyperparameters of the type that the script uses.
 
     Returns:
         The hyperparameters, and the values of the script's own options.

@@ -19,7 +19,7 @@ def changes_in_name(
     seed: int,
     usual_seed: int,
 ) -> str:
-    """Return what follows the script in a run's name, such as "=3-learning_rate=0.0003-seed2".
+    """Return the suffix of a run's name after the script's name, such as "=3-learning_rate=0.0003-seed2".
 
     Args:
         knobs: the script's own options that affect the result.

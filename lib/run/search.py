@@ -35,7 +35,7 @@ UNSOLVED = 10**6  # episodes of an unsolved trial
 
 
 def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[str]) -> bool:
-    """Run --tune trials of the script that is running, or those that an interrupted search lacks.
+    """Run args.tune trials of the script, or the remaining trials of an interrupted search.
 
     Args:
         params: hyperparameters of the script.

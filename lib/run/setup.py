@@ -96,7 +96,7 @@ def setup_ignite(
 
 
 class _Setup:
-    """A run while it is assembled."""
+    """A run that is being set up."""
 
     def __init__(
         self,
@@ -168,8 +168,8 @@ class _Setup:
     def _restore_loop(self, content: Mapping[str, Any]) -> None:
         """Restore the loop's state when the loop starts.
 
-        ignite resets the iteration and the average on STARTED. No handler draws random numbers between EPOCH_STARTED
-        and the first batch.
+        ignite resets the iteration counter and the running averages on STARTED. No handler draws random numbers
+        between EPOCH_STARTED and the first batch.
         """
 
         def restore(engine: Engine) -> None:

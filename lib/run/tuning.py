@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 SEED = 123
 
-# A trial that is not solved counts as so many episodes.
+# Number of episodes assigned to an unsolved trial.
 UNSOLVED = 10**6
 
 TrainFunction = Callable[[Hyperparameters, torch.device, dict[str, Any]], int | None]
@@ -76,7 +76,7 @@ def tune_params(
     """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune.
 
     The search space is the book's: the learning rate is drawn log-uniformly between 1e-5 and 1e-4, gamma from 0.9,
-    0.92, 0.95, 0.98, 0.99 and 0.995. A trial runs with `tuner_mode`, so that it stops early without hope.
+    0.92, 0.95, 0.98, 0.99 and 0.995. A trial runs with `tuner_mode`, so that a hopeless trial stops early.
 
     Args:
         base_params: hyperparameters that are not searched.

@@ -192,8 +192,8 @@ class EpisodeReplayer:
             return self.env.reset(seed=trace.seed)[0]
         emulator: Any = self.env.unwrapped
         max_frames = emulator.spec.kwargs["max_num_frames_per_episode"]
-        # Native environments do not count the no-ops as part of the episode. A new limit applies only after the ROM is
-        # loaded again.
+        # Native environments do not count the no-ops as part of the episode. A new frame limit applies only after the
+        # ROM is loaded again.
         emulator.ale.setInt("max_num_frames_per_episode", max_frames + trace.no_ops)
         emulator.load_game()
         return reset_with_no_ops(self.env, trace.no_ops - self._start_up_frames)

@@ -6,7 +6,7 @@ import types
 import typing
 from typing import Any
 
-# What a value of each type has to be, and how messages call that.
+# Accepted types of values, and their names in messages.
 _KINDS: dict[type, tuple[type, str]] = {
     bool: (bool, "true or false"),
     int: (numbers.Integral, "a whole number"),
@@ -20,7 +20,7 @@ _KINDS: dict[type, tuple[type, str]] = {
 class Checked:
     """Base of dataclasses whose fields are bool, int, float, str, or one of these or None.
 
-    A subclass checks ranges in __post_init__, after calling this one's, with the functions below. A value that is
+    A subclass calls super().__post_init__() first, then checks ranges with the functions below. A value that is
     refused raises ValueError, and a field that was to be assigned keeps its old value.
     """
 
@@ -28,7 +28,7 @@ class Checked:
         names = _field_types(type(self))
         if name not in names:
             raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(names)}")
-        if len(vars(self)) == len(names):  # otherwise __init__ still sets the fields
+        if len(vars(self)) == len(names):  # before that, __init__ is still setting the fields
             dataclasses.replace(self, **{name: value})
         super().__setattr__(name, value)
 
