@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Check the pages: tables made from CSV files, links, named files, and the number of words.
+"""Check the pages: tables made from CSV files, TensorBoard's tags, links, named files, and the number of words.
 
 ./check_docs.py            # fails and names the page if something is wrong
 ./check_docs.py --write    # makes all tables again; pictures are made by the `tables` command of each benchmark
 """
 
 import argparse
+import csv
 import re
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,20 @@ def missing_files(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(lab.PROJECT)}: {name} does not exist"
 
 
+def wrong_tags() -> Iterator[str]:
+    """Yield a line for each TensorBoard tag that docs/metrics.md lacks or should not have.
+
+    A test compares tests/golden/tags.csv with the tags that scripts write.
+    """
+    with (lab.PROJECT / "tests" / "golden" / "tags.csv").open(newline="") as file:
+        written = {row["tag"]: row["everywhere"] == "1" for row in csv.DictReader(file)}
+    rows = re.findall(r"^\| (`.*?`) \| (.*?) \|", (lab.PROJECT / "docs" / "metrics.md").read_text(), re.M)
+    documented = {tag: scripts == "all" for tags, scripts in rows for tag in re.findall("`(.*?)`", tags)}
+    for tag, everywhere in sorted(set(written.items()) ^ set(documented.items())):
+        where = "scripts write it" if (tag, everywhere) in written.items() else "the page has it"
+        yield f"docs/metrics.md: {tag} ({'all scripts' if everywhere else 'some scripts'}): only {where}"
+
+
 def words() -> int:
     """Return the number of words of the README and docs/."""
     counted = [README, *(lab.PROJECT / "docs").glob("*.md")]
@@ -92,7 +107,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.write:
         lab.write(all_blocks())
-    problems = list(outdated(all_blocks()))
+    problems = [*outdated(all_blocks()), *wrong_tags()]
     for page in pages():
         problems += [*broken_links(page), *missing_files(page)]
     count = words()

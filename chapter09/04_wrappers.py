@@ -67,6 +67,6 @@ def train(params, args):
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
-    parser.add_argument("--parallel", action="store_true", help="play in another process")
+    parser.add_argument("--parallel", action="store_true", help="play in another process; see --engine")
     cli.add_engine_options(parser, "players", "block")
     cli.main(train, parser, NAME)

@@ -15,6 +15,7 @@ from ignite.engine import State
 from tqdm import tqdm
 
 from lib.actors.engines import ENGINES
+from lib.actors.ray_cluster import require_listener
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
 from lib.run import config_file, run_folder, search
@@ -262,6 +263,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     overrides = options.pop("set", [])
     tuned = options.pop("params", "common") == "best"
     options.pop("config", None)
+    _check_engine(knobs)
     env_id = _full_id(options.pop("env_id", None), options.pop("env_module", None))
     if "resume" in options:
         if tuned or config or "tune" in options:
@@ -290,6 +292,15 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
             "give more, or a smaller --set replay_initial=N"
         )
     return params, run_options
+
+
+def _check_engine(knobs: Mapping[str, Any]) -> None:
+    """Refuse an --address that is not used or does not answer, before a run folder is made."""
+    if knobs.get("address") is None:
+        return
+    if knobs["engine"] != "ray":
+        raise UsageError(f"--address {knobs['address']} needs --engine ray, not {knobs['engine']}")
+    require_listener(knobs["address"])
 
 
 def _runs_dir(path: Path) -> Path:

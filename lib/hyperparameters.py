@@ -233,15 +233,14 @@ def as_hyperparameters(params: object) -> RunParameters:
     """
     if isinstance(params, RunParameters):
         return params
-    values = vars(params)
     fields = dataclasses.fields(Hyperparameters)
-    missing = [each.name for each in fields if each.default is dataclasses.MISSING and each.name not in values]
+    missing = [each.name for each in fields if each.default is dataclasses.MISSING and not hasattr(params, each.name)]
     if missing:
         raise ValueError(
             f"the hyperparameters lack {', '.join(missing)}; a {type(params).__name__} needs "
             f"{', '.join(each.name for each in fields if each.default is dataclasses.MISSING)}"
         )
-    return Hyperparameters(**{each.name: values[each.name] for each in fields if each.name in values})
+    return Hyperparameters(**{each.name: getattr(params, each.name) for each in fields if hasattr(params, each.name)})
 
 
 _BREAKOUT = Hyperparameters(

@@ -1,6 +1,7 @@
 """The book's wrappers of Atari games."""
 
 import pickle
+from typing import Any
 
 import cv2
 import gymnasium as gym
@@ -13,6 +14,12 @@ from lib.envs.frames import ContiguousFrameStack, LazyFrames
 from lib.errors import UsageError
 
 PONG, BREAKOUT = "PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"
+
+
+def ale(env):
+    """Return the emulator of a game."""
+    emulator: Any = env.unwrapped
+    return emulator.ale
 
 
 def play(env, steps, seed=3):
@@ -48,7 +55,7 @@ def test_without_the_maximum_a_frame_is_the_fourth_screen_of_a_step():
         frame, *_ = env.step(action)
         for _ in range(4):
             plain.step(action)
-        expected = cv2.resize(plain.ale.getScreenGrayscale(), (84, 84), interpolation=cv2.INTER_AREA)
+        expected = cv2.resize(ale(plain).getScreenGrayscale(), (84, 84), interpolation=cv2.INTER_AREA)
         assert np.array_equal(frame, expected)
 
 
@@ -61,7 +68,7 @@ def test_colour_screens_are_those_of_the_emulator():
         states.append(env.step(action)[0])
         for _ in range(4):
             plain.step(action)
-        assert np.array_equal(states[-1], plain.ale.getScreenRGB())
+        assert np.array_equal(states[-1], ale(plain).getScreenRGB())
     assert not np.array_equal(states[-1], states[0])  # each state is an array of its own
 
 
@@ -76,21 +83,21 @@ def test_rewards_are_clipped_only_if_asked_for():
 def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     env = atari_wrappers.wrap_dqn(gym.make(BREAKOUT))
     env.reset(seed=1)
-    lives = [env.unwrapped.ale.lives()]
+    lives = [ale(env).lives()]
     for _ in range(500):
         _, _, terminated, _, _ = env.step(0)
         if terminated:
-            lives.append(env.unwrapped.ale.lives())
+            lives.append(ale(env).lives())
             env.reset()
         if len(lives) == 6:
             break
     assert lives == [5, 4, 3, 2, 1, 0]
-    assert env.unwrapped.ale.lives() == 5
+    assert ale(env).lives() == 5
     whole = atari_wrappers.wrap_dqn(gym.make(BREAKOUT), episodic_life=False)
     whole.reset(seed=1)
     for _ in range(60):
         whole.step(0)
-    assert whole.unwrapped.ale.lives() < 5
+    assert ale(whole).lives() < 5
 
 
 def test_a_reset_with_a_seed_starts_a_new_game():
@@ -99,7 +106,7 @@ def test_a_reset_with_a_seed_starts_a_new_game():
     env.step(1)
     assert any(env.step(0)[2] for _ in range(200))
     env.reset(seed=1)
-    assert env.unwrapped.ale.lives() == 5
+    assert ale(env).lives() == 5
 
 
 class Tape(gym.Env):

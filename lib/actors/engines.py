@@ -7,6 +7,7 @@ from typing import Any
 from lib.actors.contract import Actors, Make, Weights
 from lib.actors.inline import InlineActors
 from lib.actors.process import ProcessActors
+from lib.actors.ray_cluster import RayActors
 from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -52,7 +53,5 @@ def start_actors(
     if engine == "process":
         return ProcessActors(*common, room=room, imports=imports)
     if engine == "ray":
-        from lib.actors.ray_cluster import RayActors  # Ray is an optional package
-
         return RayActors(*common, address=address, cpus=cpus, room=room)
     raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

@@ -275,15 +275,7 @@ def check_cluster(address: str) -> None:
     Raises:
         UsageError: if the cluster does not answer or rejects the attempt.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise UsageError(f"--address is {address!r}; it has to be HOST:PORT, such as 10.0.0.1:6379")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except (OSError, OverflowError) as error:
-        raise UsageError(
-            f"nothing answers at {address}: {error}. `ray start --head` prints a cluster's address"
-        ) from error
+    require_listener(address)
     attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
     command = [sys.executable, "-c", attempt, address]
     try:
@@ -293,3 +285,20 @@ def check_cluster(address: str) -> None:
     if result.returncode:
         reason = result.stderr.strip().rpartition("Error: ")[2]
         raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
+
+
+def require_listener(address: str) -> None:
+    """Check that something listens at an address.
+
+    Raises:
+        UsageError: if the address is not HOST:PORT, or nothing answers.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        raise UsageError(f"--address is {address!r}; it has to be HOST:PORT, such as 10.0.0.1:6379")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"nothing answers at {address}: {error}. `ray start --head` prints a cluster's address"
+        ) from error

@@ -12,6 +12,7 @@ from lib.experience.interface import ExperienceSource
 from lib.system.clock import Stopwatch, since_process_start
 
 
+@runtime_checkable
 class RewardsSource(Protocol):
     """The part of PTAN's experience sources, and of the book's batch generators, that a run uses."""
 
@@ -97,10 +98,12 @@ def adapt_source(source: ExperienceSource | RewardsSource, engine: Engine, saved
         saved: whether the run saves checkpoints.
 
     Raises:
-        TypeError: if the run saves checkpoints and the source is a plain PTAN source.
+        TypeError: if it is no experience source, or the run saves checkpoints and it is a plain PTAN source.
     """
     if isinstance(source, ExperienceSource):
         return source
+    if not isinstance(source, RewardsSource):
+        raise TypeError(f"{source!r} is no experience source: it has no method pop_rewards_steps")
     if saved:
         raise TypeError(
             f"a plain PTAN source ({type(source).__name__}) cannot be saved in a checkpoint; "

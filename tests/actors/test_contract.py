@@ -256,6 +256,16 @@ def test_an_actor_that_dies_again_and_again_ends_the_run(losable, monkeypatch):
         crew.gather()
 
 
+def test_only_losses_in_a_row_end_the_run(monkeypatch):
+    monkeypatch.setattr(Actors, "TRIES", 1)
+    with started("process", 1) as crew:
+        for _ in range(3):
+            [segment] = crew.gather()
+            os.kill(segment["pid"], signal.SIGKILL)
+        crew.gather()
+        assert crew.replaced == 3
+
+
 def test_close_leaves_no_process_behind(losable):
     crew = started(losable, 2)
     pids = {each["pid"] for each in crew.gather()}

@@ -202,6 +202,13 @@ def test_the_policy_lag_is_bounded_and_known(players_of):
     assert lags[12:] == [9, 10, 11, 12] * 7
 
 
+def test_each_step_of_the_learner_is_reported(players_of):
+    source, reported = players_of([Counting(200)], engine="inline"), []
+    source.on_step = reported.append
+    list(itertools.islice(source, 30))
+    assert reported == [1] * 30
+
+
 def test_the_learners_speed_excludes_waiting(players_of):
     source = players_of([Slow(0.02)], rounds=4)
     stream = iter(source)

@@ -48,6 +48,18 @@ def test_the_kept_versions_of_weights_are_available():
         weights.read(4)
 
 
+def test_while_weights_are_copied_their_slot_has_no_version():
+    weights, seen = SharedWeights([torch.zeros(1)], size=2), []
+
+    def tensors(value):
+        seen.append(weights.versions)
+        yield torch.full((1,), value)
+
+    for version in range(4):
+        weights.publish(version, tensors(float(version)))
+    assert seen == [[], [0], [1], [2]]
+
+
 def test_versions_may_skip():
     weights = SharedWeights([torch.zeros(1)], size=2)
     for version in (1, 2, 7, 9):
