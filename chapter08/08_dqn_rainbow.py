@@ -7,7 +7,7 @@ Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with several environmen
 Keeps   changes the algorithm: the learning rule and the replay ratio are different
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
-Run     ./08_dqn_rainbow.py --cuda --v-max 2 --without dueling
+Run     ./08_dqn_rainbow.py --cuda --without dueling
 Read    docs/chapter08.md for a comparison with the paper's hyperparameters
 """
 
@@ -43,12 +43,13 @@ def train(params, args):
     params = params.with_epsilon_to_zero() if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
+    v_max = args.v_max or (2.0 if "Pong" in params.env_name else 10.0)  # see docs/chapter08.md
     net = dqn_extra.ExtendedDQN(
         space,
         n_actions,
         dueling=dueling,
         sigma=args.sigma if noisy else None,
-        support=losses.support(-args.v_max, args.v_max, 51) if distributional else None,
+        support=losses.support(-v_max, v_max, 51) if distributional else None,
         dtype=precision.fast_dtype(args.device),
         normalise=args.fast,
     ).to(args.device)
@@ -96,7 +97,7 @@ if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave out a part; repeatable")
     parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
-    parser.add_argument("--v-max", type=cli.above_zero, default=10.0, metavar="V", help="range of returns: -V to V")
+    parser.add_argument("--v-max", type=cli.above_zero, metavar="V", help="returns: -V to V (Pong: 2, others: 10)")
     parser.add_argument("--sigma", type=cli.above_zero, default=0.1, metavar="S", help="initial sigma of the noise")
     parser.add_argument("--envs", type=cli.positive, default=1, metavar="N", help="number of environments")
     parser.add_argument("--fast", action="store_true", help="smaller network that normalises its input")

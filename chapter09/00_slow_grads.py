@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""A slower baseline: the target network is evaluated without torch.no_grad().
+"""A slower baseline: acting and the target network record computation graphs, without torch.no_grad().
 
-Idea    show the cost of a computation graph that nothing uses: the gradient is the same, but time and memory are wasted
-Parent  01_baseline.py, with no_grad=False
+Idea    show the cost of computation graphs that nothing uses: the gradient is the same, but time and memory are wasted
+Parent  01_baseline.py, with no_grad=False, and with gradients enabled while acting
 Keeps   exact
 Paper   none; the PyTorch notes on locally disabling gradients, https://pytorch.org/docs/stable/notes/autograd.html
 Run     ./00_slow_grads.py --cuda
@@ -27,7 +27,8 @@ def train(params, args):
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
-    agent = ptan.agent.DQNAgent(net, selector, device=args.device)
+    recording = torch.enable_grad()(net)  # PTAN's agent calls it with gradients disabled
+    agent = ptan.agent.DQNAgent(recording, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)

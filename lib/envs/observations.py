@@ -55,9 +55,10 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
     """Wrap an environment so that its observations are images, boards or vectors.
 
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
-    FlattenObservation, which encodes a Discrete number as a one-hot vector. Integers become float32. They are divided
-    by the largest absolute value that their space allows, and a warning is logged. If observations have three
-    dimensions, the shorter one of the first and the last axis holds the channels.
+    FlattenObservation, which encodes a Discrete number as a one-hot vector. But MultiBinary and MultiDiscrete spaces of
+    several dimensions, such as MultiBinary([15, 15]), keep their shape and become boards. Integers become float32. They
+    are divided by the largest absolute value that their space allows, and a warning is logged. If observations have
+    three dimensions, the shorter one of the first and the last axis holds the channels.
 
     Args:
         env: environment with observations of any space.
@@ -98,7 +99,10 @@ def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
 
 
 def _flatten(env: gym.Env, env_id: str) -> gym.Env:
-    """Flatten observations into a vector. If only one entry of a Dict can be used, that entry replaces the Dict."""
+    """Flatten observations into a vector. If only one entry of a Dict can be used, that entry replaces the Dict.
+
+    MultiBinary and MultiDiscrete spaces of several dimensions keep their shape.
+    """
     if isinstance(env.observation_space, spaces.Dict):
         entries = env.observation_space.spaces
         usable = [name for name, space in entries.items() if _can_flatten(space)]
@@ -106,20 +110,30 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
             unusable = ", ".join(repr(name) for name in entries if name not in usable)
             _warn_once(f"{env_id}: observation entries are left out, because no network here can use them: {unusable}.")
         if len(usable) == 1:
-            return _entry(env, usable[0])
+            return _entry(env, usable[0], env_id)
         env = FilterObservation(env, usable) if usable and len(usable) < len(entries) else env
     if not _can_flatten(env.observation_space):
         raise UsageError(
             f"{env_id} has the observation space {env.observation_space}, which no network here can use; it has to be "
             "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
         )
-    return FlattenObservation(env)
+    box = _box_of(env.observation_space)
+    return FlattenObservation(env) if box is None else TransformObservation(env, np.asarray, box)
 
 
-def _entry(env: gym.Env, name: str) -> gym.Env:
+def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
+    """Return the Box that equals a MultiBinary or MultiDiscrete space of several dimensions, else None."""
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) > 1:
+        return spaces.Box(0, 1, space.shape, np.int8)
+    if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
+        return spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
+    return None
+
+
+def _entry(env: gym.Env, name: str, env_id: str) -> gym.Env:
     assert isinstance(env.observation_space, spaces.Dict)
     entry = TransformObservation(env, lambda observation: observation[name], env.observation_space[name])
-    return entry if isinstance(entry.observation_space, spaces.Box) else FlattenObservation(entry)
+    return entry if isinstance(entry.observation_space, spaces.Box) else _flatten(entry, env_id)
 
 
 def _can_flatten(space: spaces.Space[Any]) -> bool:

@@ -24,7 +24,7 @@ from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
 from lib.run.stopping import SOLVED
-from lib.run.tuning import base_space, ray_tune
+from lib.run.tuning import base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
 
@@ -60,8 +60,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         tune.with_parameters(run_trial, command=_trial_command(argv), threads=None if gpu else 1),
         {"gpu": 1} if gpu else {"cpu": 1},
     )
-    ray = ray_package(local_only=True)
-    ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    start_ray()
     space = base_space(tune)
     if tune.Tuner.can_restore(folder / "ray"):
         log.info("The search in %s continues.", folder)
@@ -77,7 +76,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
             ),
         )
     results = tuner.fit()
-    ray.shutdown()
+    ray_package(local_only=True).shutdown()
     trials = [dict(each.metrics, **each.config) for each in results if each.metrics and "episodes" in each.metrics]
     if trials:
         _write_results(folder, sorted(trials, key=_rank), list(space))

@@ -105,8 +105,7 @@ def tune_params(
         return {"episodes": UNSOLVED if episodes is None else episodes}
 
     trainable = tune.with_resources(run_trial, {"gpu": 1}) if device.type == "cuda" else run_trial
-    ray = ray_package(local_only=True)
-    ray.init(include_dashboard=False, logging_level=logging.ERROR, ignore_reinit_error=True)
+    start_ray()
     tuner = tune.Tuner(
         trainable,
         param_space=space,
@@ -130,13 +129,20 @@ def base_space(tune: Any) -> dict[str, Any]:
 
 
 def ray_tune() -> Any:
-    """Import Ray Tune.
+    """Import Ray Tune, with a Ray that listens on this machine only.
 
     Raises:
         UsageError: if it is not installed.
     """
+    ray_package(local_only=True)  # first, because Ray reads on its import where it may listen
     try:
         from ray import tune
     except ImportError as error:
         raise UsageError(f"Ray Tune is not installed ({error}); install it with: pip install 'ray[tune]'") from error
     return tune
+
+
+def start_ray() -> None:
+    """Start Ray on this machine, without output of its workers."""
+    ray = ray_package(local_only=True)
+    ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)

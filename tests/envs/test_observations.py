@@ -20,6 +20,8 @@ CONVERTED = {  # shape of the converted observation, and the number by which it 
     "Number": ((7,), 1.0),
     "Parts": ((9,), 1.0),
     "Board": ((1, 9, 8), 2.0),
+    "Binary": ((1, 9, 8), 1.0),
+    "Digits": ((1, 9, 8), 3.0),
     "Planes": ((3, 7, 7), 255.0),
 }
 

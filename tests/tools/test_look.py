@@ -1,0 +1,48 @@
+"""tools/look.py: what it prints about a game."""
+
+from pathlib import Path
+
+import cv2
+import pytest
+
+from running import run
+
+LOOK = Path("tools/look.py")
+
+
+def look(*options):
+    process = run(LOOK, *options)
+    assert process.returncode == 0, process.stderr
+    rows = (line.split(maxsplit=1) for line in process.stdout.splitlines())
+    return {row[0]: row[1] for row in rows}
+
+
+def test_look_prints_spaces_rewards_lengths_and_returns():
+    seen = look("fakes:Board-v0", "--episodes", 40)
+    assert seen["observations"] == "Box(-2, 2, (9, 8), int8)"
+    assert seen["states"] == "board, (1, 9, 8) float32"
+    assert seen["actions"].startswith("5: ")
+    rewards = dict(part.rstrip("%)").split(" (") for part in seen["rewards"].split(", "))
+    assert set(rewards) == {"0", "1"}
+    assert 10 < float(rewards["1"]) < 30  # one of five actions earns 1
+    assert seen["length"] == "mean 5 steps, 5 to 5"
+    assert seen["legal"].startswith("100%")
+    assert 0.5 < float(seen["return"].split()[1].rstrip(",")) < 1.5
+
+
+def test_only_legal_actions_are_played():
+    assert look("fakes:Vector-info-v0", "--episodes", 10)["legal"].startswith("80%")  # an illegal one would raise
+
+
+def test_the_first_episode_can_be_recorded(tmp_path):
+    path = tmp_path / "random.webm"
+    assert look("fakes:Shown-v0", "--episodes", 2, "--record", path)["video"] == str(path)
+    video = cv2.VideoCapture(str(path))
+    assert video.read()[0]
+
+
+@pytest.mark.parametrize(("env_id", "message"), [("NoGame-v0", "cannot make"), ("fakes:Continuous-v0", "action space")])
+def test_a_game_that_cannot_be_played_is_refused(env_id, message):
+    process = run(LOOK, env_id)
+    assert process.returncode == 2
+    assert message in process.stderr

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Look at a game before you train: spaces, rewards, episode lengths, and the return that random play reaches.
+
+    ./look.py PongNoFrameskip-v4
+    ./look.py examples.snake:Snake-v0 --episodes 50
+    ./look.py BreakoutNoFrameskip-v4 --record random.webm    # also a video of the first episode
+
+The environment has this project's wrappers, as in training, so an Atari game has four frames per step. Rewards are
+those that an agent learns from, and returns are those before clipping. If the environment reports which actions are
+legal, only those are played.
+"""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from lib import cli
+from lib.analysis.window import action_names
+from lib.envs.observations import observation_kind
+from lib.envs.single_env import make_env, make_plain_env
+from lib.nets.masking import MaskSplitter
+from lib.run.video_file import Video, frames_per_second
+
+MOST_REWARDS = 10  # different rewards that are listed
+
+
+def main() -> None:
+    parser = cli.tool(__doc__)
+    parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
+    parser.add_argument("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
+    parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="video of the first episode, such as random.webm")
+    args = parser.parse_args()
+    plain = make_plain_env(args.env_id)
+    print(f"observations  {plain.observation_space}")
+    env = make_env(args.env_id, render_mode="rgb_array" if args.record else None)
+    space = env.observation_space
+    kind = observation_kind(space).value
+    print(f"states        {kind}, {space.shape} {space.dtype}")
+    print(f"actions       {env.action_space.n}: {', '.join(action_names(env))}")
+    split = MaskSplitter(space)
+    rng = np.random.default_rng(args.seed)
+    rewards: Counter[float] = Counter()
+    returns, lengths, legal_shares = [], [], []
+    video = Video(args.record, frames_per_second(env)) if args.record else None
+    for episode in tqdm(range(args.episodes), disable=args.episodes < 2):
+        state, _ = env.reset(seed=args.seed if episode == 0 else None)
+        total, length, ended = 0.0, 0, False
+        while not ended:
+            _, allowed = split(torch.as_tensor(np.asarray(state))[None])
+            actions = np.arange(env.action_space.n) if allowed is None else np.flatnonzero(allowed[0].numpy())
+            legal_shares.append(len(actions) / env.action_space.n)
+            state, reward, terminated, truncated, info = env.step(int(rng.choice(actions)))
+            rewards[float(reward)] += 1
+            length, ended = length + 1, terminated or truncated
+            total += float(reward)
+            if video is not None and episode == 0:
+                video.write(np.asarray(env.render()))
+        returns.append(float(info.get("episode", {"r": total})["r"]))
+        lengths.append(length)
+    if video is not None:
+        video.close()
+        print(f"video         {os.fspath(args.record)}")
+    steps = sum(rewards.values())
+    shown = [f"{reward:g} ({count / steps:.2%})" for reward, count in rewards.most_common(MOST_REWARDS)]
+    more = f", and {len(rewards) - MOST_REWARDS} others" if len(rewards) > MOST_REWARDS else ""
+    print(f"rewards       {', '.join(shown)}{more}")
+    print(f"legal         {np.mean(legal_shares):.0%} of the actions, on average")
+    print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
+    print(f"return        mean {np.mean(returns):g}, {min(returns):g} to {max(returns):g}")
+
+
+if __name__ == "__main__":
+    with cli.exit_codes():
+        main()
