@@ -303,8 +303,8 @@ FAST_HYPERPARAMS = {
 }
 
 
-# --params best, for a CPU: a smaller network, a higher learning rate, and 8 samples per step instead of 32. No script of
-# chapter 9 has been trained to the goal with them yet, see benchmarks/notes/lab-book.md.
+# --params best, for a CPU: a smaller network, a higher learning rate, and 8 samples per step instead of 32. No script
+# has been trained to the goal with them yet, see benchmarks/notes/lab-book.md.
 BEST_HYPERPARAMS = {
     "pong": dataclasses.replace(
         HYPERPARAMS["pong"],
