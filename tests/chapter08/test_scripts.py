@@ -315,10 +315,10 @@ CHAIN = ["--env-id", "fakes:Chain-v0", "--quiet", *assignments(*FIELDS)]
 LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
 RUNS = {
     **{script.stem: (script, LEARN) for script in SCRIPTS},
-    **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "260"]) for part in PARTS},
+    **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "160"]) for part in PARTS},
     "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
-    "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "260"]),
-    "independent": (SCRIPTS[3], ["--noise", "independent", "--stop-after", "260"]),
+    "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "160"]),
+    "independent": (SCRIPTS[3], ["--noise", "independent", "--stop-after", "160"]),
 }
 
 

@@ -10,7 +10,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from running import (
-    CATCH,
     PARALLEL,
     assignments,
     checkpoint_of,
@@ -25,7 +24,9 @@ from running import (
 
 pytestmark = pytest.mark.slow
 
-GAME = (*CATCH, *assignments("replay_initial=120", "batch_size=2"))  # an update learns from 8 transitions
+# A game of vectors, because its network is fast; test_players.py and test_resume.py have players of images.
+SMALL = assignments("replay_initial=120", "replay_size=2000", "batch_size=2")
+GAME = ("--env-id", "fakes:Chain-v0", *SMALL)  # an update learns from 8 transitions
 LAST = 540
 PLAYERS = (*GAME, "--players", 2, "--replay-ratio", 2, "--set", "checkpoint_every=40", "--quiet", "--seed", 3)
 
