@@ -235,13 +235,14 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
 
 
 def _batches(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int) -> Iterator[BatchT]:
-    trim = memory.Trimmer()
+    # PTAN's buffers may belong to a script that never calls setup_ignite, which returns free memory for all others.
+    trim = None if isinstance(buffer, CheckedReplay) else memory.Trimmer()
     with suppress(Stopped):
         buffer.populate(initial)
         for number in itertools.count():
             buffer.populate(steps)
             yield buffer.sample(batch_size)
-            if number % 20 == 0:
+            if trim is not None and number % 20 == 0:
                 trim()
 
 
