@@ -261,3 +261,26 @@ def test_dqn_learns_the_known_values_of_the_chain(tmp_path, no_grad):
     engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
     values = net(torch.eye(3)).detach().numpy()
     assert values == pytest.approx(np.array([[0.81, 0.0], [0.0, 0.9], [1.0, 0.0]]), abs=0.08)
+
+
+class _Buffer:
+    """The part of PTAN's buffer that batch_generator uses."""
+
+    def populate(self, samples):
+        pass
+
+    def sample(self, batch_size):
+        return [0] * batch_size
+
+
+@pytest.mark.parametrize(("checked", "trims"), [(False, 3), (True, 0)])
+def test_free_memory_is_returned_for_a_buffer_of_ptan(monkeypatch, checked, trims):
+    calls = []
+    monkeypatch.setattr(common.memory, "Trimmer", lambda: lambda: calls.append(1))
+    buffer = _Buffer()
+    if checked:
+        monkeypatch.setattr(_Buffer, "require", lambda *sizes: None, raising=False)
+    batches = common.batch_generator(buffer, 10, 4)
+    for _ in range(42):
+        next(batches)
+    assert len(calls) == trims
