@@ -8,7 +8,7 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import TimeLimit
+from gymnasium.wrappers import ReshapeObservation, TimeLimit, TransformObservation
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, DirectAtari, EpisodicLife, FireReset, has_fire, is_atari
 from lib.envs.frames import ContiguousFrameStack, FrameStack, LazyFrames
@@ -114,8 +114,14 @@ def wrap_deepmind(
     game.grey = True
     game.clip_rewards = clip_rewards
     env = _with_lives_and_fire(env, episode_life, fire and not skip_firereset)
-    env = ContiguousFrameStack(env, frame_stack_count) if frame_stack else _AddAxis(env, 0 if pytorch_img else -1)
-    return _Scale(env) if scale else env
+    if frame_stack:
+        env = ContiguousFrameStack(env, frame_stack_count)
+    else:
+        env = ReshapeObservation(env, (1, SCREEN, SCREEN) if pytorch_img else (SCREEN, SCREEN, 1))
+    if not scale:
+        return env
+    scaled = spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
+    return TransformObservation(env, lambda state: np.asarray(state, np.float32) / np.float32(255.0), scaled)
 
 
 def _require_plain_game(env: gym.Env) -> None:
@@ -127,26 +133,3 @@ def _with_lives_and_fire(env: gym.Env, episodic_life: bool, fire: bool) -> gym.E
     if episodic_life:
         env = EpisodicLife(env)
     return FireReset(env) if fire and has_fire(env) else env
-
-
-class _AddAxis(gym.ObservationWrapper):
-    """Add an axis of length 1 to frames."""
-
-    def __init__(self, env: gym.Env, axis: int):
-        super().__init__(env)
-        self._axis = axis
-        self.observation_space = spaces.Box(0, 255, np.expand_dims(np.empty((SCREEN, SCREEN)), axis).shape, np.uint8)
-
-    def observation(self, observation: np.ndarray) -> np.ndarray:
-        return np.expand_dims(observation, self._axis)
-
-
-class _Scale(gym.ObservationWrapper):
-    """Scale states to float32 from 0 to 1."""
-
-    def __init__(self, env: gym.Env):
-        super().__init__(env)
-        self.observation_space = spaces.Box(0.0, 1.0, env.observation_space.shape, np.float32)
-
-    def observation(self, observation: Any) -> np.ndarray:
-        return np.asarray(observation, np.float32) / np.float32(255.0)

@@ -234,11 +234,11 @@ def as_hyperparameters(params: object) -> RunParameters:
     if isinstance(params, RunParameters):
         return params
     fields = dataclasses.fields(Hyperparameters)
-    missing = [each.name for each in fields if each.default is dataclasses.MISSING and not hasattr(params, each.name)]
+    required = [each.name for each in fields if each.default is dataclasses.MISSING]
+    missing = [name for name in required if not hasattr(params, name)]
     if missing:
         raise ValueError(
-            f"the hyperparameters lack {', '.join(missing)}; a {type(params).__name__} needs "
-            f"{', '.join(each.name for each in fields if each.default is dataclasses.MISSING)}"
+            f"the hyperparameters lack {', '.join(missing)}; a {type(params).__name__} needs {', '.join(required)}"
         )
     return Hyperparameters(**{each.name: getattr(params, each.name) for each in fields if hasattr(params, each.name)})
 

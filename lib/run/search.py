@@ -8,6 +8,7 @@ state, from which an interrupted search continues, and the results:
     params.json    best hyperparameters, for --config
 """
 
+import argparse
 import csv
 import io
 import json
@@ -24,14 +25,13 @@ from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
 from lib.run.stopping import SOLVED
-from lib.run.tuning import base_space, ray_tune, start_ray
+from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
 
 log = logging.getLogger(__name__)
 
 COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
-UNSOLVED = 10**6  # episodes of an unsolved trial
 
 
 def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[str]) -> bool:
@@ -121,7 +121,7 @@ def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | Non
         raise Fault(f"the trial ended with exit code {code}; its output is in {folder / 'output.txt'}")
     result = json.loads(results[-1].read_text())
     return {
-        "trial": tune.get_context().get_trial_id().partition("_")[2],
+        "trial": _number(tune.get_context().get_trial_id()),
         "stopped": result["stopped"],
         "episodes": result["episodes"] if result["stopped"] == SOLVED else UNSOLVED,
         "best_mean": result["best_mean"],
@@ -135,22 +135,27 @@ def _report_trials(callback: Any) -> Any:
 
     class Report(callback):
         def on_trial_start(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
-            log.info("Trial %s: %s", trial.trial_id.partition("_")[2], _text(trial.config))
+            log.info("Trial %s: %s", _number(trial.trial_id), _text(trial.config))
 
         def on_trial_complete(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
             result = trial.last_result
             log.info(
                 "Trial %s: %s after %s steps, best mean %s.",
-                trial.trial_id.partition("_")[2],
+                _number(trial.trial_id),
                 result["stopped"],
                 f"{result['steps']:,}",
                 result["best_mean"],
             )
 
         def on_trial_error(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
-            log.warning("Trial %s failed; see %s", trial.trial_id.partition("_")[2], trial.path)
+            log.warning("Trial %s failed; see %s", _number(trial.trial_id), trial.path)
 
     return Report()
+
+
+def _number(trial_id: str) -> str:
+    """Return the number of a trial from Ray Tune's id, which is <search>_<number>."""
+    return trial_id.partition("_")[2]
 
 
 def _text(config: Mapping[str, Any]) -> str:
@@ -159,14 +164,9 @@ def _text(config: Mapping[str, Any]) -> str:
 
 def _trial_command(argv: Sequence[str]) -> list[str]:
     """Return the command line of a trial: the script's own, without --tune."""
-    words, skip = [], False
-    for word in argv:
-        if not skip and not word.startswith("--tune="):
-            if word != "--tune":
-                words.append(word)
-            skip = word == "--tune"
-        else:
-            skip = False
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--tune")
+    _, words = parser.parse_known_args(argv)
     return [sys.executable, str(Path(sys.argv[0]).absolute()), *words, "--set", "tuner_mode=true"]
 
 
