@@ -37,6 +37,7 @@ def calc_loss(batch, net, tgt_net, huber=False):
 
 
 def train(params, args):
+    steps = params.steps_per_update()
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions, normalise=params.normalise).to(args.device)
@@ -59,8 +60,8 @@ def train(params, args):
             )
         loss.backward()
         optimizer.step()
-        epsilon_tracker.frame(engine.state.iteration)
-        if engine.state.iteration % params.target_net_sync == 0:
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
         return {"loss": loss.item(), "epsilon": selector.epsilon, "values": lambda: held_out.best_value(net)}
 
@@ -75,7 +76,7 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size)
+    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 

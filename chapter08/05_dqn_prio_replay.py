@@ -31,6 +31,7 @@ def calc_errors(batch, net, tgt_net):
 
 
 def train(params, args):
+    steps = params.steps_per_update()
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions, normalise=params.normalise).to(args.device)
@@ -57,8 +58,8 @@ def train(params, args):
         loss.backward()
         optimizer.step()
         buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
-        epsilon_tracker.frame(engine.state.iteration)
-        if engine.state.iteration % params.target_net_sync == 0:
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
         return {"loss": loss.item(), "epsilon": selector.epsilon, "beta": buffer.beta}
 
@@ -72,7 +73,7 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size)
+    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 

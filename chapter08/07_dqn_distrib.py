@@ -35,6 +35,7 @@ def calc_loss(batch, net, tgt_net):
 
 
 def train(params, args):
+    steps = params.steps_per_update()
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     support = losses.support(args.v_min, args.v_max, args.atoms)
@@ -53,8 +54,8 @@ def train(params, args):
         loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model)
         loss.backward()
         optimizer.step()
-        epsilon_tracker.frame(engine.state.iteration)
-        if engine.state.iteration % params.target_net_sync == 0:
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
         return {"loss": loss.item(), "epsilon": selector.epsilon, "values": lambda: held_out.best_value(net)}
 
@@ -70,7 +71,7 @@ def train(params, args):
     figures = {"distributions": return_distributions.ReturnDistributionFigure(net, buffer)}
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size)
+    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 

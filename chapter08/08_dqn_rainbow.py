@@ -39,6 +39,7 @@ def calc_loss(batch, net, tgt_net, double, huber=False):
 
 
 def train(params, args):
+    steps = params.steps_per_update(args.envs)
     double, dueling, noisy, prioritised, n_step, distributional = (part not in args.without for part in PARTS)
     params = params.with_epsilon_to_zero() if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs)
@@ -74,8 +75,8 @@ def train(params, args):
         loss.backward()
         optimizer.step()
         buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))
-        epsilon_tracker.frame(engine.state.iteration * args.envs)
-        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
         return {"loss": loss.item(), "epsilon": selector.epsilon, "beta": buffer.beta, **net.snr_metrics()}
 
@@ -89,7 +90,7 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs)
+    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 

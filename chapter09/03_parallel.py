@@ -4,7 +4,7 @@
 Idea    each player has its own environment and a copy of the network; the learner has the replay and the optimizer;
         weights and blocks of transitions are exchanged through shared memory, and neither side runs far ahead
 Parent  01_baseline.py, with its experience source in other processes and batches that are four times larger
-Keeps   statistics: --replay-ratio samples per step, by default 32 as in the baseline. An update uses four batches.
+Keeps   statistics: --replay-ratio samples per step, by default as in the baseline. An update uses four batches.
         Actions are chosen with weights that are 17 to 24 steps old with one player, N times as old with N players
 Paper   Horgan et al., Distributed prioritized experience replay, 2018, https://arxiv.org/abs/1803.00933
 Run     ./03_parallel.py --cuda --players 2
@@ -22,12 +22,12 @@ from lib.actors import players
 from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
-BATCHES = 4  # combined in one update
+BATCHES = 4  # combined in one update, or more if params.learn_every is larger
 
 
 def train(params, args):
-    batch_size = params.batch_size * BATCHES
-    steps = cli.quotient("--replay-ratio", batch_size, args.replay_ratio)
+    batch_size = params.batch_size * max(BATCHES, params.learn_every)
+    steps = cli.quotient("--replay-ratio", batch_size, args.replay_ratio or params.batch_size)
     envs = [atari_wrappers.make_env(params.env_name) for _ in range(args.players)]
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
@@ -69,6 +69,6 @@ def train(params, args):
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--players", type=cli.positive, default=1, metavar="N", help="number of players")
-    parser.add_argument("--replay-ratio", type=cli.positive, default=32, metavar="R", help="samples per step")
+    parser.add_argument("--replay-ratio", type=cli.positive, metavar="R", help="samples per step (default: batch_size)")
     cli.add_engine_options(parser, "players", "block")
     cli.main(train, parser, NAME)

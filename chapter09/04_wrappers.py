@@ -5,12 +5,13 @@ Idea    fetch only the screens that are used, store frames contiguously so that 
         wrappers that only check how an environment is used
 Parent  02_n_envs.py, with other wrappers
 Keeps   exact: all states, rewards, episode ends and learnt weights are the same; with --parallel, statistics as in
-        03_parallel.py
+        03_parallel.py; with the book's --stack 2, --noop-max 0 and --max-frames 0, changes the states
 Paper   Machado et al., Revisiting the Arcade Learning Environment, 2018, https://arxiv.org/abs/1709.06009
 Run     ./04_wrappers.py --cuda --envs 3 --parallel
 Read    DirectAtari in lib/envs/atari.py and ContiguousFrameStack in lib/envs/frames.py
 """
 
+import dataclasses
 from pathlib import Path
 
 import ptan
@@ -25,6 +26,9 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
+    steps = params.steps_per_update(args.envs)
+    preprocessing = atari_wrappers.Preprocessing(args.stack, args.noop_max, args.max_frames)
+    params = dataclasses.replace(params, env_name=preprocessing.add_to(params.env_name))
     envs = [atari_wrappers.make_env(params.env_name, tweaked=True) for _ in range(args.envs)]
     env = envs[0]
     net = dqn_model.DQN(env.observation_space, env.action_space.n, normalise=params.normalise).to(args.device)
@@ -45,8 +49,8 @@ def train(params, args):
         )
         loss.backward()
         optimizer.step()
-        epsilon_tracker.frame(engine.state.iteration * args.envs)
-        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
         return {"loss": loss.item(), "epsilon": selector.epsilon}
 
@@ -60,13 +64,16 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs)
+    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
+    parser.add_argument("--stack", type=cli.positive, default=4, metavar="N", help="frames in a state")
+    parser.add_argument("--noop-max", type=cli.whole, default=30, metavar="N", help="no-ops at the start, at most")
+    parser.add_argument("--max-frames", type=int, choices=(0, 1), default=1, help="observe the maximum of two frames")
     parser.add_argument("--parallel", action="store_true", help="play in another process; see --engine")
     cli.add_engine_options(parser, "players", "block")
     cli.main(train, parser, NAME)

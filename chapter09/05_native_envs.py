@@ -25,6 +25,7 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
+    steps = params.steps_per_update(args.envs)
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, normalise=params.normalise).to(
         args.device
@@ -44,8 +45,8 @@ def train(params, args):
         )
         loss.backward()
         optimizer.step()
-        epsilon_tracker.frame(engine.state.iteration * args.envs)
-        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
         return {"loss": loss.item(), "epsilon": selector.epsilon}
 
@@ -59,7 +60,7 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, steps=args.envs)
+    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 

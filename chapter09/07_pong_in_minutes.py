@@ -36,6 +36,7 @@ def calc_loss(batch, net, tgt_net, device, huber):
 
 
 def train(params, args):
+    steps = params.steps_per_update(args.envs)
     envs = vector_env.make_vector_env(params.env_name, args.envs)
     dtype = precision.fast_dtype(args.device)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
@@ -55,8 +56,8 @@ def train(params, args):
         loss = calc_loss(batch, net, tgt_net.target_model, args.device, params.huber)
         loss.backward()
         optimizer.step()
-        epsilon_tracker.frame(engine.state.iteration * args.envs)
-        if engine.state.iteration * args.envs % params.target_net_sync < args.envs:
+        epsilon_tracker.frame(engine.state.iteration * steps)
+        if engine.state.iteration * steps % params.target_net_sync < steps:
             tgt_net.sync()
         return {"loss": loss.item(), "epsilon": selector.epsilon}
 
@@ -70,7 +71,7 @@ def train(params, args):
     }
     common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
-    batches = common.batch_generator(buffer, missing, params.batch_size * args.envs, args.envs)
+    batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))
 
 

@@ -12,6 +12,7 @@ from gymnasium.wrappers import ReshapeObservation, TimeLimit, TransformObservati
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, DirectAtari, EpisodicLife, FireReset, has_fire, is_atari
 from lib.envs.frames import ContiguousFrameStack, FrameStack, LazyFrames
+from lib.envs.preprocessing import Preprocessing
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 
@@ -21,6 +22,7 @@ __all__ = [
     "SCREEN",
     "FrameStack",
     "LazyFrames",
+    "Preprocessing",
     "make_atari",
     "make_env",
     "wrap_deepmind",

@@ -77,8 +77,8 @@ class Hyperparameters(RunParameters):
         epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
         epsilon_start: first epsilon.
         epsilon_final: smallest epsilon.
-        batch_size: transitions drawn per agent step. If an iteration covers several agent steps, it draws this number
-            for each of them. In 03_parallel.py an iteration draws four times this number, whatever its --replay-ratio.
+        batch_size: transitions drawn per agent step. An update draws this number for each of its agent steps.
+        learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py makes at least four.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
         huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
         normalise: use dqn_model.NormalisingTrunk, a smaller network that normalises its input, instead of the paper's.
@@ -97,6 +97,7 @@ class Hyperparameters(RunParameters):
     epsilon_start: float = 1.0
     epsilon_final: float = 0.1
     batch_size: int = 32
+    learn_every: int = 1
     checkpoint_replay: bool = True
     huber: bool = False
     normalise: bool = False
@@ -106,6 +107,14 @@ class Hyperparameters(RunParameters):
     @property
     def warm_up(self) -> int:
         return self.replay_initial
+
+    def steps_per_update(self, envs: int = 1) -> int:
+        """Return the agent steps between two updates: `learn_every`, rounded up to a multiple of the environments.
+
+        Args:
+            envs: number of environments that step together.
+        """
+        return envs * math.ceil(self.learn_every / envs)
 
     def without_epsilon(self) -> Self:
         """Return a copy with epsilon 0, for a script that explores by noise. The change is logged."""
@@ -123,7 +132,7 @@ class Hyperparameters(RunParameters):
         super().__post_init__()
         within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
         at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
-        at_least(self, 1, "episodes_to_solve")
+        at_least(self, 1, "learn_every", "episodes_to_solve")
         require(self.replay_size <= 10**12, self, "replay_size", "at most 1e12")
         require(
             self.replay_initial <= self.replay_size,

@@ -101,6 +101,11 @@ def test_the_third_editions_defaults():
     assert (params.tuner_mode, params.episodes_to_solve) == (False, 500)
 
 
+@pytest.mark.parametrize(("learn_every", "envs", "steps"), [(1, 1, 1), (8, 1, 8), (1, 3, 3), (8, 3, 9), (8, 8, 8)])
+def test_steps_per_update_are_whole_steps_of_all_environments(learn_every, envs, steps):
+    assert dataclasses.replace(HYPERPARAMS["pong"], learn_every=learn_every).steps_per_update(envs) == steps
+
+
 def test_exploration_by_noise_lowers_epsilon():
     pong = HYPERPARAMS["pong"]
     without = pong.without_epsilon()
@@ -115,6 +120,7 @@ def test_exploration_by_noise_lowers_epsilon():
         {"gamma": 1.5},
         {"epsilon_final": -0.1},
         {"batch_size": 0},
+        {"learn_every": 0},
         {"learning_rate": 0.0},
         {"learning_rate": float("nan")},
         {"stop_reward": float("nan")},

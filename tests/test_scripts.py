@@ -37,7 +37,8 @@ pytestmark = pytest.mark.slow
 
 PPO = Path("distributed/01_ppo.py")
 SCRIPTS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("chapter0*/[0-9][0-9]_*.py"))
-STEPS_PER_ITERATION = {  # 1 in all other scripts
+LEARN_EVERY = 2
+STEPS_PER_ITERATION = {  # LEARN_EVERY in all other scripts
     "02_n_envs": 3,
     "03_parallel": 4,
     "04_wrappers": 3,
@@ -47,11 +48,12 @@ STEPS_PER_ITERATION = {  # 1 in all other scripts
 }
 OWN_OPTIONS = {"03_parallel": ("--replay-ratio", 8), "07_pong_in_minutes": ("--envs", 12)}
 
-# Images, and 24 steps of learning: the warm-up and the end are multiples of every script's steps per iteration.
+# Images, and 24 steps after the warm-up: the warm-up and the end are multiples of every script's steps per iteration.
 WARM_UP, LAST = 120, 144
 IMAGES = (
     *("--env-id", "fakes:Catch-v0", "--stop-after", LAST),
     *assignments(f"replay_initial={WARM_UP}", "replay_size=2000", "batch_size=8", "target_net_sync=12"),
+    *("--set", f"learn_every={LEARN_EVERY}"),
 )
 # Vectors, for the tests in which the network does not matter: an update takes 1 ms instead of 30 ms.
 SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
@@ -78,14 +80,14 @@ def short_runs(tmp_path_factory):
 @pytest.mark.parametrize("script", SCRIPTS, ids=str)
 def test_a_script_runs_from_inside_its_folder(short_runs, script):
     process, path = short_runs[script]
-    steps = STEPS_PER_ITERATION.get(script.stem, 1)
+    steps = STEPS_PER_ITERATION.get(script.stem, LEARN_EVERY)
     assert process.returncode == 0, process.stderr
     assert re.search(r"^Episode 12: reward=-?\d+, steps=6, speed=\d+\.\d f/s, elapsed=0:00:\d\d$", process.stdout, re.M)
     assert re.search(rf"{WARM_UP + steps} steps in \d+\.\d s", process.stdout)  # the warm-up
     assert f"Stopped at step {LAST}: step limit." in process.stdout
     assert "Replay warm-up" in process.stderr  # progress bars
     assert "Training" in process.stderr
-    assert re.search(rf"-fakes-Catch-v0-{script.stem}(=\d)?-.*batch_size=8-seed3$", path.name)
+    assert re.search(rf"-fakes-Catch-v0-{script.stem}(=\d)?-.*batch_size=8-learn_every=2-seed3$", path.name)
     assert {"params.json", "result.json", "episodes.csv", "checkpoints"} <= set(os.listdir(path))
     result = json.loads((path / "result.json").read_text())
     iterations = (LAST - WARM_UP) // steps

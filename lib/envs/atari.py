@@ -1,5 +1,6 @@
 """Atari games: DeepMind's preprocessing, a faster version of it, and resets with a given number of no-ops."""
 
+from collections.abc import Iterator
 from typing import Any, SupportsFloat
 
 import ale_py
@@ -23,9 +24,9 @@ ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
 gym.register_envs(ale_py)
 
 
-def preprocess(env: gym.Env) -> gym.Env:
+def preprocess(env: gym.Env, noop_max: int = NOOP_MAX) -> gym.Env:
     """Wrap an Atari game with frame skip 1 in gymnasium's preprocessing; observations are (84, 84) uint8."""
-    env = AtariPreprocessing(env, noop_max=NOOP_MAX, frame_skip=FRAME_SKIP, screen_size=SCREEN)
+    env = AtariPreprocessing(env, noop_max=noop_max, frame_skip=FRAME_SKIP, screen_size=SCREEN)
     return ClipReward(RecordEpisodeStatistics(env), -1.0, 1.0)
 
 
@@ -46,6 +47,8 @@ class DirectAtari(gym.Wrapper):
 
     Attributes:
         grey: observe the screen in grey, (84, 84) uint8; otherwise in colour and full size, (210, 160, 3) uint8.
+        episode_returns: unclipped return of the episode so far, as in RecordEpisodeStatistics.
+        episode_lengths: agent steps of the episode so far.
     """
 
     def __init__(self, env: gym.Env, noop_max: int = NOOP_MAX, max_frames: bool = True, clip_rewards: bool = True):
@@ -54,8 +57,8 @@ class DirectAtari(gym.Wrapper):
         self.max_frames = max_frames
         self.clip_rewards = clip_rewards
         self.grey = True
-        self._episode_return = 0.0
-        self._episode_length = 0
+        self.episode_returns = 0.0
+        self.episode_lengths = 0
 
     @property
     def grey(self) -> bool:
@@ -79,8 +82,8 @@ class DirectAtari(gym.Wrapper):
         emulator: Any = self.env
         self._fetch(emulator.ale, self._screen)
         self._previous_screen.fill(0)
-        self._episode_return = 0.0
-        self._episode_length = 0
+        self.episode_returns = 0.0
+        self.episode_lengths = 0
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
@@ -97,11 +100,11 @@ class DirectAtari(gym.Wrapper):
                 self._fetch(ale, self._previous_screen)
             elif frame == FRAME_SKIP - 1:
                 self._fetch(ale, self._screen)
-        self._episode_return += reward
-        self._episode_length += 1
+        self.episode_returns += reward
+        self.episode_lengths += 1
         info = {}
         if terminated or truncated:
-            info["episode"] = {"r": self._episode_return, "l": self._episode_length}
+            info["episode"] = {"r": self.episode_returns, "l": self.episode_lengths}
         clipped = max(-1.0, min(1.0, reward)) if self.clip_rewards else float(reward)
         return self._observation(), clipped, terminated, truncated, info
 
@@ -189,14 +192,24 @@ class _FixedNoOps:
 def reset_with_no_ops(env: gym.Env, no_ops: int) -> Any:
     """Reset an Atari game without a seed, and start the episode with a given number of no-op actions.
 
-    The number stays fixed for later resets, until one of them has a seed.
+    The number stays fixed for later resets, until one of them has a seed. A game without no-ops gets them, too.
 
     Returns:
         The first observation of the episode.
     """
     emulator: Any = env.unwrapped
     emulator.np_random = _FixedNoOps(no_ops)
+    for wrapper in wrappers(env):
+        if isinstance(wrapper, AtariPreprocessing | DirectAtari):
+            wrapper.noop_max = NOOP_MAX
     return env.reset()[0]
+
+
+def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
+    """Yield the wrappers of an environment, the outermost first."""
+    while isinstance(env, gym.Wrapper):
+        yield env
+        env = env.env
 
 
 def is_atari(env: gym.Env) -> bool:

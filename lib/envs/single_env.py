@@ -16,6 +16,7 @@ from lib.envs.atari import SCREEN, DirectAtari, has_only_checking_wrappers, is_a
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask
 from lib.envs.observations import ObservationKind
+from lib.envs.preprocessing import Preprocessing, without_options
 from lib.errors import UsageError
 from lib.system.files import PROJECT
 
@@ -37,7 +38,8 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
     """Make one environment. For a vector environment, use vector_env.make_vector_env.
 
     Args:
-        env_id: id registered with gymnasium; "package.module:Id" imports the module first.
+        env_id: id registered with gymnasium; "package.module:Id" imports the module first. The id of an Atari game may
+            end in options of its preprocessing; see preprocessing.
         tweaked: use the faster wrappers, which give the same states, rewards and episode ends.
         render_mode: render mode of gymnasium; None for no rendering.
 
@@ -63,8 +65,9 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
             "TransformAction(env, lambda action: TABLE[action], Discrete(len(TABLE)))"
         )
     if is_atari(env):
-        frames = DirectAtari(env) if tweaked and has_only_checking_wrappers(env) else preprocess(env)
-        return ContiguousFrameStack(frames) if tweaked else FrameStack(frames)
+        return _wrapped_game(env_id, tweaked, env)
+    if env_id != without_options(env_id):
+        raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but it is no Atari game")
     env = RecordEpisodeStatistics(KeepOnlyMaskInfo(_count_actions_from_zero(env)))
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
@@ -74,6 +77,18 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     if kind is not ObservationKind.IMAGE:
         return env
     return ContiguousFrameStack(env) if tweaked else FrameStack(env)
+
+
+def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
+    options = Preprocessing.of(env_id)
+    usual = options.max_frames == 1
+    if not usual and not has_only_checking_wrappers(env):
+        raise UsageError(f"{env_id!r}: max_frames=0 is not possible in a game with wrappers of its own")
+    if not usual or (tweaked and has_only_checking_wrappers(env)):
+        env = DirectAtari(env, options.noop_max, max_frames=usual)
+    else:
+        env = preprocess(env, options.noop_max)
+    return (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
 
 
 @functools.cache
@@ -112,7 +127,8 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     """
     _import_module_of(env_id)
     try:
-        env = gym.make(env_id)
+        plain_id = without_options(env_id)
+        env = gym.make(plain_id)
         options: dict[str, Any] = {}
         if is_atari(env) and env.unwrapped._frameskip != 1:  # type: ignore[attr-defined]
             # AtariPreprocessing skips frames itself, because it takes the maximum of the last two.
@@ -123,7 +139,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         if not options:
             return env
         env.close()
-        return gym.make(env_id, **options)
+        return gym.make(plain_id, **options)
     except (gym.error.Error, ImportError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "

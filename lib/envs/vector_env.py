@@ -22,6 +22,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
+from lib.envs.preprocessing import without_options
 from lib.envs.single_env import ActionSpace, make_env, make_plain_env
 from lib.errors import UsageError
 from lib.system import memory
@@ -81,6 +82,10 @@ def make_vector_env(
     if not native:
         others = SyncVectorEnv([lambda: make_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return cast(DiscreteVectorEnv, RecordEpisodeStatistics(FinalStates(others)))
+    if env_id != without_options(env_id):
+        raise UsageError(
+            f"{env_id!r}: native environments always use the default preprocessing; 04_wrappers.py has options for it"
+        )
     game = _registered_arguments(env, env_id)
     envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, noop_max))
     return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0) if clip_rewards else envs)

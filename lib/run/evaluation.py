@@ -11,7 +11,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from ignite.engine import Engine, Events
 from ignite.handlers import ProgressBar
 
-from lib.envs.atari import NOOP_MAX, is_atari, reset_with_no_ops
+from lib.envs.atari import NOOP_MAX, DirectAtari, is_atari, reset_with_no_ops, wrappers
 from lib.run.events import EvaluationEvents
 from lib.system.seeds import hashed_seed, undisturbed
 
@@ -191,10 +191,6 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
     engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
 
 
-def _statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | None:
+def _statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:
     """Find the wrapper that counts unclipped returns."""
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, RecordEpisodeStatistics):
-            return env
-        env = env.env
-    return None
+    return next((each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics | DirectAtari)), None)

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 SEED = 123
 
+SEARCHED = ("learning_rate", "gamma")  # fields of base_space
+
 # Number of episodes assigned to an unsolved trial.
 UNSOLVED = 10**6
 
@@ -121,11 +123,10 @@ def tune_params(
 
 
 def base_space(tune: Any) -> dict[str, Any]:
-    """Return the book's search space as distributions of Ray Tune."""
-    return {
-        "learning_rate": tune.loguniform(1e-5, 1e-4),
-        "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
-    }
+    """Return the book's search space as distributions of Ray Tune, one for each of SEARCHED."""
+    rates = tune.loguniform(1e-5, 1e-4)
+    gammas = tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995])
+    return dict(zip(SEARCHED, (rates, gammas), strict=True))
 
 
 def ray_tune() -> Any:

@@ -84,10 +84,12 @@ def test_a_killed_player_is_replaced_and_the_run_is_the_uninterrupted_one(uninte
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
 
 
-@pytest.mark.parametrize(("ratio", "iterations"), [(4, 120)])
-def test_the_replay_ratio_is_held(tmp_path, ratio, iterations):
-    options = (*GAME, "--replay-ratio", ratio, "--stop-after", 360, "--quiet", "--runs-dir", tmp_path)
-    assert run(PARALLEL, *options).returncode == 0
+@pytest.mark.parametrize(
+    ("options", "ratio", "iterations"),
+    [(("--replay-ratio", 4), 4, 120), ((), 2, 60), (("--set", "learn_every=6"), 2, 40)],
+)
+def test_the_replay_ratio_is_held(tmp_path, options, ratio, iterations):
+    assert run(PARALLEL, *GAME, *options, "--stop-after", 360, "--quiet", "--runs-dir", tmp_path).returncode == 0
     assert json.loads((folder(tmp_path) / "result.json").read_text())["iterations"] == iterations
     if iterations >= 100:
         accumulator = EventAccumulator(str(folder(tmp_path)))

@@ -50,6 +50,13 @@ def test_a_search_without_a_goal_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_setting_that_would_make_all_trials_alike_is_refused(tmp_path, refused):
+    config = tmp_path / "params.json"
+    config.write_text('{"gamma": 0.9}')
+    assert "leave out --config" in refused(BASELINE, *SEARCH, "--config", config)
+    assert "leave out --set gamma=0.9" in refused(BASELINE, *SEARCH, "--set", "gamma=0.9")
+
+
 def test_the_ray_of_a_search_listens_on_this_machine_only():
     program = """
 import psutil
