@@ -132,11 +132,10 @@ def check_processor() -> Iterator[Finding]:
         advice = "speeds measured meanwhile are too low"
         yield Finding(NOTE, f"other programs keep {load:.1f} of {cores} cores busy", advice)
     capability = torch.backends.cpu.get_cpu_capability()
-    if precision.has_bfloat16(torch.device("cpu")):
-        yield Finding(OK, f"{capability}, with bfloat16 in hardware")
+    if precision.has_fast_bfloat16(torch.device("cpu")):
+        yield Finding(OK, f"{capability}, faster in bfloat16")
     else:
-        advice = "float32 is used instead, and learning from images takes about twice as long"
-        yield Finding(NOTE, f"{capability}, without bfloat16 in hardware", advice)
+        yield Finding(NOTE, f"{capability}, not faster in bfloat16", "float32 is used instead")
 
 
 def check_accelerator(device: torch.device) -> Iterator[Finding]:

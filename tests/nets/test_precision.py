@@ -14,17 +14,24 @@ from lib.nets import precision
 
 
 @pytest.mark.parametrize(
-    ("flags", "dtype"), [("fpu avx512_bf16 sse", torch.bfloat16), ("fpu sse avx512f", torch.float32)]
+    ("cpuinfo", "dtype"),
+    [
+        ("vendor_id : AuthenticAMD\nflags : fpu avx512_bf16 sse", torch.bfloat16),
+        ("vendor_id : GenuineIntel\nflags : fpu avx512_bf16 amx_bf16", torch.bfloat16),
+        ("Features : fp asimd bf16", torch.bfloat16),
+        ("vendor_id : GenuineIntel\nflags : fpu avx512_bf16 sse", torch.float32),
+        ("vendor_id : AuthenticAMD\nflags : fpu sse avx512f", torch.float32),
+    ],
 )
-def test_bfloat16_is_used_if_the_processor_supports_it_and_otherwise_a_warning_is_logged_once(
-    monkeypatch, caplog, flags, dtype
+def test_bfloat16_is_used_if_the_processor_is_faster_with_it_and_otherwise_a_warning_is_logged_once(
+    monkeypatch, caplog, cpuinfo, dtype
 ):
-    monkeypatch.setattr(precision.Path, "read_text", lambda self: f"flags : {flags}\n")
+    monkeypatch.setattr(precision.Path, "read_text", lambda self: f"{cpuinfo}\n")
     precision.fast_dtype.cache_clear()
     for _ in range(2):
         assert precision.fast_dtype(torch.device("cpu")) == dtype
     precision.fast_dtype.cache_clear()
-    assert caplog.text.count("No bfloat16 on this cpu") == (dtype == torch.float32)
+    assert caplog.text.count("float32 is used") == (dtype == torch.float32)
 
 
 def test_compiling_without_a_compiler_is_refused(monkeypatch):
