@@ -51,7 +51,9 @@ GOAL = "18.0"
 
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
     """Measure the agent steps per second of every rung after its warm-up, and the milliseconds of each part."""
-    limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + args.steps))
+    limits = ["--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + args.steps)]
+    if args.params:
+        limits += ["--params", args.params]
     for number, rung in tqdm(list(lab.turns(args.rounds, rungs))):
         if results.has(round=number, rung=rung):
             continue
@@ -165,8 +167,10 @@ def blocks() -> Iterator[lab.Block]:
         yield lab.Block(page, marker, f"{make_table(frame)}\n\n{lab.measured_on([stamped])}")
     yield from ladder.blocks()
     if trained := minutes.read("best"):
-        stamps = [run.stamped for run in trained]
-        yield lab.Block(PAGE, "minutes", f"{minutes.table(trained)}\n\n{lab.measured_on(stamps)}")
+        frame, stamped = lab.read(minutes.speed_of("best"))
+        table = minutes.table(trained, lab.rounds(frame, "rung", "steps_per_second"))
+        stamps = [stamped, *(run.stamped for run in trained)]
+        yield lab.Block(PAGE, "minutes", f"{table}\n\n{lab.measured_on(stamps)}")
     curves = curve.kept("pong")
     usual = [own.stamped for own in curves if not own.stamped["changed"]]
     yield lab.Block(lab.MEASUREMENTS, "curves", f"{curves_table(curves)}\n\n{lab.measured_on(usual)}")
@@ -181,7 +185,19 @@ def pictures() -> None:
     catch.draw(lab.read(catch.NAME)[0])
     curve.draw(curve.kept("pong"))
     if trained := minutes.read("best"):
-        minutes.draw(trained, "chapter09-minutes")
+        speeds = lab.rounds(lab.read(minutes.speed_of("best"))[0], "rung", "steps_per_second")
+        minutes.draw(trained, speeds, "chapter09-minutes")
+
+
+def train(args: argparse.Namespace) -> None:
+    """Train the rungs of --params, measure the speed of each once, and print the table."""
+    minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options, args.jobs)
+    trained = minutes.read(args.params, args.device)
+    stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP, params=args.params)
+    name = minutes.speed_of(args.params, args.device)
+    results = lab.Results(name, COLUMNS, stamped, lab.can_resume(name, COLUMNS, stamped))
+    speed(results, list(dict.fromkeys(run.rung for run in trained)), args)
+    print(minutes.table(trained, lab.rounds(lab.read(name)[0], "rung", "steps_per_second")))
 
 
 def main() -> None:
@@ -195,13 +211,13 @@ def main() -> None:
     parser.add_argument("--go-on", action="store_true", help="continue the interrupted runs of --params")
     parser.add_argument("--rung", action="append", default=[], choices=minutes.SEEDS, help="only this rung; repeatable")
     parser.add_argument("--seeds", type=int, default=0, help="seeds of each rung of --params (default: one or three)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs of --params at once, each with one thread if several")
     parser.add_argument("--options", type=shlex.split, default=[], help="further script options for --params")
     args = parser.parse_args()
     if args.params:
-        minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options)
-        print(minutes.table(minutes.read(args.params, args.device)))
-    elif args.options or args.rung or args.go_on or args.seeds:
-        parser.error("--go-on, --rung, --seeds and --options need --params")
+        train(args)
+    elif args.options or args.rung or args.go_on or args.seeds or args.jobs > 1:
+        parser.error("--go-on, --rung, --seeds, --jobs and --options need --params")
     chosen = args.what or (() if args.params else ("speed", "sweep"))
     machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
     stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP)

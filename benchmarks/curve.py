@@ -25,7 +25,13 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_folder
 from lib.run.curve import rolling_mean
 
-DEFAULT_OPTIONS = {"players": 1, "replay_ratio": 32}  # left out of a rung's name
+DEFAULT_OPTIONS = {
+    "players": 1,
+    "replay_ratio": 32,
+    "stack": 4,
+    "noop_max": 30,
+    "max_frames": 1,
+}  # left out of a rung's name
 COLUMNS = ("episode", "step", "length", "return", "seconds", "mean_100")
 
 
@@ -107,7 +113,7 @@ def rung_of(params: lab.Stamp) -> str:
     """Return the name of a run's script with its own options."""
     words = [params["script"]]
     for name, value in params["knobs"].items():
-        if value and value != DEFAULT_OPTIONS.get(name):
+        if value not in (None, False, DEFAULT_OPTIONS.get(name)):
             option = f"--{name.replace('_', '-')}"
             words.append(option if value is True else f"{option} {value}")
     return " ".join(words)

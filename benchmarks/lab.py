@@ -234,7 +234,10 @@ def load(rung: str, steps: int, folder: str) -> tuple[Any, Any, RunOptions]:
     parser = cli.parser(module.__doc__)
     parser.add_argument("--envs", type=int, default=3)
     parser.add_argument("--players", type=int, default=1)
-    parser.add_argument("--replay-ratio", type=int, default=32)
+    parser.add_argument("--replay-ratio", type=int)
+    parser.add_argument("--stack", type=int, default=4)
+    parser.add_argument("--noop-max", type=int, default=30)
+    parser.add_argument("--max-frames", type=int, default=1)
     parser.add_argument("--parallel", action="store_true")
     parser.add_argument("--engine", default="process")
     parser.add_argument("--patience", type=int, default=60)
@@ -245,17 +248,24 @@ def load(rung: str, steps: int, folder: str) -> tuple[Any, Any, RunOptions]:
     return module, params, args
 
 
+@contextmanager
+def interrupts_left_to_children() -> Iterator[None]:
+    """Ignore Ctrl-C meanwhile. It also reaches the child processes, which save their runs."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def start(words: Sequence[str]) -> None:
-    """Run a command to its end. Ctrl-C is left to the command, which saves its run.
+    """Run a command to its end.
 
     Raises:
         SystemExit: with the command's exit code, if it is not 0.
     """
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
+    with interrupts_left_to_children():
         code = subprocess.run(words, check=False).returncode
-    finally:
-        signal.signal(signal.SIGINT, before)
     if code:
         raise SystemExit(code)
 

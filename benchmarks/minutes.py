@@ -1,11 +1,16 @@
 """Train chapter 9's rungs until Pong is solved, and make the book's table of minutes; called by chapter09.py --params.
 
 A run that was interrupted goes on from its checkpoint with --go-on. Its episodes are kept in results/minutes-<params>
-when it has ended.
+when it has ended. Minutes are a run's agent steps divided by its rung's speed, which is measured on an otherwise idle
+machine with the rungs in turn. So several runs may be trained at once, and a slow hour of the machine harms no rung.
 """
 
+import itertools
 import json
-from collections.abc import Sequence
+import os
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,13 +49,15 @@ class Trained(NamedTuple):
     frame: pd.DataFrame
     stamped: lab.Stamp
 
-    def minutes(self, goal: str) -> float:
-        """Return the minutes until the mean of the last 100 episodes reached a goal; infinity if it did not."""
+    def steps_to(self, goal: str) -> float:
+        """Return the agent steps until the mean of the last 100 episodes reached a goal; infinity if it did not."""
         reached = self.stamped["result"]["reached"].get(goal)
-        return reached["seconds"] / 60 if reached else np.inf
+        return reached["step"] if reached else np.inf
 
 
-def train(params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: int, options: Sequence[str]) -> None:
+def train(
+    params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: int, options: Sequence[str], jobs: int
+) -> None:
     """Train rungs, seed by seed, until they are solved or reach their step limit.
 
     Args:
@@ -60,30 +67,64 @@ def train(params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: in
         rungs: rungs to train, or none for all.
         seeds: seeds of each rung, at most; 0 for those of SEEDS.
         options: further options of all scripts.
+        jobs: runs at once. With more than one, each has one thread.
 
     Raises:
-        SystemExit: if a run was interrupted and `go_on` is not given.
+        SystemExit: if a run was interrupted and `go_on` is not given, or if a script failed.
     """
-    for seed in range(1, max(SEEDS.values()) + 1):
-        for rung, number in SEEDS.items():
-            if seed > (min(seeds, number) if seeds else number) or (rungs and rung not in rungs):
-                continue
-            folder = lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}"
-            runs = [path.parent for path in sorted(folder.glob("*/params.json"))]
-            if runs and not finished(runs[-1]) and not go_on:
-                raise SystemExit(f"{runs[-1]} was interrupted; give --go-on to continue it, or delete it")
-            if not (runs and finished(runs[-1])):
-                new = ["--params", params, "--seed", str(seed), "--runs-dir", str(folder)]
-                start = ["--resume", str(runs[-1])] if runs else new
-                lab.start(lab.command(rung, *start, "--device", device, *options))
-            [run] = [path.parent for path in folder.glob("*/result.json")]
-            if finished(run):
-                curve.write(run, f"{folder_of(params, device)}/{lab.slug(rung)}-seed{seed}", rung)
+    commands = []
+    for folder, rung, seed in _folders(params, device, rungs, seeds):
+        runs = _runs(folder)
+        if runs and finished(runs[-1]):
+            continue
+        if runs and not go_on:
+            raise SystemExit(f"{runs[-1]} was interrupted; give --go-on to continue it, or delete it")
+        new = ["--params", params, "--seed", str(seed), "--runs-dir", str(folder)]
+        start = ["--resume", str(runs[-1])] if runs else new
+        commands.append(lab.command(rung, *start, "--device", device, *options))
+    code = run_all(commands, jobs)
+    for folder, rung, _ in _folders(params, device, rungs, seeds):
+        runs = _runs(folder)
+        if runs and finished(runs[-1]):
+            curve.write(runs[-1], f"{folder_of(params, device)}/{folder.name}", rung, jobs - 1)
+    if code:
+        raise SystemExit(code)
+
+
+def run_all(commands: Sequence[Sequence[str]], jobs: int) -> int:
+    """Run commands, `jobs` at once, until one fails, and return its exit code."""
+    environment = os.environ | ({} if jobs == 1 else {"OMP_NUM_THREADS": "1"})
+    failed = 0
+
+    def run(words: Sequence[str]) -> None:
+        nonlocal failed
+        if not failed:
+            failed = subprocess.run(words, check=False, env=environment).returncode or failed
+
+    with lab.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(run, commands))
+    return failed
+
+
+def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iterator[tuple[Path, str, int]]:
+    """Yield the folder, the rung and the seed of each run that is asked for."""
+    for seed, (rung, number) in itertools.product(range(1, max(SEEDS.values()) + 1), SEEDS.items()):
+        if seed <= (min(seeds, number) if seeds else number) and (not rungs or rung in rungs):
+            yield lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}", rung, seed
+
+
+def _runs(folder: Path) -> list[Path]:
+    return [path.parent for path in sorted(folder.glob("*/params.json"))]
 
 
 def folder_of(params: str, device: str = "cpu") -> str:
     """Return the name of the folder of runs and of results."""
     return f"minutes-{params}" + ("" if device == "cpu" else f"-{device.partition(':')[0]}")
+
+
+def speed_of(params: str, device: str = "cpu") -> str:
+    """Return the name of the results with the speed of each rung."""
+    return f"{folder_of(params, device)}/speed"
 
 
 def finished(run: Path) -> bool:
@@ -101,41 +142,46 @@ def read(params: str, device: str = "cpu") -> list[Trained]:
     return runs
 
 
-def table(runs: Sequence[Trained]) -> str:
-    """Return a row per rung with the book's columns."""
+def table(runs: Sequence[Trained], speeds: Mapping[str, pd.Series]) -> str:
+    """Return a row per rung with the book's columns.
+
+    Args:
+        runs: finished runs.
+        speeds: agent steps per second of each rung, a number per round.
+    """
     rungs = list(dict.fromkeys(run.rung for run in runs))
     groups = {rung: [run for run in runs if run.rung == rung] for rung in rungs}
-    baseline = groups.get(lab.BASELINE, [])
-    usual = np.median([run.minutes("18.0") for run in baseline]) if baseline else np.nan
+    minutes = {
+        rung: {goal: pd.Series([run.steps_to(goal) / speeds[rung].median() / 60 for run in group]) for goal in GOALS}
+        for rung, group in groups.items()
+    }
+    usual = minutes[lab.BASELINE]["18.0"].median() if lab.BASELINE in minutes else np.nan
     rows = []
     for rung, group in groups.items():
-        speeds = pd.Series([run.stamped["steps_per_second"] for run in group])
-        minutes = {goal: pd.Series([run.minutes(goal) for run in group]) for goal in GOALS}
-        episodes = pd.Series([run.stamped["result"]["episodes"] for run in group])
-        steps = pd.Series([run.stamped["result"]["steps"] / 1000 for run in group])
-        change = 100 * (minutes["18.0"].median() / usual - 1)
+        change = 100 * (minutes[rung]["18.0"].median() / usual - 1)
         rows.append(
             (
                 f"`{rung}`",
                 len(group),
-                lab.spread(speeds, 0),
-                *(lab.spread(minutes[goal], 0) for goal in GOALS),
+                lab.spread(speeds[rung], 0),
+                *(lab.spread(minutes[rung][goal], 0) for goal in GOALS),
                 "" if rung == lab.BASELINE or not np.isfinite(change) else f"{change:+.0f} %",
-                lab.spread(episodes, 0),
-                lab.spread(steps, 0),
+                lab.spread(pd.Series([run.stamped["result"]["episodes"] for run in group]), 0),
+                lab.spread(pd.Series([run.steps_to("18.0") / 1000 for run in group]), 0),
             )
         )
-    header = ("script", "seeds", "frames/s", "minutes to 17", "minutes to 18", "change", "episodes", "thousand steps")
+    header = ("script", "seeds", "frames/s", "minutes to 17", "to 18", "change", "episodes", "thousand steps to 18")
     return lab.table(header, rows)
 
 
-def draw(runs: Sequence[Trained], name: str) -> None:
+def draw(runs: Sequence[Trained], speeds: Mapping[str, pd.Series], name: str) -> None:
     """Draw the mean return against minutes and against steps, as docs/pictures/<name>.png."""
     figure, both = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
     colours: dict[str, str] = {}
     for run in runs:
         label = None if run.rung in colours else run.rung
-        for axes, x in ((both[0], run.frame.seconds / 60), (both[1], run.frame.step / 1000)):
+        minutes = run.frame.step / speeds[run.rung].median() / 60
+        for axes, x in ((both[0], minutes), (both[1], run.frame.step / 1000)):
             [line] = axes.plot(x, run.frame.mean_100, color=colours.get(run.rung), label=label, linewidth=1.2)
             colours[run.rung] = line.get_color()
     for axes, label in zip(both, ("minutes", "thousand agent steps"), strict=True):

@@ -13,6 +13,7 @@ from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
+
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the device calculates faster in bfloat16 than in float32.
 

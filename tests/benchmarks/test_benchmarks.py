@@ -20,6 +20,7 @@ import check_docs
 import distributed
 import lab
 import ladder
+import minutes
 import own_environment
 import time_to_solve
 from lib.run.stopping import NOT_FINITE
@@ -104,6 +105,30 @@ def test_ctrl_c_is_left_to_the_running_script():
     with pytest.raises(SystemExit) as ended:
         lab.start([sys.executable, "-c", slow])
     assert ended.value.code == 9
+
+
+def test_after_a_failed_run_no_other_is_started(tmp_path):
+    fail, touch = "import sys; sys.exit(7)", f"open({str(tmp_path / 'started')!r}, 'w')"
+    commands = [[sys.executable, "-c", "pass"], [sys.executable, "-c", fail], [sys.executable, "-c", touch]]
+    assert minutes.run_all(commands, jobs=1) == 7
+    assert not (tmp_path / "started").exists()
+    assert minutes.run_all([commands[0], commands[2]], jobs=2) == 0
+    assert (tmp_path / "started").exists()
+
+
+def trained(rung, steps):
+    reached = {} if steps is None else {"17.0": {"step": steps // 2}, "18.0": {"step": steps}}
+    return minutes.Trained(rung, pd.DataFrame(), {"result": {"reached": reached, "episodes": 300}})
+
+
+def test_minutes_are_steps_divided_by_the_median_speed():
+    runs = [trained("01_baseline", 600_000), trained("03_parallel", 480_000), trained("03_parallel", None)]
+    speeds = {"01_baseline": pd.Series([100.0, 90.0, 200.0]), "03_parallel": pd.Series([200.0])}
+    *_, baseline, parallel = minutes.table(runs, speeds).splitlines()
+    assert baseline.split(" | ")[2:6] == ["100 (90 to 200)", "50", "100", ""]
+    assert parallel.split(" | ")[3:5] == ["never (20 to never)", "never (40 to never)"]
+    *_, parallel = minutes.table([runs[0], runs[1]], speeds).splitlines()
+    assert parallel.split(" | ")[3:6] == ["20", "40", "-60 %"]
 
 
 def test_a_diverged_run_is_a_result_and_a_failed_run_is_not(tmp_path):
