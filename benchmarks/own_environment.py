@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Train on environments given by --env-module and --env-id: Snake, with and without a penalty, and Blocks.
 
+PPO plays all three, and DQN, by 07_pong_in_minutes.py, Snake and Blocks.
+
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
     ./own_environment.py random snake --seeds 1
     ./own_environment.py --resume           # after an interruption
@@ -31,7 +33,8 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 PAGE = "docs/your-environment.md"
-RUNG = "distributed/01_ppo"
+PPO = "distributed/01_ppo"
+DQN = "07_pong_in_minutes"
 BIN = 10_000  # agent steps between two points of a curve
 LAST = 50_000  # agent steps at the end of a run over which the table takes means
 RANDOM_EPISODES = 3000
@@ -49,6 +52,7 @@ class Game(NamedTuple):
         settings: hyperparameters that differ from Pong's.
         penalty: penalty of each step. It is added back to the measured returns to make them comparable.
         goal: mean return that counts as solved, or None.
+        rung: script that learns.
     """
 
     module: str
@@ -57,6 +61,7 @@ class Game(NamedTuple):
     settings: tuple[str, ...] = ()
     penalty: float = 0.0
     goal: float | None = None
+    rung: str = PPO
 
 
 GAMES = {
@@ -68,6 +73,8 @@ GAMES = {
         900_000,
         ("gamma=0.99", "entropy=0.02", "kl_target=none", "stop_reward=20", "final_temperature=1"),
     ),
+    "snake-dqn": Game("examples.snake", "Snake-v0", 300_000, goal=7.0, rung=DQN),
+    "blocks-dqn": Game("examples.blocks", "Blocks-v0", 900_000, rung=DQN),
 }
 
 
@@ -82,7 +89,7 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
     settings = itertools.chain(*(("--set", assignment) for assignment in game.settings))
     options = ["--env-module", game.module, "--env-id", game.env_id, "--seed", str(seed), *settings]
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
-    with lab.finished_run(RUNG, *options, "--stop-after", str(game.steps), **environment) as run:
+    with lab.finished_run(game.rung, *options, "--stop-after", str(game.steps), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
         evaluate = [sys.executable, str(lab.PROJECT / "tools/evaluate.py"), str(run), "--checkpoint", "last", "--quiet"]
         options = ["--episodes", str(GREEDY_EPISODES), "--seed", str(seed)]
@@ -109,6 +116,8 @@ def random_play() -> None:
     """Measure the return of a player who picks any legal action."""
     results = lab.Results("own_environment/random", ("game", "mean_return", "mean_steps"))
     for name, game in GAMES.items():
+        if game.rung != PPO:
+            continue
         played = random_player.play(gym.make(f"{game.module}:{game.env_id}"), RANDOM_EPISODES)
         mean = (played["return"] + game.penalty * played["steps"]).mean()
         results.add(game=name, mean_return=f"{mean:.4f}", mean_steps=f"{played['steps'].mean():.2f}")
@@ -123,7 +132,7 @@ def last_means(frame: pd.DataFrame, name: str, value: str) -> pd.Series:
 
 def goal_of(name: str, random: pd.DataFrame) -> float | None:
     """Return the mean return that counts as solved. For Blocks it is ten times the random player's."""
-    return float(10 * random.mean_return[name]) if name == "blocks" else GAMES[name].goal
+    return float(10 * random.mean_return["blocks"]) if name.startswith("blocks") else GAMES[name].goal
 
 
 def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
@@ -140,17 +149,19 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
         rows.append(
             (
                 f"`{GAMES[name].env_id}`",
-                f"{random.mean_return[name]:.2f}",
+                f"`{GAMES[name].rung.rpartition('/')[2]}`",
+                f"{random.mean_return[name.removesuffix('-dqn')]:.2f}",
                 lab.spread(last_means(frame, name, "mean_return")),
                 lab.spread(own.groupby("seed").greedy_return.last()),
                 "" if goal is None else f"{goal:.1f}",
                 reached,
                 lab.spread(last_means(frame, name, "mean_steps"), 0),
-                f"{random.mean_steps[name]:.0f}",
+                f"{random.mean_steps[name.removesuffix('-dqn')]:.0f}",
             )
         )
     header = (
         "environment",
+        "script",
         "random legal player",
         f"last {LAST:,} steps",
         f"greedy, {GREEDY_EPISODES} episodes",
@@ -194,15 +205,20 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
     plt.close(figure)
 
 
+def kept() -> list[str]:
+    """Return the games that have results."""
+    return [name for name in GAMES if lab.path_of(f"own_environment/{name}").exists()]
+
+
 def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return all curves, and the random player's results by game."""
-    frame = pd.concat([lab.read(f"own_environment/{name}")[0].assign(game=name) for name in GAMES])
+    frame = pd.concat([lab.read(f"own_environment/{name}")[0].assign(game=name) for name in kept()])
     return frame, lab.read("own_environment/random")[0].set_index("game")
 
 
 def blocks() -> Iterator[lab.Block]:
     """Yield the table of the page."""
-    stamps = [lab.read(f"own_environment/{name}")[1] for name in GAMES]
+    stamps = [lab.read(f"own_environment/{name}")[1] for name in kept()]
     yield lab.Block(PAGE, "own-environment", f"{table(*measured())}\n\n{lab.measured_on(stamps)}")
 
 

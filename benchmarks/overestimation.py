@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""Compare the values that DQN and double DQN predict with the returns that their policies earn, on Pong.
+
+    ./overestimation.py                     # one seed of each, two runs at a time: half an hour on two cores
+    ./overestimation.py --seeds 3 --resume  # only what is missing
+    ./overestimation.py tables              # only the table and the picture of docs/chapter08.md
+
+After training, the greedy policy plays games. In each state, its predicted value is the best action value, and what it
+earns is the discounted sum of the clipped rewards that follow, as in van Hasselt et al. (2015), figure 3.
+"""
+
+import argparse
+import itertools
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+import lab
+
+matplotlib.use("Agg")
+from matplotlib import pyplot as plt
+
+from lib.analysis.run_data import read_scalars
+from lib.analysis.trained_agent import TrainedAgent
+from lib.run import run_folder
+from lib.system.machine import cores
+
+PAGE = "docs/chapter08.md"
+NAME = "chapter08/overestimation"
+SCRIPT = "chapter08/03_dqn_double"
+VARIANTS = {"DQN": "--no-double", "double DQN": "--double"}
+COLUMNS = ("variant", "seed", "step", "held_out", "mean_return", "predicted", "earned")
+BIN = 10_000  # agent steps between two rows
+GAMES = 10
+
+
+def measure(turn: tuple[int, str], steps: int) -> list[dict[str, Any]]:
+    """Train one variant and return a row for each BIN of its steps. The last row has what the policy earns.
+
+    Args:
+        turn: seed and variant.
+        steps: agent steps of the run.
+    """
+    seed, variant = turn
+    options = ["--params", "best", "--seed", str(seed), "--stop-after", str(steps), "--set", "stop_reward=none"]
+    with lab.finished_run(SCRIPT, VARIANTS[variant], *options, OMP_NUM_THREADS="1") as run:
+        episodes = pd.read_csv(run / "episodes.csv")
+        at, values = read_scalars(run)["train/values"]
+        predicted, earned = play(run, seed)
+    held_out = pd.Series(values).groupby((np.array(at) - 1) // BIN).mean()
+    means = episodes.groupby((episodes["step"] - 1) // BIN)["return"].mean()
+    rows: list[dict[str, Any]] = [
+        {"step": (number + 1) * BIN, "held_out": f"{held_out[number]:.4f}", "mean_return": f"{means[number]:.3f}"}
+        for number in held_out.index.intersection(means.index)
+    ]
+    rows[-1] |= {"predicted": f"{predicted:.4f}", "earned": f"{earned:.4f}"}
+    return rows
+
+
+def play(run: Path, seed: int) -> tuple[float, float]:
+    """Return the mean predicted value of the states of GAMES greedy games, and the mean discounted return from them."""
+    agent = TrainedAgent(run, "last")
+    gamma = run_folder.read_params(run)["hyperparameters"]["gamma"]
+    env = agent.make_env()
+    predicted: list[float] = []
+    earned: list[float] = []
+    for game in range(GAMES):
+        state, _ = env.reset(seed=1000 * seed + game)
+        rewards: list[float] = []
+        over = False
+        while not over:
+            scores = agent.policy.scores(np.asarray(state)[None])[0]
+            predicted.append(float(scores.max()))
+            state, reward, terminated, truncated, _ = env.step(int(scores.argmax()))
+            rewards.append(float(reward))
+            over = terminated or truncated
+        earned += discounted(rewards, gamma)
+    return float(np.mean(predicted)), float(np.mean(earned))
+
+
+def discounted(rewards: list[float], gamma: float) -> list[float]:
+    """Return the discounted sum of the rewards from each step on."""
+    sums = list(itertools.accumulate(reversed(rewards), lambda after, reward: reward + gamma * after))
+    return sums[::-1]
+
+
+def table(frame: pd.DataFrame) -> str:
+    """Return a row per variant, from the ends of its runs."""
+    last = frame.dropna(subset=["predicted"])
+    rows = []
+    for variant in VARIANTS:
+        own = last[last.variant == variant]
+        if own.empty:
+            continue
+        cells = (own.predicted, own.earned, own.predicted - own.earned, own.mean_return)
+        rows.append((variant, len(own), *(lab.spread(cell.reset_index(drop=True), 2) for cell in cells)))
+    return lab.table(("", "seeds", "predicted value", "earned", "overestimated by", "mean return at the end"), rows)
+
+
+def draw(frame: pd.DataFrame) -> None:
+    """Draw the values of held-out states and the mean return as docs/pictures/chapter08-overestimation.png."""
+    figure, both = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
+    colours: dict[str, str] = {}
+    for (variant, _), own in frame.groupby(["variant", "seed"], sort=False):
+        for axes, column in zip(both, ("held_out", "mean_return"), strict=True):
+            label = None if variant in colours else str(variant)
+            [line] = axes.plot(own.step / 1000, own[column], color=colours.get(variant), label=label)
+        colours[variant] = line.get_color()
+    for axes, name in zip(both, ("mean best value of held-out states", "mean return"), strict=True):
+        axes.set(xlabel="thousand agent steps", ylabel=name)
+        axes.grid(alpha=0.3)
+    both[0].legend(*both[1].get_legend_handles_labels())
+    figure.savefig(lab.PICTURES / "chapter08-overestimation.png", dpi=110)
+    plt.close(figure)
+
+
+def blocks() -> Iterator[lab.Block]:
+    """Yield the table of the page."""
+    frame, stamped = lab.read(NAME)
+    yield lab.Block(PAGE, "overestimation", f"{table(frame)}\n\n{lab.measured_on([stamped])}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    lab.add_experiments(parser, "tables")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
+    parser.add_argument("--steps", type=int, default=200_000, help="agent steps of a run (default: 200,000)")
+    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
+    parser.add_argument("--resume", action="store_true", help="keep the runs of an interrupted measurement")
+    args = parser.parse_args()
+    if not args.what:
+        results = lab.Results(NAME, COLUMNS, lab.stamp(threads=1, steps=args.steps), args.resume)
+        turns = itertools.product(range(1, args.seeds + 1), VARIANTS)
+        missing = [turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]
+        with ThreadPoolExecutor(args.jobs) as pool:
+            for turn, rows in zip(
+                missing, tqdm(pool.map(lambda turn: measure(turn, args.steps), missing)), strict=True
+            ):
+                for row in rows:
+                    results.add(seed=turn[0], variant=turn[1], **row)
+    lab.write(blocks())
+    draw(lab.read(NAME)[0])
+
+
+if __name__ == "__main__":
+    main()
