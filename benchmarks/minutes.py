@@ -27,11 +27,18 @@ SEEDS = {
     "03_parallel": 3,
     "04_wrappers --envs 3 --parallel": 3,
     "07_pong_in_minutes": 3,
-    "02_n_envs --envs 3": 1,
+    "06_fast_learner --envs 4": 1,
+    "05_native_envs --envs 4": 1,
     "04_wrappers --envs 3": 1,
-    "06_fast_learner --envs 8": 1,
-    "05_native_envs --envs 8": 1,
+    "02_n_envs --envs 3": 1,
     "00_slow_grads": 1,
+    "04_wrappers --envs 3 --stack 2": 1,
+    "04_wrappers --envs 3 --noop-max 0": 1,
+    "04_wrappers --envs 3 --max-frames 0": 1,
+    "02_n_envs --envs 2": 1,
+    "02_n_envs --envs 6": 1,
+    "02_n_envs --envs 4": 1,
+    "02_n_envs --envs 5": 1,
 }
 GOALS = ("17.0", "18.0")
 
