@@ -47,6 +47,7 @@ BOOK = {
 }
 RUNGS = list(BOOK)
 GOAL = "18.0"
+PLAIN_WRAPPERS = "04_wrappers --envs 3"
 
 
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
@@ -166,16 +167,29 @@ def blocks() -> Iterator[lab.Block]:
         frame, stamped = lab.read(name)
         yield lab.Block(page, marker, f"{make_table(frame)}\n\n{lab.measured_on([stamped])}")
     yield from ladder.blocks()
-    if trained := minutes.read("best"):
-        frame, stamped = lab.read(minutes.speed_of("best"))
-        table = minutes.table(trained, lab.rounds(frame, "rung", "steps_per_second"))
-        stamps = [stamped, *(run.stamped for run in trained)]
-        yield lab.Block(PAGE, "minutes", f"{table}\n\n{lab.measured_on(stamps)}")
+    yield from minutes_blocks()
     curves = curve.kept("pong")
     usual = [own.stamped for own in curves if not own.stamped["changed"]]
     yield lab.Block(lab.MEASUREMENTS, "curves", f"{curves_table(curves)}\n\n{lab.measured_on(usual)}")
     every = [own.stamped for own in curves]
     yield lab.Block(lab.MEASUREMENTS, "rates", f"{curve.rates_table(curves)}\n\n{lab.measured_on(every)}")
+
+
+def minutes_blocks() -> Iterator[lab.Block]:
+    """Yield the tables of --params best, if there are runs."""
+    trained = minutes.read("best")
+    if not trained:
+        return
+    frame, stamped = lab.read(minutes.speed_of("best"))
+    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    tables = {
+        "minutes": minutes.table(trained, speeds),
+        "minutes-remedies": minutes.table(trained, speeds, [PLAIN_WRAPPERS, *minutes.REMEDIES], PLAIN_WRAPPERS),
+        "minutes-sweep": minutes.table(trained, speeds, minutes.SWEEP),
+    }
+    source = lab.measured_on([stamped, *(run.stamped for run in trained)])
+    for marker, text in tables.items():
+        yield lab.Block(PAGE, marker, f"{text}\n\n{source}")
 
 
 def pictures() -> None:
@@ -186,7 +200,8 @@ def pictures() -> None:
     curve.draw(curve.kept("pong"))
     if trained := minutes.read("best"):
         speeds = lab.rounds(lab.read(minutes.speed_of("best"))[0], "rung", "steps_per_second")
-        minutes.draw(trained, speeds, "chapter09-minutes")
+        minutes.draw(trained, speeds, "chapter09-minutes", list(minutes.LADDER))
+        minutes.draw(trained, speeds, "chapter09-minutes-sweep", minutes.SWEEP)
 
 
 def train(args: argparse.Namespace) -> None:

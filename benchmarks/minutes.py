@@ -21,25 +21,21 @@ from matplotlib import pyplot as plt
 import curve
 import lab
 
-# Rungs, and how many seeds the table has of each.
-SEEDS = {
-    "01_baseline": 3,
-    "03_parallel": 3,
-    "04_wrappers --envs 3 --parallel": 3,
-    "07_pong_in_minutes": 3,
-    "06_fast_learner --envs 4": 1,
-    "05_native_envs --envs 4": 1,
-    "04_wrappers --envs 3": 1,
-    "02_n_envs --envs 3": 1,
+# Rungs, and how many seeds are trained of each.
+LADDER = {
     "00_slow_grads": 1,
-    "04_wrappers --envs 3 --stack 2": 1,
-    "04_wrappers --envs 3 --noop-max 0": 1,
-    "04_wrappers --envs 3 --max-frames 0": 1,
-    "02_n_envs --envs 2": 1,
-    "02_n_envs --envs 6": 1,
-    "02_n_envs --envs 4": 1,
-    "02_n_envs --envs 5": 1,
+    "01_baseline": 3,
+    "02_n_envs --envs 3": 1,
+    "03_parallel": 3,
+    "04_wrappers --envs 3": 1,
+    "04_wrappers --envs 3 --parallel": 3,
+    "05_native_envs --envs 4": 1,
+    "06_fast_learner --envs 4": 1,
+    "07_pong_in_minutes": 3,
 }
+REMEDIES = [f"04_wrappers --envs 3 {remedy}" for remedy in ("--stack 2", "--noop-max 0", "--max-frames 0")]
+SWEEP = ["01_baseline", *(f"02_n_envs --envs {n}" for n in range(2, 7))]
+SEEDS = dict.fromkeys([*REMEDIES, *SWEEP], 1) | LADDER
 GOALS = ("17.0", "18.0")
 
 
@@ -114,8 +110,9 @@ def run_all(commands: Sequence[Sequence[str]], jobs: int) -> int:
 
 
 def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iterator[tuple[Path, str, int]]:
-    """Yield the folder, the rung and the seed of each run that is asked for."""
-    for seed, (rung, number) in itertools.product(range(1, max(SEEDS.values()) + 1), SEEDS.items()):
+    """Yield the folder, the rung and the seed of each run that is asked for, first one seed of each."""
+    ordered = LADDER | SEEDS
+    for seed, (rung, number) in itertools.product(range(1, max(SEEDS.values()) + 1), ordered.items()):
         if seed <= (min(seeds, number) if seeds else number) and (not rungs or rung in rungs):
             yield lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}", rung, seed
 
@@ -141,28 +138,35 @@ def finished(run: Path) -> bool:
 
 
 def read(params: str, device: str = "cpu") -> list[Trained]:
-    """Return the finished runs, in the order of the chapter."""
+    """Return the finished runs."""
     runs = []
-    for rung in sorted(SEEDS):
+    for rung in SEEDS:
         for path in sorted((lab.RESULTS / folder_of(params, device)).glob(f"{lab.slug(rung)}-seed*.csv")):
             runs.append(Trained(rung, *lab.read(f"{folder_of(params, device)}/{path.stem}")))
     return runs
 
 
-def table(runs: Sequence[Trained], speeds: Mapping[str, pd.Series]) -> str:
+def table(
+    runs: Sequence[Trained],
+    speeds: Mapping[str, pd.Series],
+    rungs: Sequence[str] = tuple(LADDER),
+    to: str = lab.BASELINE,
+) -> str:
     """Return a row per rung with the book's columns.
 
     Args:
         runs: finished runs.
         speeds: agent steps per second of each rung, a number per round.
+        rungs: rungs of the table. Those without a finished run are left out.
+        to: rung that the changes refer to.
     """
-    rungs = list(dict.fromkeys(run.rung for run in runs))
     groups = {rung: [run for run in runs if run.rung == rung] for rung in rungs}
+    groups = {rung: group for rung, group in groups.items() if group}
     minutes = {
         rung: {goal: pd.Series([run.steps_to(goal) / speeds[rung].median() / 60 for run in group]) for goal in GOALS}
         for rung, group in groups.items()
     }
-    usual = minutes[lab.BASELINE]["18.0"].median() if lab.BASELINE in minutes else np.nan
+    usual = minutes[to]["18.0"].median() if to in minutes else np.nan
     rows = []
     for rung, group in groups.items():
         change = 100 * (minutes[rung]["18.0"].median() / usual - 1)
@@ -172,7 +176,7 @@ def table(runs: Sequence[Trained], speeds: Mapping[str, pd.Series]) -> str:
                 len(group),
                 lab.spread(speeds[rung], 0),
                 *(lab.spread(minutes[rung][goal], 0) for goal in GOALS),
-                "" if rung == lab.BASELINE or not np.isfinite(change) else f"{change:+.0f} %",
+                "" if rung == to or not np.isfinite(change) else f"{change:+.0f} %",
                 lab.spread(pd.Series([run.stamped["result"]["episodes"] for run in group]), 0),
                 lab.spread(pd.Series([run.steps_to("18.0") / 1000 for run in group]), 0),
             )
@@ -181,11 +185,13 @@ def table(runs: Sequence[Trained], speeds: Mapping[str, pd.Series]) -> str:
     return lab.table(header, rows)
 
 
-def draw(runs: Sequence[Trained], speeds: Mapping[str, pd.Series], name: str) -> None:
-    """Draw the mean return against minutes and against steps, as docs/pictures/<name>.png."""
+def draw(runs: Sequence[Trained], speeds: Mapping[str, pd.Series], name: str, rungs: Sequence[str]) -> None:
+    """Draw the mean return of rungs against minutes and against steps, as docs/pictures/<name>.png."""
     figure, both = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
     colours: dict[str, str] = {}
-    for run in runs:
+    for run in sorted(runs, key=lambda run: rungs.index(run.rung) if run.rung in rungs else -1):
+        if run.rung not in rungs:
+            continue
         label = None if run.rung in colours else run.rung
         minutes = run.frame.step / speeds[run.rung].median() / 60
         for axes, x in ((both[0], minutes), (both[1], run.frame.step / 1000)):
