@@ -61,7 +61,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         {"gpu": 1} if gpu else {"cpu": 1},
     )
     start_ray()
-    space = base_space(tune)
+    space = base_space(tune, params.learning_rate)
     if tune.Tuner.can_restore(folder / "ray"):
         log.info("The search in %s continues.", folder)
         tuner = tune.Tuner.restore(str(folder / "ray"), trainable, resume_errored=True, param_space=space)

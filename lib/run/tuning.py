@@ -98,7 +98,7 @@ def tune_params(
         raise UsageError(f"samples is {samples}; it has to be at least 1")
     tune = ray_tune()
     start_console()
-    space = base_space(tune) | dict(extra_space or {})
+    space = base_space(tune, base_params.learning_rate) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:
         fields = {name: value for name, value in config.items() if name in vars(base_params)}
@@ -122,9 +122,16 @@ def tune_params(
     return results
 
 
-def base_space(tune: Any) -> dict[str, Any]:
-    """Return the book's search space as distributions of Ray Tune, one for each of SEARCHED."""
-    rates = tune.loguniform(1e-5, 1e-4)
+def base_space(tune: Any, learning_rate: float) -> dict[str, Any]:
+    """Return the search space as distributions of Ray Tune, one for each of SEARCHED.
+
+    It is the book's if the learning rate is the book's, 1e-4.
+
+    Args:
+        tune: the module ray.tune.
+        learning_rate: largest learning rate; the smallest is a tenth of it.
+    """
+    rates = tune.loguniform(learning_rate / 10, learning_rate)
     gammas = tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995])
     return dict(zip(SEARCHED, (rates, gammas), strict=True))
 
