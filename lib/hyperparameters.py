@@ -77,6 +77,8 @@ class Hyperparameters(RunParameters):
         epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
         epsilon_start: first epsilon.
         epsilon_final: smallest epsilon.
+        learning_rate_final: learning rate after `learning_rate_steps`; None if it is constant. The fall is linear.
+        learning_rate_steps: agent steps in which the learning rate falls.
         batch_size: transitions drawn per agent step. An update draws this number for each of its agent steps.
         learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py makes at least four.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
@@ -98,6 +100,8 @@ class Hyperparameters(RunParameters):
     epsilon_final: float = 0.1
     batch_size: int = 32
     learn_every: int = 1
+    learning_rate_final: float | None = None
+    learning_rate_steps: int = 400_000
     checkpoint_replay: bool = True
     huber: bool = False
     normalise: bool = False
@@ -132,7 +136,10 @@ class Hyperparameters(RunParameters):
         super().__post_init__()
         within(self, 0.0, 1.0, "epsilon_start", "epsilon_final")
         at_least(self, 1, "replay_size", "replay_initial", "target_net_sync", "epsilon_frames", "batch_size")
-        at_least(self, 1, "learn_every", "episodes_to_solve")
+        at_least(self, 1, "learn_every", "learning_rate_steps", "episodes_to_solve")
+        final = self.learning_rate_final
+        allowed = f"above 0 and at most learning_rate, {self.learning_rate:g}, or none"
+        require(final is None or 0.0 < final <= self.learning_rate, self, "learning_rate_final", allowed)
         require(self.replay_size <= 10**12, self, "replay_size", "at most 1e12")
         require(
             self.replay_initial <= self.replay_size,
@@ -321,6 +328,7 @@ BEST_HYPERPARAMS = {
         epsilon_frames=30_000,
         epsilon_final=0.01,
         learning_rate=0.0005,
+        learning_rate_final=0.00005,
         gamma=0.98,
         batch_size=8,
         learn_every=4,

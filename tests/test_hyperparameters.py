@@ -122,6 +122,8 @@ def test_exploration_by_noise_lowers_epsilon():
         {"batch_size": 0},
         {"learn_every": 0},
         {"learning_rate": 0.0},
+        {"learning_rate_final": 0.01},
+        {"learning_rate_steps": 0},
         {"learning_rate": float("nan")},
         {"stop_reward": float("nan")},
         {"milestone": float("inf")},

@@ -14,6 +14,7 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 from torch import nn
+from torch.optim import Optimizer
 
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
@@ -77,7 +78,8 @@ def setup_ignite(
         UsageError: if the run to resume is in use, or its episodes cannot be recorded.
         Fault: if no checkpoint of the run to resume can be read.
         TypeError: if checkpoints are saved and exp_source is a plain PTAN source.
-        ValueError: if a field of the hyperparameters is missing or out of range.
+        ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate shall fall and
+            `save` has no "optimizer".
     """
     start_console()
     checked = as_hyperparameters(params)
@@ -85,6 +87,7 @@ def setup_ignite(
     options = args or RunOptions(runs_dir=Path("runs").absolute())
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {})
     setup.resume()
+    setup.attach_learning_rate()
     setup.attach_telemetry(extra_metrics)
     setup.attach_evaluation()
     setup.attach_episode_records()
@@ -196,6 +199,24 @@ class _Setup:
             "average": self.board.average,
             "random": RandomState(),
         }
+
+    def attach_learning_rate(self) -> None:
+        """Let the learning rate fall to Hyperparameters.learning_rate_final."""
+        params, optimizer = self.params, (self.save or {}).get("optimizer")
+        if not isinstance(params, Hyperparameters) or params.learning_rate_final is None:
+            return
+        if not isinstance(optimizer, Optimizer):
+            raise ValueError("learning_rate_final needs an optimizer in `save`, as {..., 'optimizer': optimizer}")
+        fall = 1.0 - params.learning_rate_final / params.learning_rate
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+
+        def adapt() -> None:
+            share = 1.0 - fall * min(1.0, self.steps() / params.learning_rate_steps)
+            for group in optimizer.param_groups:
+                group["lr"] = share * group["initial_lr"]
+
+        self.engine.add_event_handler(Events.ITERATION_STARTED, adapt)
 
     def attach_telemetry(self, extra_metrics: Sequence[str]) -> None:
         """Measure the speed, count episodes, write TensorBoard's scalars and figures."""

@@ -96,6 +96,35 @@ def test_free_memory_is_returned_every_twenty_iterations(tmp_path, monkeypatch):
     assert trimmed_at == [22, 42]
 
 
+def test_the_learning_rates_of_all_groups_fall_linearly_to_the_final_one(tmp_path):
+    source = source_of(Counting())
+    body, head = nn.Linear(1, 1), nn.Linear(1, 1)
+    optimizer = torch.optim.Adam([{"params": body.parameters()}, {"params": head.parameters(), "lr": 0.01}], lr=0.1)
+    rates = []
+
+    def process_batch(engine, batch):
+        rates.append((source.steps_done, *(group["lr"] for group in optimizer.param_groups)))
+        return {"loss": 0.0}
+
+    engine = Engine(process_batch)
+    fall = {"learning_rate": 0.1, "learning_rate_final": 0.02, "learning_rate_steps": 40}
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2, **fall)
+    args = RunOptions(runs_dir=tmp_path, stop_after=60, quiet=True)
+    setup_ignite(engine, params, source, "falls", args=args, save={"net": body, "optimizer": optimizer})
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    by_step = {step: others for step, *others in rates}
+    assert by_step[10] == pytest.approx([0.08, 0.008])
+    assert by_step[40] == pytest.approx([0.02, 0.002])
+    assert by_step[60] == by_step[40]
+
+
+def test_a_falling_learning_rate_needs_an_optimizer(tmp_path):
+    engine, args = Engine(lambda engine, batch: {"loss": 0.0}), RunOptions(runs_dir=tmp_path)
+    params = dataclasses.replace(HYPERPARAMS["pong"], learning_rate_final=1e-5)
+    with pytest.raises(ValueError, match="learning_rate_final needs an optimizer in `save`"):
+        setup_ignite(engine, params, source_of(Counting()), "falls", args=args)
+
+
 def test_a_script_may_end_its_run(tmp_path):
     source = source_of(Counting())
     engine = Engine(lambda engine, batch: engine.terminate() or {"loss": 0.0})
