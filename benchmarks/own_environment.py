@@ -92,7 +92,7 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
     with lab.finished_run(game.rung, *options, "--stop-after", str(game.steps), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
         evaluate = [sys.executable, str(lab.PROJECT / "tools/evaluate.py"), str(run), "--checkpoint", "last", "--quiet"]
-        options = ["--episodes", str(GREEDY_EPISODES), "--seed", str(seed)]
+        options = ["--episodes", str(GREEDY_EPISODES), "--seed", str(seed), "--env-module", game.module]
         subprocess.run([*evaluate, *options], check=True, env=os.environ | environment)
         greedy = json.loads((run / "evaluation.json").read_text())
     greedy_return = greedy["mean"] + game.penalty * sum(greedy["lengths"]) / GREEDY_EPISODES

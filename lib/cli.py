@@ -147,10 +147,11 @@ def tool(doc: str | None) -> Parser:
 
 
 def run_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that plays a run's agent: run, checkpoint, device, epsilon, seed."""
+    """Return the parser of a tool that plays a run's agent: run, module, checkpoint, device, epsilon, seed."""
     parser = tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in runs/")
+    add("--env-module", metavar="M", help="module of the run's environment, which may be imported")
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to play (default: best)")
     add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
     add("--epsilon", default=0.0, type=share, metavar="E", help="probability of a random action (default: 0)")

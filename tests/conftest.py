@@ -8,6 +8,7 @@ scripts.
 
 import os
 import runpy
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,3 +81,22 @@ def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 def refused(answer: Callable[..., str]) -> Callable[..., str]:
     """Function (script, *options, code=2) that returns the error message for a wrong command line."""
     return lambda script, *options, code=2: answer(script, *options, code=code)
+
+
+@pytest.fixture(scope="session")
+def original_run(tmp_path_factory):
+    """A short run of 01_ppo on a small game that can render. Tests must not change it."""
+    from running import assignments, folder, run
+
+    runs_dir = tmp_path_factory.mktemp("trained")
+    small = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640")
+    options = ("--env-id", "fakes:Shown-v0", *small, "--stop-after", 1280, "--quiet", "--runs-dir", runs_dir)
+    process = run(Path("distributed/01_ppo.py"), *options)
+    assert process.returncode == 0, process.stderr
+    return folder(runs_dir)
+
+
+@pytest.fixture
+def trained_run(original_run, tmp_path):
+    """A copy of the run, which a test may change."""
+    return Path(shutil.copytree(original_run, tmp_path / original_run.name))

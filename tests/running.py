@@ -106,6 +106,11 @@ def folder(runs_dir: Path) -> Path:
     return path
 
 
+def resuming(path: Path) -> tuple[object, ...]:
+    """Return the options that resume a run, whose environment may be one of `fakes`."""
+    return "--resume", path, "--env-module", "fakes"
+
+
 def checkpoint_of(path: Path) -> dict[str, Any]:
     """Return the newest checkpoint of a run, without the entries that depend on the clock."""
     content = checkpoint.newest(path / "checkpoints")

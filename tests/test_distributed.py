@@ -31,6 +31,7 @@ from running import (
     differences,
     episodes_of,
     folder,
+    resuming,
     run,
     run_by_itself,
     scalars_of,
@@ -102,7 +103,7 @@ def test_asynchronous_actors_have_a_lag_that_is_logged(tmp_path):
     assert max(lags) > 0.0
     path = folder(tmp_path)
     # A resumed run may use another engine.
-    assert run(ACTORS, "--resume", path, "--stop-after", 2816, "--engine", "inline").returncode == 0
+    assert run(ACTORS, *resuming(path), "--stop-after", 2816, "--engine", "inline").returncode == 0
     assert json.loads((path / "result.json").read_text())["steps"] >= 2816
 
 
@@ -131,7 +132,7 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
     psutil.wait_procs(children, timeout=10)
     assert not any(child.is_running() for child in children)
     path = folder(tmp_path)
-    assert run(ACTORS, "--resume", path, "--stop-after", LAST).returncode == 0
+    assert run(ACTORS, *resuming(path), "--stop-after", LAST).returncode == 0
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(path)) == []
     assert episodes_of(uninterrupted) == episodes_of(path)
 

@@ -17,6 +17,7 @@ from running import (
     differences,
     episodes_of,
     folder,
+    resuming,
     run,
     scalars_of,
     start,
@@ -56,7 +57,7 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, t
     else:
         assert process.returncode == 128 + number, stderr
         assert re.search(rf"Stopped at step 1?\d\d: {number.name}. Continue with --resume ", stdout)
-    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
+    resumed = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
@@ -71,7 +72,7 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(uninterrupted, t
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert re.search("Interrupted before learning began|Stopped at once", stderr)  # during or before the warm-up
-    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
+    resumed = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", LAST, "--quiet")
     assert "starts again from the beginning" in resumed.stdout
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
 
@@ -80,11 +81,11 @@ def test_a_run_resumed_without_its_replay_fills_it_again(tmp_path):
     options = ("--env-id", "fakes:Chain-v0", *CATCH[2:], "--set", "checkpoint_replay=false", "--quiet")
     assert run(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path).returncode == 0
     assert "replay" not in checkpoint_of(folder(tmp_path))
-    refused = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1420)
+    refused = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1420)
     assert refused.returncode == 2
     for fact in ("at step 720", "700 more", "--stop-after"):
         assert fact in refused.stderr
-    resumed = run(BASELINE, "--resume", folder(tmp_path), "--stop-after", 1450)
+    resumed = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", 1450)
     assert resumed.returncode == 0, resumed.stderr
     assert "Resumed at step 720." in resumed.stdout
     assert "Replay warm-up: 701 steps" in resumed.stdout
@@ -96,7 +97,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_previous_one(
     shutil.copytree(uninterrupted, path)
     newest = max((path / "checkpoints").glob("step-*.pt"))
     newest.write_bytes(newest.read_bytes()[:-1000])
-    resumed = run(BASELINE, "--resume", path, "--stop-after", LAST, "--quiet")
+    resumed = run(BASELINE, *resuming(path), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert f"{newest} is damaged" in resumed.stdout
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(path)) == []
@@ -113,7 +114,7 @@ def test_a_refused_resume_changes_nothing(uninterrupted):
 
     before = files()
     for options in (["--stop-after", LAST - 60], ["--set", "gamma=0.5"]):
-        process = run(BASELINE, "--resume", uninterrupted, *options)
+        process = run(BASELINE, *resuming(uninterrupted), *options)
         assert process.returncode == 2
     assert files() == before
 
@@ -123,7 +124,7 @@ def run_in_parts(script, options, runs_dir, stops):
     assert stops
     process = None
     for stop in stops:
-        new_or_resumed = ("--runs-dir", runs_dir, *options) if process is None else ("--resume", folder(runs_dir))
+        new_or_resumed = ("--runs-dir", runs_dir, *options) if process is None else resuming(folder(runs_dir))
         process = run(script, *new_or_resumed, "--stop-after", stop, "--quiet")
         assert process.returncode == 0, process.stderr
     assert process is not None

@@ -26,6 +26,7 @@ from running import (
     differences,
     episodes_of,
     folder,
+    resuming,
     run,
     scalars_of,
     start,
@@ -221,7 +222,7 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
     assert set(result["evaluation"]["returns"]) <= {0.0, 1.0}
     (path / "curve.png").unlink()
 
-    resumed = run(script, "--resume", path, "--quiet")
+    resumed = run(script, *resuming(path), "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert "No update was made in this process." in resumed.stdout
     assert solved[0] in resumed.stdout
@@ -259,7 +260,7 @@ def test_a_second_signal_ends_a_run_whose_environment_hangs(tmp_path):
 def test_a_run_in_use_is_refused(tmp_path):
     process = start(BASELINE, *VECTORS, *SMALL_DQN, "--quiet", "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.sha256")), process)
-    second = run(BASELINE, "--resume", folder(tmp_path))
+    second = run(BASELINE, *resuming(folder(tmp_path)))
     process.kill()
     process.communicate()
     assert second.returncode == 2

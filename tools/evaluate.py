@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="hide the progress bar")
     args = parser.parse_args()
     output = cli.writable(args.output or args.run / "evaluation.json")
-    agent = TrainedAgent(args.run, args.checkpoint, args.device)
+    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
     policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon, args.seed)
     env = agent.make_env()
     metrics = evaluation.evaluate(policy, env, args.episodes, args.seed, progress=not args.quiet)

@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="write a video of each episode instead of a window")
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = parser.parse_args()
-    agent = TrainedAgent(args.run, args.checkpoint, args.device)
+    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
     env = agent.make_env(render_mode="rgb_array")
     if args.record:
         record_videos(agent, env, args)

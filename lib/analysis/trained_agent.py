@@ -28,6 +28,7 @@ class TrainedAgent:
         run: run folder.
         which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
         device: device of the network.
+        module: module with the run's environment that may be imported; None for gymnasium's own environments.
 
     Attributes:
         run: run folder.
@@ -38,13 +39,15 @@ class TrainedAgent:
         policy: greedy policy of the network.
 
     Raises:
-        UsageError: if there is no such checkpoint, or if its network does not fit this version or the environment.
+        UsageError: if the run needs another module, if there is no such checkpoint, or if its network does not fit this
+            version or the environment.
         Fault: if the checkpoint is damaged.
     """
 
-    def __init__(self, run: Path, which: str = BEST, device: torch.device | str = "cpu"):
+    def __init__(self, run: Path, which: str = BEST, device: torch.device | str = "cpu", module: str | None = None):
         self.run = run
         params = run_folder.read_params(run)
+        run_folder.require_trust(run, str(params["hyperparameters"].get("env_name")), module)
         self.file = find_checkpoint(run, which)
         self.step = _step(self.file)
         content = checkpoint.load(self.file)

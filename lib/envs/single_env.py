@@ -163,14 +163,14 @@ def _import_module_of(env_id: str) -> None:
     """Import the module that an id names before its colon.
 
     gym.make does the same, but its error message does not give the reason for a failure. The module may be
-    installed, or it may be in the current folder or the project folder.
+    installed, or it may be in the current folder or the project folder. The user has named it; see
+    run_folder.require_trust.
     """
     module = env_id.rpartition(":")[0]
     if not module:
         return
-    # These folders come after the script's own folder and before installed packages. Worker processes import modules
-    # through this function as well.
-    sys.path[1:1] = [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
+    # What is installed comes first. Worker processes import modules through this function as well.
+    sys.path += [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     try:
         importlib.import_module(module)
     except (Exception, SystemExit) as error:  # the module belongs to the user and may raise anything

@@ -68,14 +68,18 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     if "tune" in options:
         _check_search(options, overrides)
     options.pop("config", None)
-    env_id = _full_id(options.pop("env_id", None), options.pop("env_module", None))
+    env_id, module = options.pop("env_id", None), options.pop("env_module", None)
+    if env_id is not None or "resume" not in options:
+        env_id = _full_id(env_id, module)
+        module = env_id.rpartition(":")[0] if env_id else None
     if "resume" in options:
         if tuned or config or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
         options["resume"] = run_folder.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
-        return _resume(parser, script, options, {name: given[name] for name in knobs}, env_id, overrides)
+        own = {name: given[name] for name in knobs}
+        return _resume(parser, script, options, own, env_id, module, overrides)
     table = parser.best if tuned else parser.hyperparams
     params = _new_params(table, options.setdefault("game", "pong"), env_id, config, overrides)
     run_options = RunOptions(**options, knobs=knobs)
@@ -160,6 +164,7 @@ def _resume(
     options: dict[str, Any],
     given_knobs: dict[str, Any],
     env_id: str | None,
+    module: str | None,
     overrides: list[str],
 ) -> tuple[RunParameters, RunOptions]:
     """Take the settings from a recorded run, and refuse settings on the command line that differ from them.
@@ -170,11 +175,14 @@ def _resume(
         options: common options that were given.
         given_knobs: the script's own options; None for those that were not given.
         env_id: value of --env-id.
+        module: module that the command line names.
         overrides: values of --set.
     """
     run = options["resume"]
     recorded = run_folder.read_params(run)
     params = _recorded_params(parser, run, recorded, script)
+    run_folder.require_trust(run, params.env_name, module)
+    run_folder.require_own_files(run)
     requested = override(params, overrides)
     if env_id is not None:
         requested = dataclasses.replace(requested, env_name=env_id)

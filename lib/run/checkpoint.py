@@ -22,6 +22,7 @@ from ignite.handlers.checkpoint import BaseSaveHandler
 
 from lib.errors import Fault
 from lib.run.events import EpisodeEvents
+from lib.run.run_folder import resume_options
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
 
@@ -189,7 +190,7 @@ class Checkpointer:
             self._acting = False
             try:
                 self._save_resumable(engine)
-                log.info("The last complete iteration is saved; continue with --resume %s", self.folder.parent)
+                log.info("The last complete iteration is saved; continue with %s", resume_options(self.folder.parent))
             except Fault as fault:
                 log.warning("%s", fault)  # the first error is the one to raise
         raise error

@@ -13,6 +13,7 @@ from lib.experience.interface import ExperienceSource
 from lib.run import checkpoint
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.run_folder import resume_options
 from lib.run.speed import Speed
 from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_duration
@@ -174,4 +175,4 @@ def _advice(stopped: str, checkpoints: Path | None) -> str:
         saved = bool(checkpoint.numbered(checkpoints, "step"))
         state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
         return f" {state}; try a new run with a smaller learning_rate."
-    return f" Continue with --resume {checkpoints.parent}"
+    return f" Continue with {resume_options(checkpoints.parent)}"

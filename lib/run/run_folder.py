@@ -139,6 +139,45 @@ def read_params(path: Path) -> dict[str, Any]:
     return content
 
 
+def resume_options(path: Path) -> str:
+    """Return the options that resume a run, for messages."""
+    module = str(read_params(path)["hyperparameters"].get("env_name")).rpartition(":")[0]
+    return f"--resume {path}" + (f" --env-module {module}" if module else "")
+
+
+def require_trust(path: Path, env_id: str, module: str | None) -> None:
+    """Refuse to import a module that a run names and the user does not, because importing it runs its code.
+
+    Args:
+        path: run folder.
+        env_id: gymnasium id in the run's params.json.
+        module: module that the user names with --env-module, or None.
+
+    Raises:
+        UsageError: if the id names another module.
+    """
+    named = env_id.rpartition(":")[0]
+    if named and named != module:
+        raise UsageError(
+            f"{path} needs the module {named!r}, and importing it runs its code. If you trust it, "
+            f"add --env-module {named}"
+        )
+
+
+def require_own_files(path: Path) -> None:
+    """Refuse a run folder with symbolic links, through which a file elsewhere would be overwritten.
+
+    Raises:
+        UsageError: if there is one.
+    """
+    for entry in path.rglob("*"):
+        if entry.is_symlink():
+            raise UsageError(
+                f"{entry} is a symbolic link, and nothing is written through one; replace it by a copy of "
+                f"{os.readlink(entry)}"
+            )
+
+
 def _new_folder(runs_dir: Path, name: str) -> Path:
     stem = f"{datetime.now():%Y-%m-%dT%H%M}-{name}"
     runs_dir.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,12 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     folder.mkdir(parents=True, exist_ok=True)
     gpu = args.device.type == "cuda"
     trainable = tune.with_resources(
-        tune.with_parameters(run_trial, command=_trial_command(argv), threads=None if gpu else 1),
+        tune.with_parameters(
+            run_trial,
+            command=_trial_command(argv),
+            module=params.env_name.rpartition(":")[0],
+            threads=None if gpu else 1,
+        ),
         {"gpu": 1} if gpu else {"cpu": 1},
     )
     start_ray()
@@ -89,12 +94,13 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     return len(trials) == len(results)
 
 
-def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | None) -> dict[str, Any]:
+def run_trial(config: dict[str, Any], command: Sequence[str], module: str, threads: int | None) -> dict[str, Any]:
     """Run the script with a trial's hyperparameters, or resume the trial's run, and return its result.
 
     Args:
         config: hyperparameters of the trial.
         command: command line without them.
+        module: module of the environment, or "".
         threads: threads of the process, or None.
 
     Raises:
@@ -105,7 +111,10 @@ def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | Non
     folder = Path(tune.get_context().get_trial_dir())
     (folder / "config.json").write_text(json.dumps(config))
     runs = sorted((folder / "runs").glob("*/params.json"))
-    words = ["--resume", str(runs[-1].parent)] if runs else ["--config", str(folder / "config.json"), *command[2:]]
+    if runs:
+        words = ["--resume", str(runs[-1].parent), *(["--env-module", module] if module else [])]
+    else:
+        words = ["--config", str(folder / "config.json"), *command[2:]]
     environment = os.environ | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
     with (folder / "output.txt").open("a") as output:
         process = subprocess.Popen(

@@ -322,8 +322,8 @@ class _Setup:
                 self._evaluate(result)
             except KeyboardInterrupt:
                 log.info(
-                    "The evaluation was stopped; the run is solved and saved. To evaluate it: --resume %s",
-                    self.run.path,
+                    "The evaluation was stopped; the run is solved and saved. To evaluate it: %s",
+                    run_folder.resume_options(self.run.path),
                 )
         log.info("Learning curve: %s", draw_curve(self.run.path, self.params.stop_reward))
 

@@ -16,6 +16,7 @@ from running import (
     differences,
     episodes_of,
     folder,
+    resuming,
     run,
     scalars_of,
     start,
@@ -66,7 +67,7 @@ def test_players_end_with_the_run_and_a_resumed_run_equals_the_uninterrupted_one
     if number != signal.SIGKILL:
         assert process.returncode == 128 + number
         assert stderr == ""
-    resumed = run(PARALLEL, "--resume", folder(tmp_path), "--stop-after", LAST, "--quiet")
+    resumed = run(PARALLEL, *resuming(folder(tmp_path)), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))

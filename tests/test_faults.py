@@ -1,0 +1,53 @@
+"""Run folders from somebody else: what they name is not imported, and their links are not written through."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from finished_runs import edit_params
+from running import PROJECT, resuming
+
+EVALUATE, PLAY, PPO = (PROJECT / name for name in ("tools/evaluate.py", "tools/play.py", "distributed/01_ppo.py"))
+EVIL = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
+
+
+@pytest.fixture
+def evil_run(trained_run, monkeypatch):
+    """Run whose params.json names the module evil, which lies in the run folder. It is the current folder."""
+    (trained_run / "evil.py").write_text(EVIL)
+    edit_params(trained_run, lambda params: params["hyperparameters"].update(env_name="evil:Nothing-v0"))
+    monkeypatch.chdir(trained_run)
+    monkeypatch.delitem(sys.modules, "evil", raising=False)
+    return trained_run
+
+
+@pytest.mark.parametrize(("script", "options"), [(EVALUATE, ()), (PLAY, ("--record",)), (PPO, ("--resume",))])
+def test_a_module_that_only_the_run_names_is_not_imported(refused, evil_run, script, options):
+    assert "needs the module 'evil'" in refused(script, *options, evil_run)
+    assert "needs the module 'evil'" in refused(script, *options, evil_run, "--env-module", "fakes")
+    assert "add --env-module evil" in refused(script, *options, Path("."))
+    assert not (evil_run / "imported").exists()
+
+
+def test_a_module_that_the_user_names_is_imported(refused, evil_run):
+    assert "cannot make the environment" in refused(EVALUATE, evil_run, "--env-module", "evil")
+    assert (evil_run / "imported").exists()
+
+
+def test_the_current_folder_comes_after_what_is_installed(refused, evil_run):
+    (evil_run / "evil.py").rename(evil_run / "ptan.py")
+    refused(PPO, "--env-module", "ptan", "--env-id", "Nothing-v0", "--runs-dir", evil_run / "runs")
+    assert not (evil_run / "imported").exists()
+
+
+@pytest.mark.parametrize("name", ["episodes.csv", "checkpoints"])
+def test_nothing_is_written_through_a_link(refused, trained_run, tmp_path, name):
+    outside = tmp_path / "outside"
+    (trained_run / name).rename(outside)
+    (trained_run / name).symlink_to(outside)
+    before = {path: path.stat().st_mtime_ns for path in (outside, *outside.rglob("*"))}
+    message = refused(PPO, *resuming(trained_run))
+    assert f"{trained_run / name} is a symbolic link" in message
+    assert str(outside) in message
+    assert {path: path.stat().st_mtime_ns for path in (outside, *outside.rglob("*"))} == before
