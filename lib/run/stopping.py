@@ -8,7 +8,7 @@ from types import FrameType
 from typing import Any
 
 from ignite.engine import Engine, Events
-from ignite.handlers import TerminateOnNan, TimeLimit
+from ignite.handlers import TerminateOnNan
 
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
@@ -65,7 +65,16 @@ class Stopper:
 
         Attach this before the handlers that record or save an iteration: they check `reason` first.
         """
-        self._attach(engine, TerminateOnNan(lambda output: output["loss"]), NOT_FINITE)
+        handler = TerminateOnNan(lambda output: output["loss"])
+        handler.logger.disabled = True  # the run logs the reason itself
+
+        def watch(engine: Engine) -> None:
+            before = engine.should_terminate
+            handler(engine)
+            if engine.should_terminate and not before:
+                self.reason = NOT_FINITE  # even if there was another reason, because the state must not be saved
+
+        engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
 
     def watch_ends(self, engine: Engine) -> None:
         """Stop when solved, at a limit, or on a signal.
@@ -73,10 +82,6 @@ class Stopper:
         Attach this after the counter of the episodes: if the run is solved and reaches a limit in the same iteration,
         it counts as solved.
         """
-        if self.time_limit is not None:
-            limit = TimeLimit(self.time_limit)
-            limit.start_time -= since_process_start()
-            self._attach(engine, limit, TIME)
         engine.add_event_handler(EpisodeEvents.BOUND_REWARD_REACHED, self.solved)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._learning_started)
@@ -124,18 +129,6 @@ class Stopper:
             signal.signal(number, handler)
         self._previous_handlers = {}
 
-    def _attach(self, engine: Engine, handler: TerminateOnNan | TimeLimit, reason: str) -> None:
-        handler.logger.disabled = True  # the run logs the reason itself
-
-        def watch(engine: Engine) -> None:
-            before = engine.should_terminate
-            handler(engine)
-            if engine.should_terminate and not before:
-                # A loss that is not finite overrules an earlier reason: the state must not be saved.
-                self.reason = reason if reason == NOT_FINITE else self.reason or reason
-
-        engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
-
     def _stop(self, engine: Engine, reason: str) -> None:
         self.reason = self.reason or reason
         engine.terminate()
@@ -143,8 +136,8 @@ class Stopper:
     def _iteration_completed(self, engine: Engine) -> None:
         if self.steps() >= self.step_limit:
             self._stop(engine, STEPS)
-        elif self.reason is not None:
-            # A signal arrived during the iteration. The run ends only now, so that the iteration's update is kept.
+        elif self.asked():
+            # A signal may have arrived during the iteration. The run ends now, so that the iteration's update is kept.
             engine.terminate()
 
     def _learning_started(self, engine: Engine) -> None:

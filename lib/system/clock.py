@@ -1,13 +1,16 @@
 """Process time, and a stopwatch for the parts of a loop."""
 
+import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
+from pathlib import Path
 
-import psutil
+STAT = Path("/proc/self/stat")
+_IMPORTED = time.monotonic()
 
 
 class Stopwatch:
@@ -30,13 +33,22 @@ class Stopwatch:
 
 
 def since_process_start() -> float:
-    """Return the seconds since the operating system started this process, imports included."""
+    """Return the seconds since the operating system started this process, imports included.
+
+    The clock of the day is not used, because it may be set meanwhile. Where there is no /proc, the seconds count from
+    the import of this module.
+    """
     return time.monotonic() - _process_start()
 
 
 @cache
 def _process_start() -> float:
-    return time.monotonic() - (time.time() - psutil.Process().create_time())
+    if not STAT.exists():
+        return _IMPORTED
+    # Field 22 of proc(5): the start in clock ticks since boot. The process's name in field 2 may contain spaces.
+    ticks = int(STAT.read_text().rpartition(")")[2].split()[19])
+    running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.monotonic() - running
 
 
 def format_duration(seconds: float) -> str:

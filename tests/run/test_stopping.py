@@ -1,5 +1,6 @@
 import os
 import signal
+import time
 
 import pytest
 from ignite.engine import Engine, Events
@@ -63,6 +64,15 @@ def test_stops_at_the_time_limit(monkeypatch):
     monkeypatch.setattr(stopping, "since_process_start", lambda: 1000.0)
     assert run(time_limit=999) == (1, TIME)
     assert run(time_limit=2000, step_limit=3) == (3, STEPS)
+
+
+def test_setting_the_clock_of_the_day_does_not_end_a_run(monkeypatch):
+    now = time.time
+
+    def jump(engine):
+        monkeypatch.setattr(time, "time", lambda: now() + 2 * 86_400)
+
+    assert run(time_limit=3600, at=2, handler=jump) == (50, STEPS)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
