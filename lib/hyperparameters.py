@@ -329,6 +329,7 @@ BEST_HYPERPARAMS = {
         epsilon_final=0.01,
         learning_rate=0.0005,
         learning_rate_final=0.00005,
+        learning_rate_steps=1_000_000,
         gamma=0.98,
         batch_size=8,
         learn_every=4,

@@ -1,11 +1,13 @@
 """Run scripts as a person would, from inside their folders, and read the run folders that they write."""
 
 import os
+import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -98,6 +100,17 @@ def two_at_a_time(
     names = list(names)
     with ThreadPoolExecutor(2) as pool:
         return dict(zip(names, pool.map(do, names), strict=True))
+
+
+@contextmanager
+def full_disk(size: int = 100) -> Iterator[None]:
+    """Let no file of this process grow beyond some bytes, as on a full disk."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def folder(runs_dir: Path) -> Path:

@@ -4,6 +4,7 @@ import io
 import itertools
 import math
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from lib.envs.atari import frame_skip, is_atari
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 
 CODEC = "VP80"  # every browser plays VP8 in WebM, and OpenCV includes the encoder
 MIN_SIDE = 320  # smaller frames are enlarged until their shorter side has this many pixels
@@ -44,6 +45,7 @@ class Video:
         self.frames_per_second = frames_per_second
         self._writer: cv2.VideoWriter | None = None
         self._shape: tuple[int, ...] = ()
+        self._written = 0
 
     def write(self, frame: np.ndarray) -> None:
         """Append a frame.
@@ -62,6 +64,7 @@ class Video:
         if frame.shape != self._shape:
             raise UsageError(f"render() gave frames of {self._shape} and {frame.shape}; a video needs one size")
         self._writer.write(np.ascontiguousarray(frame[:, :, ::-1]))
+        self._written += 1
 
     def _open(self, width: int, height: int) -> cv2.VideoWriter:
         with _silent_stderr():
@@ -85,19 +88,39 @@ class Video:
         self.path.unlink(missing_ok=True)
 
     def close_as(self, stem: str) -> Path:
-        """Finish the file and rename it. If the name is taken, "-2", "-3" and so on is appended.
+        """Finish the file, check it and rename it. If the name is taken, "-2", "-3" and so on is appended.
 
         Args:
             stem: new file name without folder and ".webm".
 
         Returns:
             The new path.
+
+        Raises:
+            Fault: if the file does not hold all frames, for example because the disk is full. It is removed.
         """
         self.close()
+        self._require_all_frames()
         suffixes = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         candidates = (self.path.with_name(f"{stem}{suffix}.webm") for suffix in suffixes)
         self.path = self.path.rename(next(path for path in candidates if not path.exists()))
         return self.path
+
+    def _require_all_frames(self) -> None:
+        """OpenCV ignores errors of the system when it writes, so the frames are counted."""
+        with _silent_stderr():
+            capture = cv2.VideoCapture(str(self.path))
+            frames = 0
+            while capture.grab():
+                frames += 1
+            capture.release()
+        if frames != self._written:
+            self.discard()
+            free = shutil.disk_usage(self.path.parent).free / 1e6
+            raise Fault(
+                f"the video has {frames} of its {self._written} frames, so it was removed; the disk of "
+                f"{self.path.parent} has {free:,.0f} MB left"
+            )
 
 
 class Animation:

@@ -18,7 +18,7 @@ from ignite.engine import Engine
 
 from lib.envs.atari import is_atari, reset_with_no_ops
 from lib.envs.single_env import make_env
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run.episodes import Episodes
 from lib.run.evaluation import Untimed
@@ -266,11 +266,14 @@ class Recorder:
             return
         trace = episode.trace()
         fps = self.replayer.frames_per_second
-        video = Video(self.run / FOLDER / f"episode-{number}.part.webm", fps)
         animation = Animation(fps, episode.length + 1)
-        playback = None
+        video = playback = None
         try:
+            video = Video(self.run / FOLDER / f"episode-{number}.part.webm", fps)
             playback = self.replayer.play(episode, trace, (video.write, animation.add), self.stopped)
+        except OSError as error:
+            self._warn_once("No video of episode %d: %s.", number, error)
+            return
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
             reason = f"{type(error).__name__}: {error}"
             self._warn_once(
@@ -278,22 +281,29 @@ class Recorder:
             )
             return
         finally:
-            if playback is None or not playback.matches:
+            if video is not None and (playback is None or not playback.matches):
                 video.discard()
         if playback is None:
             log.info("No video of episode %d: the run is stopping.", number)
         elif not playback.matches:
             self._warn_about_mismatch(number, episode, playback)
-        else:
-            self._keep(video, number, episode)
+        elif self._keep(video, number, episode):
             self.on_video(animation, episode)
 
-    def _keep(self, video: Video, number: int, episode: Episode) -> None:
-        """Give the video its final name. It replaces a video of the same episode from before a resume."""
+    def _keep(self, video: Video, number: int, episode: Episode) -> bool:
+        """Give the video its final name, and return whether all of it was written.
+
+        It replaces a video of the same episode from before a resume.
+        """
         for old in video.path.parent.glob(f"episode-{number}-return-*.webm"):
             old.unlink()
-        path = video.close_as(f"episode-{number}-return-{episode.total:.7g}")
+        try:
+            path = video.close_as(f"episode-{number}-return-{episode.total:.7g}")
+        except (Fault, OSError) as error:
+            self._warn_once("No video of episode %d: %s.", number, error)
+            return False
         self.video = f"{FOLDER}/{path.name}"
+        return True
 
     def _warn_about_mismatch(self, number: int, episode: Episode, playback: Playback) -> None:
         same_outcome = (playback.total, playback.length) == (episode.total, episode.length)

@@ -7,9 +7,10 @@ import pytest
 from PIL import Image
 
 from lib.analysis.run_data import VIDEO_NAME
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.run import video_file
 from lib.run.video_file import Animation, Video
+from running import full_disk
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,17 @@ def test_a_missing_encoder_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(video_file, "CODEC", "none")
     with pytest.raises(UsageError, match="no none encoder"):
         Video(tmp_path / "video.webm", 10).write(np.zeros((64, 64, 3), np.uint8))
+
+
+def test_an_incomplete_video_is_removed(tmp_path):
+    video = Video(tmp_path / "video.webm", 10)
+    with full_disk():
+        for frame in np.random.default_rng(1).integers(0, 256, (30, 320, 320, 3), np.uint8):
+            video.write(frame)
+        video.close()
+    with pytest.raises(Fault, match=r"of its 30 frames, so it was removed; the disk of .* has [\d,]+ MB left"):
+        video.close_as("episode")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_video_does_not_replace_another_one(tmp_path):

@@ -27,7 +27,7 @@ from lib.ppo.segments import Segments
 from lib.ppo.update import Trainer, UpdateSettings
 from lib.run import videos
 from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
-from running import BASELINE, CATCH
+from running import BASELINE, CATCH, full_disk
 
 CODED, SHORT, STICKY = "fakes:Coded-v0", "fakes:ShortPong-v0", "fakes:StickyPong-v0"
 
@@ -355,6 +355,17 @@ def test_an_environment_that_fails_in_the_replay_costs_only_the_video(tmp_path, 
     assert "RuntimeError: not now" in warning
     assert recording.files == set()
     recording.replayer.env.step = step
+    assert recording.finish(catch_episode()) != ""
+
+
+def test_a_full_disk_costs_only_the_video(tmp_path, caplog):
+    recording = Recording(tmp_path)
+    with full_disk():
+        assert [recording.finish(catch_episode()) for _ in range(2)] == ["", ""]
+    [warning] = warnings(caplog)
+    assert "No video of episode 1: the video has" in warning
+    assert recording.files == set()
+    assert recording.animations == []
     assert recording.finish(catch_episode()) != ""
 
 
