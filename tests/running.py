@@ -1,5 +1,6 @@
 """Run scripts as a person would, from inside their folders, and read the run folders that they write."""
 
+import json
 import os
 import resource
 import subprocess
@@ -122,6 +123,12 @@ def folder(runs_dir: Path) -> Path:
 def resuming(path: Path) -> tuple[object, ...]:
     """Return the options that resume a run, whose environment may be one of `fakes`."""
     return "--resume", path, "--env-module", "fakes"
+
+
+def result_of(path: Path) -> dict[str, Any]:
+    """Return the result of a run."""
+    result: dict[str, Any] = json.loads((path / "result.json").read_text())
+    return result
 
 
 def checkpoint_of(path: Path) -> dict[str, Any]:

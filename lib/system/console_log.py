@@ -1,25 +1,80 @@
-"""Show this package's log lines on the console without breaking progress bars."""
+"""The console: this package's log lines between progress bars, and streams that never end a run."""
 
 import logging
+import os
 import sys
+from typing import Any
 
 from tqdm import tqdm
+
+
+class LastingStream:
+    """Text stream whose errors end no run: after the first one, everything written to it is discarded.
+
+    Characters that its encoding lacks are written as escapes.
+
+    Args:
+        stream: standard output or standard error.
+    """
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError as error:
+            self.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+        except (OSError, ValueError):  # a closed pipe, a terminal that is gone, or a closed file
+            self._discard()
+        return len(text)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._discard()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def _discard(self) -> None:
+        """Lead the stream to /dev/null, for C libraries and for Python's last flush as well."""
+        try:
+            number = self._stream.fileno()
+        except (OSError, ValueError):  # closed, or no file of the system
+            self._stream = open(os.devnull, "w")  # noqa: SIM115 - it stays open
+            return
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, number)
+        os.close(null)
 
 
 class Console(logging.Handler):
     """Write log lines to standard output without breaking a progress bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        try:
-            with tqdm.external_write_mode(file=sys.stdout):
-                print(self.format(record), flush=True)
-        except OSError:
-            # The terminal is closed. The run goes on without it.
-            logging.getLogger("lib").removeHandler(self)
+        with tqdm.external_write_mode(file=sys.stdout):
+            print(self.format(record), flush=True)
 
 
 def start_console() -> None:
-    """Send this package's log lines to the console. A second call has no effect."""
+    """Send this package's log lines to the console. A second call has no effect.
+
+    Whatever becomes of the console, the run goes on. Streams that were closed when the process started lead to
+    /dev/null, so that no file of the run gets their numbers.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115 - it stays open
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115 - it stays open
+        if not isinstance(stream, LastingStream):
+            setattr(sys, name, LastingStream(stream))
     logger = logging.getLogger("lib")
     if not any(isinstance(handler, Console) for handler in logger.handlers):
         logger.addHandler(Console())

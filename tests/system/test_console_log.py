@@ -1,0 +1,63 @@
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lib.system.console_log import LastingStream
+from running import BASELINE, ENVIRONMENT, PROJECT, assignments, folder, result_of
+
+
+def test_after_the_reader_of_a_pipe_is_gone_everything_is_discarded():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        stream = LastingStream(pipe)
+        for _ in range(2):
+            assert stream.write("a line\n") == 7
+            stream.flush()
+        assert os.readlink(f"/proc/self/fd/{writing}") == os.devnull
+
+
+def test_a_closed_stream_is_left_alone():
+    closed = io.StringIO()
+    closed.close()
+    stream = LastingStream(closed)
+    stream.write("a line\n")
+    stream.flush()
+    stream.write("another\n")
+
+
+def test_characters_that_the_encoding_lacks_become_escapes():
+    buffer = io.BytesIO()
+    stream = LastingStream(io.TextIOWrapper(buffer, "ascii"))
+    stream.write("runs/Übung\n")
+    stream.flush()
+    assert buffer.getvalue() == rb"runs/\xdcbung" + b"\n"
+
+
+SMALL = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
+RUN = (sys.executable, PROJECT / BASELINE, "--env-id", "fakes:Chain-v0", *SMALL, "--stop-after", "250")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("console", ["2>&1 | head -1", ">&- 2>&- <&-", ">/dev/full 2>/dev/full"])
+def test_a_run_ends_with_its_result_whatever_becomes_of_the_console(tmp_path, console):
+    words = " ".join(map(str, (*RUN, "--runs-dir", tmp_path)))
+    command = f"({words}; echo code $? >{tmp_path}.code) {console}"
+    subprocess.run(["bash", "-c", command], env=ENVIRONMENT, timeout=120, check=False, capture_output=True)
+    assert Path(f"{tmp_path}.code").read_text() == "code 0\n"
+    assert result_of(folder(tmp_path))["stopped"] == "step limit"
+
+
+@pytest.mark.slow
+def test_a_folder_whose_name_the_console_cannot_show(tmp_path):
+    runs_dir = tmp_path / "Übung"
+    environment = ENVIRONMENT | {"PYTHONIOENCODING": "ascii"}
+    words = list(map(str, (*RUN, "--quiet", "--runs-dir", runs_dir)))
+    process = subprocess.run(words, env=environment, timeout=120, check=True, capture_output=True, text=True)
+    assert re.search(r"Run folder: .*\\xdcbung", process.stdout)
+    assert result_of(folder(runs_dir))["stopped"] == "step limit"
