@@ -4,6 +4,7 @@ The environments are registered with gymnasium, so that scripts under test can u
 """
 
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, cast
@@ -349,10 +350,10 @@ class Forgetful(Shown):
 
 
 class Failing(Catch):
-    """Catch that raises, hangs or exits the process in one of its steps.
+    """Catch that raises, hangs, exits the process or returns a wrong value in one of its steps.
 
     Args:
-        how: "raise", "hang" or "die".
+        how: "raise", "hang", "die", "exit", "disk", "nan" (reward) or "none" (observation).
         at: number of that step, counted over all episodes.
     """
 
@@ -367,9 +368,16 @@ class Failing(Catch):
             raise RuntimeError("the paddle broke")
         if self.left == 0 and self.how == "die":
             os._exit(7)
+        if self.left == 0 and self.how == "exit":
+            sys.exit(0)
+        if self.left == 0 and self.how == "disk":
+            raise OSError(28, "No space left on device")
         while self.left == 0 and self.how == "hang":
             time.sleep(0.1)
-        return super().step(action)
+        observation, reward, *rest = super().step(action)
+        if self.left == 0 and self.how == "nan":
+            reward = float("nan")
+        return None if self.left == 0 and self.how == "none" else observation, reward, *rest
 
 
 class Counter:
@@ -496,7 +504,7 @@ for name, game, sticky_actions in (
         frameskip=1,
         repeat_action_probability=sticky_actions,
     )
-for how in ("raise", "hang", "die"):
+for how in ("raise", "hang", "die", "exit", "disk", "nan", "none"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
     register(f"FailingSoon-{how}", Failing, how=how, zoom=ZOOM, at=102)
 SHAPES: dict[str, spaces.Space[Any]] = {

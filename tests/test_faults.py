@@ -1,12 +1,13 @@
 """Run folders from somebody else: what they name is not imported, and their links are not written through."""
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from finished_runs import edit_params
-from running import PROJECT, resuming
+from running import BASELINE, PARALLEL, PROJECT, assignments, resuming, run
 
 EVALUATE, PLAY, PPO = (PROJECT / name for name in ("tools/evaluate.py", "tools/play.py", "distributed/01_ppo.py"))
 EVIL = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
@@ -51,3 +52,35 @@ def test_nothing_is_written_through_a_link(refused, trained_run, tmp_path, name)
     assert f"{trained_run / name} is a symbolic link" in message
     assert str(outside) in message
     assert {path: path.stat().st_mtime_ns for path in (outside, *outside.rglob("*"))} == before
+
+
+SMALL = {
+    BASELINE: assignments("replay_initial=60", "replay_size=400", "batch_size=4"),
+    PARALLEL: (*assignments("replay_initial=60", "replay_size=400", "batch_size=4"), "--replay-ratio", 4),
+    Path("chapter08/01_dqn_basic.py"): assignments("replay_initial=60", "replay_size=400", "batch_size=4"),
+    Path("distributed/01_ppo.py"): assignments("envs=2", "rollout=8", "minibatch=16"),
+    Path("distributed/02_ppo_actors.py"): assignments("envs=2", "rollout=8", "minibatch=16"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SMALL, ids=str)
+@pytest.mark.parametrize(
+    ("how", "problem"), [("nan", "its reward is nan"), ("none", "its observation is None"), ("exit", "SystemExit(0)")]
+)
+def test_a_wrong_environment_is_named(tmp_path, script, how, problem):
+    process = run(script, "--env-id", f"fakes:FailingSoon-{how}-v0", *SMALL[script], "--quiet", "--runs-dir", tmp_path)
+    assert process.returncode == 1
+    assert problem in process.stderr
+    assert re.search(rf"fakes:FailingSoon-{how}-v0 \(seed \d+, at step \d+ of episode \d+", process.stderr)
+    assert ("Traceback" in process.stderr) == (how == "exit")  # of the environment
+
+
+@pytest.mark.slow
+def test_an_environments_own_disk_error_keeps_its_traceback(tmp_path):
+    process = run(
+        BASELINE, "--env-id", "fakes:FailingSoon-disk-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path
+    )
+    assert process.returncode == 1
+    assert "fakes.py" in process.stderr
+    assert "it raised OSError(28, 'No space left on device')" in process.stderr

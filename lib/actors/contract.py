@@ -288,5 +288,7 @@ def next_segment(actor: Actor | Failed) -> Any:
         return actor
     try:
         return actor.get_trajectory_segment()
+    except Fault as fault:
+        return Failed(f"{actor}: {fault}")
     except Exception:  # noqa: BLE001 - reported to the learner
         return Failed(f"{actor}:\n{traceback.format_exc()}")
