@@ -13,7 +13,7 @@ from ignite.handlers import ProgressBar
 
 from lib.envs.atari import NOOP_MAX, DirectAtari, is_atari, reset_with_no_ops, wrappers
 from lib.run.events import EvaluationEvents
-from lib.system.seeds import hashed_seed, undisturbed
+from lib.system.seeds import tagged_seed, undisturbed
 
 Policy = Callable[[np.ndarray], np.ndarray]
 Untimed = Callable[[], AbstractContextManager[None]]
@@ -22,7 +22,6 @@ EPISODES = 20  # in the evaluation of a solved run
 EPISODES_BETWEEN = 10  # in an evaluation during training
 SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
 MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
-SEED_DOMAIN = 2**32  # hashed into all seeds, so that evaluated episodes differ from those of training
 
 
 class EpisodeResult(NamedTuple):
@@ -84,10 +83,10 @@ class EpisodePlayer:
         return EpisodeResult(float(self._statistics.episode_returns), int(self._statistics.episode_lengths))
 
     def _reset(self, seed: int, number: int) -> Any:
-        state, _ = self.env.reset(seed=hashed_seed(SEED_DOMAIN, seed, number))
+        state, _ = self.env.reset(seed=tagged_seed("evaluation", seed, number))
         if not is_atari(self.env):
             return state
-        order = np.random.default_rng(hashed_seed(SEED_DOMAIN, seed)).permutation(NOOP_MAX)
+        order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
         return reset_with_no_ops(self.env, int(order[number % NOOP_MAX]) + 1)
 
 

@@ -197,7 +197,7 @@ class _Setup:
         return {
             "iteration": checkpoint.Iteration(self.engine),
             "average": self.board.average,
-            "random": RandomState(),
+            "random": RandomState(self.options.device),
         }
 
     def attach_learning_rate(self) -> None:

@@ -1,5 +1,7 @@
 """Seeds and the global random generators."""
 
+import hashlib
+import logging
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 
+log = logging.getLogger(__name__)
+
 
 class RandomState:
-    """The global random generators of Python, numpy and torch as one object with a state_dict."""
+    """The global random generators of Python, numpy and torch as one object with a state_dict.
+
+    Args:
+        device: device in use. If it is a GPU, its generator is included. Other GPUs are left alone.
+    """
+
+    def __init__(self, device: torch.device | None = None):
+        self._gpu = device if device is not None and device.type == "cuda" else None
 
     def state_dict(self) -> dict[str, Any]:
         version, words, gauss = random.getstate()
@@ -20,7 +31,7 @@ class RandomState:
             "python": [version, list(words), gauss],
             "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
             "torch": torch.get_rng_state(),
-            "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+            "cuda": [] if self._gpu is None else [torch.cuda.get_rng_state(self._gpu)],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -29,8 +40,20 @@ class RandomState:
         name, keys, position, has_gauss, cached = state["numpy"]
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, cached))
         torch.set_rng_state(state["torch"])
-        if state["cuda"] and torch.cuda.is_available():
-            torch.cuda.set_rng_state_all(state["cuda"])
+        if self._gpu is not None:
+            self._restore_gpu(self._gpu, state["cuda"])
+
+    def _restore_gpu(self, gpu: torch.device, states: list[torch.Tensor]) -> None:
+        """Restore a GPU's generator from the only state, or from those of all GPUs, as earlier versions saved them."""
+        index = 0 if len(states) == 1 else gpu.index or 0
+        if index < len(states):
+            torch.cuda.set_rng_state(states[index], gpu)
+        else:
+            log.warning(
+                "The checkpoint has no state of the random generator of %s, so random numbers that are drawn on it "
+                "differ from those of an uninterrupted run.",
+                gpu,
+            )
 
 
 @contextmanager
@@ -52,8 +75,17 @@ def seed_everything(seed: int) -> None:
 
 
 def hashed_seed(*numbers: int) -> int:
-    """Hash numbers to a 32-bit seed."""
+    """Hash numbers to a 32-bit seed. Zeros at the end have no effect."""
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def tagged_seed(tag: str, *numbers: int) -> int:
+    """Hash a purpose and numbers to a 32-bit seed, apart from those of hashed_seed and of other purposes.
+
+    Unlike SeedSequence, it does not ignore zeros at the end.
+    """
+    text = f"{tag} {numbers}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
 
 
 def episode_seed(seed: int, environment: int, episode: int) -> int:

@@ -1,9 +1,18 @@
 import random
 
 import numpy as np
+import pytest
 import torch
 
-from lib.system.seeds import RandomState, derived_seeds, hashed_seed, seed_everything, undisturbed
+from lib.system.seeds import (
+    RandomState,
+    derived_seeds,
+    episode_seed,
+    hashed_seed,
+    seed_everything,
+    tagged_seed,
+    undisturbed,
+)
 
 
 def draw():
@@ -32,6 +41,42 @@ def test_undisturbed_restores_the_generators_after_an_error():
             raise ValueError
     except ValueError:
         assert draw() == expected
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """Generators of two fake GPUs, by index; a CPU run that touches one fails."""
+    generators = {0: torch.tensor([10]), 1: torch.tensor([11])}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delattr(torch.cuda, "get_rng_state_all")
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: generators[device.index].clone())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: generators.update({device.index: state}))
+    return generators
+
+
+def test_only_the_gpu_in_use_is_saved_and_restored(gpus):
+    state = RandomState(torch.device("cuda:1")).state_dict()
+    assert state["cuda"] == [torch.tensor([11])]
+    RandomState(torch.device("cuda:0")).load_state_dict(state)
+    assert gpus == {0: 11, 1: 11}
+    assert RandomState(torch.device("cpu")).state_dict()["cuda"] == RandomState().state_dict()["cuda"] == []
+
+
+@pytest.mark.parametrize(("saved", "restored"), [([5, 6], 6), ([5, 6, 7], 6), ([], 11), ([8], 8)])
+def test_a_checkpoint_of_a_machine_with_other_gpus_is_restored_where_it_fits(gpus, caplog, saved, restored):
+    state = RandomState().state_dict() | {"cuda": [torch.tensor([number]) for number in saved]}
+    RandomState(torch.device("cuda:1")).load_state_dict(state)
+    assert gpus == {0: 10, 1: restored}
+    assert ("has no state of the random generator of cuda:1" in caplog.text) == (not saved)
+    RandomState(torch.device("cpu")).load_state_dict(state)
+
+
+def test_the_seeds_of_an_evaluation_are_apart_from_those_of_training():
+    training = {episode_seed(seed, env, episode) for seed in range(3) for env in range(20) for episode in range(50)}
+    evaluated = {tagged_seed("evaluation", seed, number) for seed in range(30) for number in range(50)}
+    assert len(evaluated) == 1500
+    assert not training & evaluated
+    assert tagged_seed("evaluation", 3) != tagged_seed("evaluation", 3, 0) != tagged_seed("a", 3, 0)
 
 
 def test_each_environment_has_a_seed_of_31_bits():
