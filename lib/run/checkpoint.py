@@ -10,7 +10,9 @@ import logging
 import pickle
 import re
 import shutil
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -228,11 +230,7 @@ def load(file: Path) -> dict[str, Any]:
         Fault: if the file is damaged, or holds more than tensors and plain values.
     """
     try:
-        expected = _digest_path(file).read_text(errors="replace").split()
-        if expected[:1] != [_digest(file)]:
-            raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
-        if not zipfile.is_zipfile(file):
-            raise Fault(f"{file} is not in PyTorch's current checkpoint format; it was not loaded")
+        _verify(file)
         # Memory-mapped, so that a replay is not in memory twice while it is restored.
         content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
@@ -240,6 +238,30 @@ def load(file: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
     return content
+
+
+def _verify(file: Path) -> None:
+    """Compare a checkpoint with its digest, or, if the digest is lost, with the checksums inside the file.
+
+    Raises:
+        Fault: if they differ.
+        OSError: if the file cannot be read.
+    """
+    digest = _digest_path(file)
+    if digest.exists() and digest.read_text(errors="replace").split()[:1] != [_digest(file)]:
+        raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
+    try:
+        if not zipfile.is_zipfile(file):
+            raise Fault(f"{file} is not in PyTorch's current checkpoint format; it was not loaded")
+        if digest.exists():
+            return
+        with zipfile.ZipFile(file) as archive:
+            damaged = archive.testzip()
+    except (zipfile.BadZipFile, NotImplementedError, zlib.error, struct.error) as error:
+        raise Fault(f"{file} is damaged: {error}") from error
+    if damaged is not None:
+        raise Fault(f"{file} is damaged: the checksum of {damaged} in it is wrong")
+    log.warning("%s is missing; the checksums inside %s are right, so it was read.", digest.name, file)
 
 
 def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:

@@ -11,9 +11,11 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
     lock, pid         file lock, and the id of the process that works on the run
 """
 
+import fcntl
 import json
 import logging
 import os
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -55,13 +57,29 @@ class Run:
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout as error:
-            pid = self.path / "pid"
-            holder = pid.read_text() if pid.exists() else "with an unknown id"
-            raise UsageError(f"{self.path} is in use by process {holder}; stop that process first") from error
-        (self.path / "pid").write_text(str(os.getpid()))
+            raise self._in_use() from error
         self.checkpoints.mkdir(exist_ok=True)
+        self._folder_lock = self._lock_folder()
+        (self.path / "pid").write_text(str(os.getpid()))
+        remove_leftovers(self.path)
         if not options.resume:
             self.write_json("params.json", provenance.describe(script, params, options))
+
+    def _lock_folder(self) -> int:
+        """Lock the folder of checkpoints as well, because a lock file that was deleted locks nothing."""
+        descriptor = os.open(self.checkpoints, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            self._lock.release()
+            raise self._in_use() from error
+        return descriptor
+
+    def _in_use(self) -> UsageError:
+        pid = self.path / "pid"
+        holder = pid.read_text() if pid.exists() else "with an unknown id"
+        return UsageError(f"{self.path} is in use by process {holder}; stop that process first")
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of the folder atomically."""
@@ -90,7 +108,16 @@ class Run:
     def close(self) -> None:
         """Release the lock. The operating system releases it, too, when the process dies."""
         (self.path / "pid").unlink(missing_ok=True)
+        os.close(self._folder_lock)
         self._lock.release()
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove the unfinished files of processes that were killed, from a run folder."""
+    for leftover in (*path.glob(".*.tmp"), *(path / "videos").glob("*.part.webm")):
+        match = re.search(r"\.(\d+)(\.tmp|\.part\.webm)$", leftover.name)
+        if match is None or not psutil.pid_exists(int(match[1])):
+            leftover.unlink(missing_ok=True)
 
 
 def at_work(path: Path) -> bool:

@@ -6,6 +6,7 @@ import textwrap
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from ignite.engine import Engine, Events
@@ -61,13 +62,37 @@ def test_if_all_checkpoints_are_damaged_nothing_is_changed(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("content", [None, b"", b"\xff\xfe"])
-def test_a_checkpoint_without_a_valid_digest_is_rejected(tmp_path, content):
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
+def test_a_checkpoint_with_a_wrong_digest_is_rejected(tmp_path, content):
     file = save(tmp_path)
     digest = file.with_name(file.name + ".sha256")
-    digest.unlink() if content is None else digest.write_bytes(content)
+    digest.write_bytes(content)
     with pytest.raises(Fault, match=r"cannot be read|is damaged"):
         checkpoint.load(file)
+
+
+def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_path, caplog):
+    file = save(tmp_path, "step-000000001.pt", WEIGHTS | {"iteration": 1})
+    expected = torch.load(file, weights_only=True)
+    file.with_name(file.name + ".sha256").unlink()
+    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert "step-000000001.pt.sha256 is missing" in caplog.text
+    original = file.read_bytes()
+    rng = np.random.default_rng(1)
+    outcomes = set()
+    for place in rng.integers(0, len(original), 200):
+        data = bytearray(original)
+        data[place] ^= 1 << int(rng.integers(8))
+        file.write_bytes(data)
+        try:
+            content = checkpoint.load(file)
+        except Fault:
+            outcomes.add("refused")
+        else:  # the byte belongs to no content
+            outcomes.add("unchanged")
+            assert content["iteration"] == 1
+            assert all(torch.equal(content["net"][name], tensor) for name, tensor in expected["net"].items())
+    assert outcomes == {"refused", "unchanged"}
 
 
 class Code:

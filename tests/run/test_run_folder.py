@@ -87,11 +87,25 @@ def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
         [sys.executable, "-c", HOLDER, str(first.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
-        run_folder.Run("01_baseline", PONG, options)
+    for _ in range(2):
+        with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
+            run_folder.Run("01_baseline", PONG, options)
+        (first.path / "lock").unlink(missing_ok=True)  # which must not let a second process in
     holder.kill()
     holder.wait()
     run_folder.Run("01_baseline", PONG, options).close()
+
+
+def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
+    first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    first.close()
+    (first.path / "videos").mkdir()
+    dead = [first.path / ".result.json.99999999.tmp", first.path / "videos" / "play-1-episode-1.99999999.part.webm"]
+    alive = [first.path / "videos" / f"play-1-episode-2.{os.getpid()}.part.webm", first.path / "episodes.csv"]
+    for path in (*dead, *alive):
+        path.touch()
+    run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path)).close()
+    assert [path.exists() for path in (*dead, *alive)] == [False, False, True, True]
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
