@@ -52,6 +52,7 @@ def test_nothing_is_written_through_a_link(refused, trained_run, tmp_path, name)
     assert f"{trained_run / name} is a symbolic link" in message
     assert str(outside) in message
     assert {path: path.stat().st_mtime_ns for path in (outside, *outside.rglob("*"))} == before
+    assert "is a symbolic link" in refused(PLAY, trained_run, "--record", "--env-module", "fakes")
 
 
 SMALL = {

@@ -19,6 +19,7 @@ import numpy as np
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, action_names, add_score_panel
+from lib.run import run_folder
 from lib.run.evaluation import EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second
@@ -35,6 +36,7 @@ def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace)
 
 
 def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
+    run_folder.require_own_files(args.run)
     play_episode = player(agent, env, args)
     for number in range(args.episodes):
         stem = f"play-{agent.step}-episode-{number + 1}"

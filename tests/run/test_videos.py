@@ -1,6 +1,7 @@
 """Videos of training episodes: the replay equals the episode, whatever source played it."""
 
 import logging
+import os
 from collections import Counter
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -27,7 +28,8 @@ from lib.ppo.segments import Segments
 from lib.ppo.update import Trainer, UpdateSettings
 from lib.run import videos
 from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
-from running import BASELINE, CATCH, full_disk
+from lib.run.video_file import Video
+from running import BASELINE, CATCH
 
 CODED, SHORT, STICKY = "fakes:Coded-v0", "fakes:ShortPong-v0", "fakes:StickyPong-v0"
 
@@ -358,10 +360,18 @@ def test_an_environment_that_fails_in_the_replay_costs_only_the_video(tmp_path, 
     assert recording.finish(catch_episode()) != ""
 
 
-def test_a_full_disk_costs_only_the_video(tmp_path, caplog):
+def test_a_full_disk_costs_only_the_video(tmp_path, caplog, monkeypatch):
     recording = Recording(tmp_path)
-    with full_disk():
-        assert [recording.finish(catch_episode()) for _ in range(2)] == ["", ""]
+
+    def close_on_a_full_disk(video):
+        close(video)
+        if video.path.exists():
+            os.truncate(video.path, 0)
+
+    close = Video.close
+    monkeypatch.setattr(Video, "close", close_on_a_full_disk)
+    assert [recording.finish(catch_episode()) for _ in range(2)] == ["", ""]
+    monkeypatch.undo()
     [warning] = warnings(caplog)
     assert "No video of episode 1: the video has" in warning
     assert recording.files == set()
