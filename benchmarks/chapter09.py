@@ -180,14 +180,13 @@ def minutes_blocks() -> Iterator[lab.Block]:
     trained = minutes.read("best")
     if not trained:
         return
-    frame, stamped = lab.read(minutes.speed_of("best"))
-    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    speeds = minutes.speeds("best")
     tables = {
         "minutes": minutes.table(trained, speeds),
         "minutes-remedies": minutes.table(trained, speeds, [PLAIN_WRAPPERS, *minutes.REMEDIES], PLAIN_WRAPPERS),
         "minutes-sweep": minutes.table(trained, speeds, minutes.SWEEP),
     }
-    source = lab.measured_on([stamped, *(run.stamped for run in trained)])
+    source = lab.measured_on([lab.read(minutes.speed_of("best"))[1], *(run.stamped for run in trained)])
     for marker, text in tables.items():
         yield lab.Block(PAGE, marker, f"{text}\n\n{source}")
 
@@ -199,7 +198,7 @@ def pictures() -> None:
     catch.draw(lab.read(catch.NAME)[0])
     curve.draw(curve.kept("pong"))
     if trained := minutes.read("best"):
-        speeds = lab.rounds(lab.read(minutes.speed_of("best"))[0], "rung", "steps_per_second")
+        speeds = minutes.speeds("best")
         minutes.draw(trained, speeds, "chapter09-minutes", list(minutes.LADDER))
         minutes.draw(trained, speeds, "chapter09-minutes-sweep", minutes.SWEEP)
 
@@ -212,7 +211,7 @@ def train(args: argparse.Namespace) -> None:
     name = minutes.speed_of(args.params, args.device)
     results = lab.Results(name, COLUMNS, stamped, lab.can_resume(name, COLUMNS, stamped))
     speed(results, list(dict.fromkeys(run.rung for run in trained)), args)
-    print(minutes.table(trained, lab.rounds(lab.read(name)[0], "rung", "steps_per_second")))
+    print(minutes.table(trained, minutes.speeds(args.params, args.device)))
 
 
 def main() -> None:

@@ -25,13 +25,14 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_folder
 from lib.run.curve import rolling_mean
 
+# Left out of a rung's name.
 DEFAULT_OPTIONS = {
     "players": 1,
     "replay_ratio": 32,
     "stack": 4,
     "noop_max": 30,
     "max_frames": 1,
-}  # left out of a rung's name
+}
 COLUMNS = ("episode", "step", "length", "return", "seconds", "mean_100")
 
 

@@ -131,6 +131,11 @@ def speed_of(params: str, device: str = "cpu") -> str:
     return f"{folder_of(params, device)}/speed"
 
 
+def speeds(params: str, device: str = "cpu") -> pd.DataFrame:
+    """Return the agent steps per second, a column per rung and a row per round."""
+    return lab.rounds(lab.read(speed_of(params, device))[0], "rung", "steps_per_second")
+
+
 def finished(run: Path) -> bool:
     """Return whether a run was solved or reached its step limit."""
     result = run / "result.json"
@@ -160,8 +165,7 @@ def table(
         rungs: rungs of the table. Those without a finished run are left out.
         to: rung that the changes refer to.
     """
-    groups = {rung: [run for run in runs if run.rung == rung] for rung in rungs}
-    groups = {rung: group for rung, group in groups.items() if group}
+    groups = {rung: group for rung in rungs if (group := [run for run in runs if run.rung == rung])}
     minutes = {
         rung: {goal: pd.Series([run.steps_to(goal) / speeds[rung].median() / 60 for run in group]) for goal in GOALS}
         for rung, group in groups.items()
@@ -189,9 +193,7 @@ def draw(runs: Sequence[Trained], speeds: Mapping[str, pd.Series], name: str, ru
     """Draw the mean return of rungs against minutes and against steps, as docs/pictures/<name>.png."""
     figure, both = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained", sharey=True)
     colours: dict[str, str] = {}
-    for run in sorted(runs, key=lambda run: rungs.index(run.rung) if run.rung in rungs else -1):
-        if run.rung not in rungs:
-            continue
+    for run in sorted((run for run in runs if run.rung in rungs), key=lambda run: rungs.index(run.rung)):
         label = None if run.rung in colours else run.rung
         minutes = run.frame.step / speeds[run.rung].median() / 60
         for axes, x in ((both[0], minutes), (both[1], run.frame.step / 1000)):

@@ -5,8 +5,8 @@
     ./overestimation.py --seeds 3 --resume  # only what is missing
     ./overestimation.py tables              # only the table and the picture of docs/chapter08.md
 
-After training, the greedy policy plays games. In each state, its predicted value is the best action value, and what it
-earns is the discounted sum of the clipped rewards that follow, as in van Hasselt et al. (2015), figure 3.
+After training, the greedy policy plays games. A state's predicted value is its best action value. What the policy
+earns from it is the discounted sum of the clipped rewards that follow; see van Hasselt et al. (2015), figure 3.
 """
 
 import argparse

@@ -20,6 +20,7 @@ from forked import ForkedProcess, ForkServer
 from lib.run import checkpoint
 
 PROJECT = Path(__file__).parents[1]
+FAKES = ("--env-module", "fakes")
 BASELINE = Path("chapter09/01_baseline.py")
 PARALLEL = Path("chapter09/03_parallel.py")
 # Scripts find the toy environments of fakes.py on PYTHONPATH, and `#!/usr/bin/env python3` finds this Python on PATH.
@@ -122,7 +123,7 @@ def folder(runs_dir: Path) -> Path:
 
 def resuming(path: Path) -> tuple[object, ...]:
     """Return the options that resume a run, whose environment may be one of `fakes`."""
-    return "--resume", path, "--env-module", "fakes"
+    return "--resume", path, *FAKES
 
 
 def result_of(path: Path) -> dict[str, Any]:

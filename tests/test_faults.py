@@ -1,4 +1,4 @@
-"""Run folders from somebody else: what they name is not imported, and their links are not written through."""
+"""Faults that come from outside: run folders of somebody else, and wrong environments."""
 
 import re
 import sys
@@ -55,12 +55,14 @@ def test_nothing_is_written_through_a_link(refused, trained_run, tmp_path, name)
     assert "is a symbolic link" in refused(PLAY, trained_run, "--record", "--env-module", "fakes")
 
 
+SMALL_DQN = assignments("replay_initial=60", "replay_size=400", "batch_size=4")
+SMALL_PPO = assignments("envs=2", "rollout=8", "minibatch=16")
 SMALL = {
-    BASELINE: assignments("replay_initial=60", "replay_size=400", "batch_size=4"),
-    PARALLEL: (*assignments("replay_initial=60", "replay_size=400", "batch_size=4"), "--replay-ratio", 4),
-    Path("chapter08/01_dqn_basic.py"): assignments("replay_initial=60", "replay_size=400", "batch_size=4"),
-    Path("distributed/01_ppo.py"): assignments("envs=2", "rollout=8", "minibatch=16"),
-    Path("distributed/02_ppo_actors.py"): assignments("envs=2", "rollout=8", "minibatch=16"),
+    BASELINE: SMALL_DQN,
+    PARALLEL: (*SMALL_DQN, "--replay-ratio", 4),
+    Path("chapter08/01_dqn_basic.py"): SMALL_DQN,
+    Path("distributed/01_ppo.py"): SMALL_PPO,
+    Path("distributed/02_ppo_actors.py"): SMALL_PPO,
 }
 
 

@@ -1,4 +1,4 @@
-"""The border to environments that are not ours: what they return is checked, and what they raise is named."""
+"""Checks on environments that are not ours. Errors name the environment, its seed and its step."""
 
 from collections.abc import Callable
 from typing import Any, NoReturn, SupportsFloat, TypeVar
@@ -11,7 +11,7 @@ from lib.errors import Fault
 
 ALWAYS_FULLY_CHECKED = 100  # first steps of an environment whose observations are checked number by number
 CHECKED_EVERY = 100  # later, those of every n-th step
-LARGEST_REWARD = 1e15  # the square of a larger one overflows in float32
+LARGEST_REWARD = 1e15  # squared errors and their sums stay finite in float32
 
 Result = TypeVar("Result")
 
@@ -28,8 +28,8 @@ class Border(gym.Wrapper):
 
     Raises:
         Fault: by `reset` and `step`, if an observation or a reward is wrong.
-        RuntimeError: by `reset` and `step`, if the environment raises an OSError or exits, which would be taken for an
-            error of this program, or for its end. All other errors stay what they are.
+        RuntimeError: by `reset` and `step`, if the environment raises an OSError or exits. It would look like an error
+            of this program, or like its end. All other errors are raised unchanged.
     """
 
     def __init__(self, env: gym.Env, env_id: str):

@@ -82,11 +82,11 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
 
 def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     options = Preprocessing.of(env_id)
-    usual = options.max_frames == 1
-    if not usual and not has_only_checking_wrappers(env):
+    direct = has_only_checking_wrappers(env)
+    if not options.max_frames and not direct:
         raise UsageError(f"{env_id!r}: max_frames=0 is not possible in a game with wrappers of its own")
-    if not usual or (tweaked and has_only_checking_wrappers(env)):
-        env = DirectAtari(env, options.noop_max, max_frames=usual)
+    if direct and (tweaked or not options.max_frames):
+        env = DirectAtari(env, options.noop_max, max_frames=bool(options.max_frames))
     else:
         env = preprocess(env, options.noop_max)
     return (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
@@ -160,6 +160,11 @@ def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:
         )
 
 
+def module_of(env_id: str) -> str:
+    """Return the module that an id names before its colon, or ""."""
+    return env_id.rpartition(":")[0]
+
+
 def _import_module_of(env_id: str) -> None:
     """Import the module that an id names before its colon.
 
@@ -167,7 +172,7 @@ def _import_module_of(env_id: str) -> None:
     installed, or it may be in the current folder or the project folder. The user has named it; see
     run_folder.require_trust.
     """
-    module = env_id.rpartition(":")[0]
+    module = module_of(env_id)
     if not module:
         return
     # What is installed comes first. Worker processes import modules through this function as well.

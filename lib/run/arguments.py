@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lib.actors.ray_cluster import require_listener
+from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
 from lib.run import config_file, run_folder
@@ -71,7 +72,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     env_id, module = options.pop("env_id", None), options.pop("env_module", None)
     if env_id is not None or "resume" not in options:
         env_id = _full_id(env_id, module)
-        module = env_id.rpartition(":")[0] if env_id else None
+        module = module_of(env_id) if env_id else None
     if "resume" in options:
         if tuned or config or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")

@@ -23,6 +23,7 @@ from typing import Any
 import filelock
 import psutil
 
+from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
 from lib.run import provenance
@@ -168,7 +169,7 @@ def read_params(path: Path) -> dict[str, Any]:
 
 def resume_options(path: Path) -> str:
     """Return the options that resume a run, for messages."""
-    module = str(read_params(path)["hyperparameters"].get("env_name")).rpartition(":")[0]
+    module = module_of(str(read_params(path)["hyperparameters"].get("env_name")))
     return f"--resume {path}" + (f" --env-module {module}" if module else "")
 
 
@@ -183,7 +184,7 @@ def require_trust(path: Path, env_id: str, module: str | None) -> None:
     Raises:
         UsageError: if the id names another module.
     """
-    named = env_id.rpartition(":")[0]
+    named = module_of(env_id)
     if named and named != module:
         raise UsageError(
             f"{path} needs the module {named!r}, and importing it runs its code. If you trust it, "

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lib.actors.ray_cluster import ray_package
+from lib.envs.single_env import module_of
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
@@ -60,7 +61,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         tune.with_parameters(
             run_trial,
             command=_trial_command(argv),
-            module=params.env_name.rpartition(":")[0],
+            module=module_of(params.env_name),
             threads=None if gpu else 1,
         ),
         {"gpu": 1} if gpu else {"cpu": 1},

@@ -2,12 +2,11 @@
 
 import pytest
 
-from running import PROJECT, assignments, folder
+from running import FAKES, PROJECT, assignments, folder
 
 SCRIPTS = sorted(
     path.relative_to(PROJECT) for name in ("chapter0*", "distributed") for path in PROJECT.glob(f"{name}/[0-9]*.py")
 )
-MODULE = ("--env-module", "fakes")
 SHORT = ("--seed", 1, "--quiet", "--stop-after")
 DQN = assignments("replay_initial=60", "replay_size=400", "batch_size=4")
 PPO = assignments("envs=4", "rollout=8", "minibatch=16")
@@ -27,10 +26,10 @@ def short_run(script, env_id):
 )
 def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action(script, env_id, answer, tmp_path):
     """fakes.Shape raises an error if an action is not allowed."""
-    answer(script, *short_run(script, env_id), *MODULE, "--runs-dir", tmp_path, code=0)
+    answer(script, *short_run(script, env_id), *FAKES, "--runs-dir", tmp_path, code=0)
     episodes = (folder(tmp_path) / "episodes.csv").read_text().splitlines()
     assert len(episodes) > 10
-    answer(PROJECT / "tools/evaluate.py", folder(tmp_path), *MODULE, "--episodes", 2, "--epsilon", 0.5, "--quiet")
+    answer(PROJECT / "tools/evaluate.py", folder(tmp_path), *FAKES, "--episodes", 2, "--epsilon", 0.5, "--quiet")
 
 
 def test_a_module_that_fails_to_import_is_refused_with_the_reason(refused, tmp_path, monkeypatch):

@@ -8,16 +8,15 @@ import pytest
 
 from finished_runs import edit_params
 from lib.run import provenance
-from running import run
+from running import FAKES, run
 
 pytestmark = pytest.mark.slow
 
 EVALUATE = Path("tools/evaluate.py")
-MODULE = ("--env-module", "fakes")
 
 
 def test_evaluate_prints_a_line_and_writes_all_returns(trained_run):
-    process = run(EVALUATE, trained_run, *MODULE, "--episodes", 20, "--seed", 3)
+    process = run(EVALUATE, trained_run, *FAKES, "--episodes", 20, "--seed", 3)
     assert process.returncode == 0, process.stderr
     printed = re.search(r"Evaluation: mean return (-?\d\.\d\d), .* 20 episodes", process.stdout)
     metrics = json.loads((trained_run / "evaluation.json").read_text())
@@ -33,7 +32,7 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     output = tmp_path / "evaluation.json"
 
     def returns(*options):
-        answer(EVALUATE, original_run, *MODULE, "--episodes", 12, "--quiet", "--output", output, *options)
+        answer(EVALUATE, original_run, *FAKES, "--episodes", 12, "--quiet", "--output", output, *options)
         return json.loads(output.read_text())["returns"]
 
     greedy = returns("--seed", 1)
@@ -48,7 +47,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_an_episode(
 ):
     monkeypatch.delattr("lib.run.evaluation.evaluate")
     assert f"{tmp_path / place} cannot be written" in refused(
-        EVALUATE, original_run, *MODULE, "--output", tmp_path / place
+        EVALUATE, original_run, *FAKES, "--output", tmp_path / place
     )
 
 
@@ -59,10 +58,10 @@ def test_a_network_of_another_version_or_environment_is_explained(refused, train
 
     commit: str | None = "abc123+"
     edit_params(trained_run, change)
-    assert "git checkout abc123\n" in refused(EVALUATE, trained_run, *MODULE)
+    assert "git checkout abc123\n" in refused(EVALUATE, trained_run, *FAKES)
     commit = provenance.commit()
     edit_params(trained_run, change)
-    message = refused(EVALUATE, trained_run, *MODULE)
+    message = refused(EVALUATE, trained_run, *FAKES)
     assert "does not fit fakes:Chain-v0" in message
     assert "size mismatch" in message
     assert "git checkout" not in message

@@ -8,18 +8,17 @@ import cv2
 import pytest
 
 from finished_runs import edit_params
-from running import ENVIRONMENT, run
+from running import ENVIRONMENT, FAKES, run
 
 pytestmark = pytest.mark.slow
 
 PLAY = Path("tools/play.py")
-MODULE = ("--env-module", "fakes")
 WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
 
 
 def test_videos_are_recorded_without_a_display(trained_run):
     process = run(
-        PLAY, trained_run, *MODULE, "--record", "--episodes", 2, "--scores", "--checkpoint", "last", env=WITHOUT_DISPLAY
+        PLAY, trained_run, *FAKES, "--record", "--episodes", 2, "--scores", "--checkpoint", "last", env=WITHOUT_DISPLAY
     )
     assert (process.returncode, process.stderr) == (0, "")
     printed = re.findall(r"Episode (\d): return (-?1), 6 steps\n(.*)", process.stdout)
@@ -41,20 +40,20 @@ def test_a_window_writes_nothing(answer, monkeypatch, original_run):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     before = set(original_run.rglob("*"))
-    assert re.fullmatch(r"Episode 1: return -?1, 6 steps\n", answer(PLAY, original_run, *MODULE, "--scores"))
+    assert re.fullmatch(r"Episode 1: return -?1, 6 steps\n", answer(PLAY, original_run, *FAKES, "--scores"))
     assert set(original_run.rglob("*")) == before
 
 
 def test_a_window_needs_pygame(refused, monkeypatch, original_run):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setitem(sys.modules, "pygame", None)
-    assert "pip install pygame" in refused(PLAY, original_run, *MODULE)
+    assert "pip install pygame" in refused(PLAY, original_run, *FAKES)
 
 
 def test_a_display_that_does_not_answer_is_reported(refused, monkeypatch, original_run):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
-    assert "no window can be opened: " in refused(PLAY, original_run, *MODULE)
+    assert "no window can be opened: " in refused(PLAY, original_run, *FAKES)
 
 
 @pytest.mark.parametrize(
@@ -68,11 +67,11 @@ def test_a_display_that_does_not_answer_is_reported(refused, monkeypatch, origin
 def test_wrong_use_is_explained(refused, monkeypatch, original_run, options, facts):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    assert facts in refused(PLAY, original_run, *MODULE, *options)
+    assert facts in refused(PLAY, original_run, *FAKES, *options)
 
 
 def test_an_environment_that_cannot_render_is_refused(refused, trained_run):
     edit_params(trained_run, lambda params: params["hyperparameters"].update(env_name="fakes:Catch-v0"))
-    message = refused(PLAY, trained_run, *MODULE, "--record")
+    message = refused(PLAY, trained_run, *FAKES, "--record")
     assert "fakes:Catch-v0" in message
     assert "render_modes are []" in message
