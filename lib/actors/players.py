@@ -217,7 +217,7 @@ class Players(ExperienceSource):
     def _delay_of(self, number: int) -> float:
         """Return twice the seconds that a player probably needs to repeat the actions of its unfinished episodes."""
         handle = self._handles[number]
-        return 2.0 * handle.seconds_per_step * sum(len(snapshot) for snapshot in handle.snapshots)
+        return 2.0 * handle.seconds_per_step * sum(int(snapshot.steps_since_reset[0]) for snapshot in handle.snapshots)
 
     def _publish(self) -> None:
         """Store the weights at the start of this cycle, and drop old ones. A resumed cycle has them already."""
@@ -330,7 +330,9 @@ def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSo
 
 def _load(snapshots: Sequence[Snapshot], states: Sequence[dict[str, Any]]) -> None:
     for snapshot, state in zip(snapshots, states, strict=True):
-        snapshot.load_state_dict(state | {"reset": state["reset"] or 0})
+        snapshot.load_state_dict(state)
+        if snapshot.resets is None:
+            snapshot.restart(0)
 
 
 def _follow(
@@ -345,10 +347,8 @@ def _follow(
         snapshot.append([transition.action])
         snapshot.states = transition.last_state
         if place in block.ends:
-            assert snapshot.reset is not None
-            length = len(snapshot)
-            traces[place] = snapshot.trace(0, length, length, transition.state)
-            snapshot.restart(snapshot.reset + 1)
+            traces[place] = snapshot.trace(0, int(snapshot.steps_since_reset[0]), transition.state)
+            snapshot.restart(snapshot.episode + 1)
 
 
 def _contiguous(transition: ExperienceFirstLast, frames: ContiguousFrames) -> ExperienceFirstLast:

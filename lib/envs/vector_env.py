@@ -11,7 +11,7 @@ episode ended. These entries may be missing if no episode ended.
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, SupportsFloat, cast
 
 import ale_py
 import gymnasium as gym
@@ -80,7 +80,7 @@ def make_vector_env(
     native = is_atari(env)
     require_memory(num_envs, native)
     if not native:
-        others = SyncVectorEnv([lambda: make_env(env_id)] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        others = SyncVectorEnv([lambda: Pausable(make_env(env_id))] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return cast(DiscreteVectorEnv, RecordEpisodeStatistics(FinalStates(others)))
     if env_id != without_options(env_id):
         raise UsageError(
@@ -99,6 +99,17 @@ def vector_frame_skip(envs: VectorEnv) -> int:
 def is_native(envs: VectorEnv) -> bool:
     """Return whether the environments are Atari games that ale_py steps in native threads."""
     return isinstance(envs.unwrapped, AtariVectorEnv)
+
+
+def pause(envs: VectorEnv, which: np.ndarray) -> None:
+    """Let environments ignore their actions until they are reset. Native ones cannot; they are stepped nevertheless.
+
+    Args:
+        envs: vector environment of this module.
+        which: (num_envs,) bool, the environments that are paused.
+    """
+    if isinstance(envs.unwrapped, SyncVectorEnv) and which.any():
+        envs.unwrapped.set_attr("paused", which.tolist())
 
 
 def require_memory(num_envs: int, native: bool) -> None:
@@ -187,12 +198,12 @@ class NativeAtari(VectorWrapper):
 
         Args:
             seed: seed from which every environment's own seed is derived, or a list with a 31-bit seed for each
-                environment that is reset.
+                environment. Only the seeds of environments that are reset are used.
             options: options of AtariVectorEnv.
         """
         selected = (options or {}).get("reset_mask", slice(None))
-        seeds = derived_seeds(int(seed), self.num_envs)[selected] if isinstance(seed, int | np.integer) else seed
-        seeds = None if seeds is None else np.asarray(seeds, np.int64)
+        seeds = derived_seeds(int(seed), self.num_envs) if isinstance(seed, int | np.integer) else seed
+        seeds = None if seeds is None else np.asarray(seeds, np.int64)[selected]
         states, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._episode_steps[selected] = 0
         _fill_first_states(states, self._episode_steps)
@@ -243,11 +254,36 @@ def _fill_first_states(states: np.ndarray, episode_steps: np.ndarray, which: np.
         states[index, :missing] = states[index, missing]
 
 
+class Pausable(gym.Wrapper[Any, Any, Any, Any]):
+    """Environment that ignores actions while `paused` is true. A reset ends the pause."""
+
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        self.paused = False
+        self._first_state: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.paused = False
+        self._first_state, info = self.env.reset(seed=seed, options=options)
+        return self._first_state, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        if self.paused:
+            return self._first_state, 0.0, False, False, {}
+        return self.env.step(action)
+
+
 class FinalStates(VectorWrapper):
     """Convert infos["final_obs"] to one array, as in AtariVectorEnv, and rewards to float32.
 
     Rows of environments whose episode did not end are zeros.
     """
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        # SyncVectorEnv removes "reset_mask" from the options, but RecordEpisodeStatistics needs it afterwards.
+        return self.env.reset(seed=seed, options=None if options is None else dict(options))  # type: ignore[arg-type]
 
     def step(self, actions: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         states, rewards, terminations, truncations, infos = self.env.step(actions)

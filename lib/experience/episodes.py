@@ -33,10 +33,11 @@ class LazyTrace:
     """Callable that assembles the trace of an episode only when it is needed, because few episodes are ever repeated.
 
     Attributes:
-        seeds_of: function that returns the reset seeds, (num_envs,), of environments that are reset together.
-        blocks: actions since the reset, each block (steps, num_envs).
+        seeds_of: function that returns the seeds, (num_envs,), of the reset with this number.
+        blocks: actions, each block (steps, num_envs).
         env: index of the episode's environment.
-        end: steps since the reset when the episode ended.
+        start: steps in `blocks` before its last seeded reset.
+        end: steps in `blocks` when the episode ended.
         length: agent steps of the episode.
         last_state: see EpisodeTrace.
         no_ops: see EpisodeTrace.
@@ -45,6 +46,7 @@ class LazyTrace:
     seeds_of: Callable[[], Sequence[int]]
     blocks: Sequence[np.ndarray]
     env: int
+    start: int
     end: int
     length: int
     last_state: Any
@@ -52,8 +54,8 @@ class LazyTrace:
 
     def __call__(self) -> EpisodeTrace:
         """Return the trace."""
-        actions: list[int] = np.concatenate(self.blocks)[: self.end, self.env].tolist()
-        first = self.end - self.length
+        actions: list[int] = np.concatenate(self.blocks)[self.start : self.end, self.env].tolist()
+        first = len(actions) - self.length
         if self.no_ops is not None:  # in nearly every Atari game, the number of no-ops alone determines the first state
             actions, first = actions[first:], 0
         return EpisodeTrace(int(self.seeds_of()[self.env]), actions, self.last_state, first, self.no_ops)

@@ -1,4 +1,4 @@
-"""Snapshots of environments: the last reset and all actions since.
+"""Snapshots of environments: the last seeded reset of each, and all actions since.
 
 In general, an environment cannot be copied. But the same reset seeds and the same actions lead to the same states.
 Sources, streams, actors, checkpoints and videos all restore environments from a snapshot.
@@ -16,83 +16,128 @@ from lib.experience.episodes import LazyTrace
 
 
 class Snapshot:
-    """Reset number and actions of environments that are reset together.
+    """Resets and actions of environments that are stepped together.
 
     Args:
-        seeds_of: function from a reset number to the reset seeds (num_envs,) of the environments.
+        seeds_of: function from a reset number to the reset seeds, (num_envs,), that all environments would get.
+        num_envs: number of environments.
 
     Attributes:
-        reset: number of the last reset, or None before the first one. If an environment is reset for each episode, this
-            is the episode index. If environments are reset together, it is the number of their agent steps before
-            the reset.
+        resets: (num_envs,) int64, number of each environment's last seeded reset; None before the first one. If an
+            environment is reset for each episode, this is the episode index. In a stream, it is the number of agent
+            steps before the reset.
+        starts: (num_envs,) int64, number of kept steps before that reset.
         states: latest states of the environments, or None if unknown.
     """
 
-    def __init__(self, seeds_of: Callable[[int], Sequence[int]]):
-        self.reset: int | None = None
+    def __init__(self, seeds_of: Callable[[int], Sequence[int]], num_envs: int = 1):
+        self.resets: np.ndarray | None = None
+        self.starts = np.zeros(num_envs, np.int64)
         self.states: Any = None
         self._seeds_of = seeds_of
-        self._blocks: list[np.ndarray] = []  # a reset replaces this list, because traces refer to the old one
+        self._blocks: list[np.ndarray] = []  # replaced when steps are dropped, because traces refer to the old list
         self._length = 0
+        self._unneeded = 0  # number of kept steps before the earliest of the resets
 
     def __len__(self) -> int:
-        """Return the number of steps since the reset."""
+        """Return the number of kept steps."""
         return self._length
 
-    def seeds(self, reset: int) -> Sequence[int]:
-        """Return the seeds, (num_envs,), of a reset."""
-        return self._seeds_of(reset)
+    @property
+    def steps_since_reset(self) -> np.ndarray:
+        """(num_envs,) numbers of steps since each environment's last reset."""
+        return self._length - self.starts
+
+    @property
+    def episode(self) -> int:
+        """Reset number of a single environment that is reset for each episode; 0 before the first reset."""
+        return 0 if self.resets is None else int(self.resets[0])
+
+    def seeds(self) -> list[int]:
+        """Return the seed of each environment's last reset."""
+        assert self.resets is not None
+        seeds = {reset: self._seeds_of(reset) for reset in np.unique(self.resets).tolist()}
+        return [int(seeds[reset][env]) for env, reset in enumerate(self.resets.tolist())]
 
     @property
     def actions(self) -> np.ndarray:
-        """Actions since the reset, (steps, num_envs) int32."""
-        return np.concatenate(self._blocks) if self._blocks else np.zeros((0, 0), np.int32)
+        """Kept actions, (steps, num_envs) int32."""
+        return np.concatenate(self._blocks) if self._blocks else np.zeros((0, len(self.starts)), np.int32)
 
-    def restart(self, reset: int) -> None:
-        """Record a reset of all environments."""
-        self.reset = reset
+    def restart(self, reset: int, which: np.ndarray | slice = slice(None), step: int | None = None) -> None:
+        """Record a seeded reset.
+
+        Args:
+            reset: its number.
+            which: (num_envs,) bool, or indices, of the environments that were reset.
+            step: number of kept steps before the reset; None for all of them.
+        """
+        if self.resets is None:
+            self.resets = np.full(len(self.starts), reset, np.int64)
+        self.resets[which] = reset
+        self.starts[which] = self._length if step is None else step
         self.states = None
-        self._blocks = []
-        self._length = 0
+        self._unneeded = int(self.starts.min())
 
     def append(self, actions: np.ndarray | Sequence[int]) -> None:
         """Record one step, (num_envs,), or several, (steps, num_envs)."""
+        if self._unneeded and 2 * self._unneeded >= self._length:
+            self._drop()
         block = np.atleast_2d(np.asarray(actions, np.int32))
         self._blocks.append(block)
         self._length += len(block)
 
+    def _drop(self) -> None:
+        """Drop the blocks that end before the earliest reset."""
+        ends = np.cumsum([len(block) for block in self._blocks])
+        blocks = int(np.searchsorted(ends, self._unneeded, side="right"))
+        dropped = int(ends[blocks - 1]) if blocks else 0
+        self._blocks = self._blocks[blocks:]
+        self._length -= dropped
+        self._unneeded -= dropped
+        self.starts -= dropped
+
     def copy(self) -> Self:
         """Return a copy that does not change with this snapshot."""
         other = copy.copy(self)
+        other.resets = None if self.resets is None else self.resets.copy()
+        other.starts = self.starts.copy()
         other._blocks = list(self._blocks)
         return other
 
-    def trace(self, env: int, end: int, length: int, last_state: Any, no_ops: int | None = None) -> LazyTrace:
+    def trace(
+        self, env: int, length: int, last_state: Any, no_ops: int | None = None, end: int | None = None
+    ) -> LazyTrace:
         """Return the trace of an episode.
 
         Args:
             env: index of the environment in this snapshot.
-            end: steps since the reset when the episode ended.
             length: agent steps of the episode.
             last_state: state in which its last action was taken.
             no_ops: see EpisodeTrace.
+            end: number of kept steps when the episode ended; None for all of them.
         """
-        assert self.reset is not None
-        seeds_of = partial(self._seeds_of, self.reset)
-        return LazyTrace(seeds_of, self._blocks, env, end, length, last_state, no_ops)
+        assert self.resets is not None
+        seeds_of = partial(self._seeds_of, int(self.resets[env]))
+        end = self._length if end is None else end
+        return LazyTrace(seeds_of, self._blocks, env, int(self.starts[env]), end, length, last_state, no_ops)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the reset number, the actions and the states as plain values and tensors."""
+        """Return the resets, the actions since the earliest one, and the states as plain values and tensors."""
+        first = self._unneeded
         return {
-            "reset": self.reset,
-            "actions": torch.from_numpy(self.actions),
+            "resets": None if self.resets is None else torch.from_numpy(self.resets.copy()),
+            "starts": torch.from_numpy(self.starts - first),
+            "actions": torch.from_numpy(self.actions[first:]),
             "states": None if self.states is None else torch.from_numpy(np.array(self.states)),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
-        self.reset = state["reset"]
+        self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
+        self.starts = state["starts"].numpy().copy()
         self.states = None if state["states"] is None else state["states"].numpy()
         actions = state["actions"].numpy()
         self._blocks = [actions] if len(actions) else []
         self._length = len(actions)
+        self._unneeded = 0

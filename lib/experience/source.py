@@ -85,7 +85,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 self._step(index, slot, int(action))
 
     def _reset(self, index: int, slot: _Slot) -> None:
-        episode = slot.snapshot.reset or 0
+        episode = slot.snapshot.episode
         with self.clock("environment"):
             slot.state, _ = slot.env.reset(seed=episode_seed(self.seed, self.first_env + index, episode))
         slot.snapshot.restart(episode)
@@ -106,8 +106,8 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         if terminated or truncated:
             # RecordEpisodeStatistics sits below the reward clipping and has the unclipped return.
             total = float(info["episode"]["r"]) if "episode" in info else slot.total
-            length = len(slot.snapshot)
-            trace = slot.snapshot.trace(0, length, length, state)
+            length = int(slot.snapshot.steps_since_reset[0])
+            trace = slot.snapshot.trace(0, length, state)
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), trace))
             self._next_episode(slot)
             self._reset(index, slot)
@@ -115,7 +115,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
     @staticmethod
     def _next_episode(slot: _Slot) -> None:
         """Count the next episode before its reset, because the reset may raise an error."""
-        slot.snapshot.restart((slot.snapshot.reset or 0) + 1)
+        slot.snapshot.restart(slot.snapshot.episode + 1)
         slot.state = None
 
     def pop_episodes(self) -> list[Episode]:
@@ -151,7 +151,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 "use the same number"
             )
         for index, (slot, saved) in enumerate(zip(self._slots, snapshots, strict=True)):
-            slot.snapshot.restart(saved["reset"] or 0)
+            slot.snapshot.restart(0 if saved["resets"] is None else int(saved["resets"][0]))
             if saved["states"] is not None and not self._restored(index, slot, saved):
                 log.warning(
                     "Environment %d could not be restored from its seed and actions, and was reset. The resumed run "

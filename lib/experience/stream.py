@@ -1,7 +1,8 @@
 """Streams: steps and episodes of environments that are stepped together, with resumption from a checkpoint."""
 
 import logging
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -61,8 +62,9 @@ class Part(NamedTuple):
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
-    A stream is restored by repeating its actions from the reset seeds. To limit the time that this takes, all
-    environments are reset together every RESTART agent steps of the run. Their unfinished episodes are truncated.
+    A stream is restored by repeating its actions from the reset seeds. To limit the time that this takes, each
+    environment is reset with a new seed from time to time: at the end of its episode, once all environments have made
+    RESTART agent steps since its last reset. An episode that has not ended LONGEST steps later is truncated.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
@@ -73,12 +75,14 @@ class Stream(ExperienceSource):
         states: (num_envs, ...) latest states.
         steps_done: agent steps so far, over the environments of this stream.
         clock: seconds spent in "environment".
+        on_reset: called with steps_done and the environments, (num_envs,) bool, before a reset with new seeds; or None.
         native: whether ale_py's native vector environment steps the games.
         interrupted_states: (num_envs, ...) states in the checkpoint if the environments could not be restored and were
             reset instead; None otherwise.
     """
 
     RESTART = 500_000
+    LONGEST = 100_000
 
     def __init__(self, envs: VectorEnv, seed: int = 0, part: Part | None = None):
         self.envs = envs
@@ -89,20 +93,22 @@ class Stream(ExperienceSource):
         self.clock = Stopwatch()
         self.frame_skip = vector_env.vector_frame_skip(envs)
         self.native = vector_env.is_native(envs)
+        self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
         self._snapshot = snapshot_of(seed, self.part)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
+        self._warned = False
 
     @property
-    def last_reset(self) -> int | None:
-        """Value of steps_done when all environments were last reset together; None before the first reset."""
-        return self._snapshot.reset
+    def last_resets(self) -> np.ndarray | None:
+        """(num_envs,) values of steps_done when each environment was last reset with a seed; None before the first."""
+        return self._snapshot.resets
 
     def begin(self) -> None:
         """Reset the environments, unless they have been reset before."""
-        if self.last_reset is None:
-            self._reset(self.steps_done)
+        if self.last_resets is None:
+            self._begin_anew(np.ones(self.envs.num_envs, bool))
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each environment once.
@@ -113,8 +119,7 @@ class Stream(ExperienceSource):
         Raises:
             RuntimeError: if the environments have not been reset.
         """
-        last_reset = self.last_reset
-        if last_reset is None:
+        if self.last_resets is None:
             raise RuntimeError("the environments have not been reset; call begin() first")
         previous_states = self.states
         with self.clock("environment"):
@@ -129,21 +134,47 @@ class Stream(ExperienceSource):
             self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
         self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
-        if self.part.total_steps(self.steps_done - last_reset) >= self.RESTART:
-            unfinished = ~ended
+        overdue = self._snapshot.steps_since_reset - self._lifetime
+        cut = ~ended & (overdue >= self.LONGEST)
+        if cut.any():
+            self._warn_of_long_episode(int(np.flatnonzero(cut)[0]))
             final_states = final_states.copy()
-            final_states[unfinished] = self.states[unfinished]
-            truncated = truncated | unfinished
-            self._reset(self.steps_done)
+            final_states[cut] = self.states[cut]
+            truncated = truncated | cut
+        due = cut | ended & (overdue >= 0)
+        if due.any():
+            self._begin_anew(due)
         return Step(rewards, terminated, truncated, final_states)
 
-    def _reset(self, step: int) -> None:
+    @property
+    def _lifetime(self) -> int:
+        """Steps of each environment in RESTART agent steps of the run."""
+        return math.ceil(self.RESTART / self.part.total_envs)
+
+    def _warn_of_long_episode(self, env: int) -> None:
+        if not self._warned:
+            log.warning(
+                "Environment %d has not ended its episode for %d steps. The episode was truncated, so that checkpoints "
+                "can be restored in a limited time, and does not count. If the game has no end, register it with "
+                "max_episode_steps. This warning is shown once.",
+                self.part.first + env,
+                self.LONGEST,
+            )
+        self._warned = True
+
+    def _begin_anew(self, which: np.ndarray) -> None:
+        """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
+        self._snapshot.restart(self.steps_done, which)
+        if self.on_reset is not None:
+            self.on_reset(self.steps_done, which)
+        self._reset(which)
+
+    def _reset(self, which: np.ndarray) -> None:
+        """Reset environments with the seeds of the snapshot."""
+        options = None if which.all() else {"reset_mask": which}
         with self.clock("environment"):
-            seeds = list(self._snapshot.seeds(step))
-            self.states, infos = self.envs.reset(seed=seeds)  # type: ignore[arg-type]
-        self._snapshot.restart(step)
-        self._no_ops = None
-        self._record_no_ops(infos, np.ones(self.envs.num_envs, bool))
+            self.states, infos = self.envs.reset(seed=self._snapshot.seeds(), options=options)  # type: ignore[arg-type]
+        self._record_no_ops(infos, which)
 
     def _record_no_ops(self, infos: Mapping[str, Any], started: np.ndarray) -> None:
         """Record the emulator frames that native games have played before the first state of a new episode."""
@@ -153,7 +184,7 @@ class Stream(ExperienceSource):
 
     def _episode(self, env: int, infos: Mapping[str, Any], last_state: np.ndarray) -> Episode:
         total, length = float(infos["episode"]["r"][env]), int(infos["episode"]["l"][env])
-        trace = self._snapshot.trace(env, len(self._snapshot), length, last_state, self.no_ops(env))
+        trace = self._snapshot.trace(env, length, last_state, self.no_ops(env))
         return Episode(total, length, self.steps_done, since_process_start(), trace)
 
     def no_ops(self, env: int) -> int | None:
@@ -182,11 +213,12 @@ class Stream(ExperienceSource):
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
         saved = state["snapshot"]
-        if saved["reset"] is None:
+        self._snapshot.load_state_dict(saved)
+        if self.last_resets is None:
             return
         error_text = ""
         try:
-            self._repeat(saved["reset"], saved["actions"].numpy())
+            self._repeat(self._snapshot.starts, self._snapshot.actions)
         except Exception as error:  # noqa: BLE001 - the environment is not our code, and may reject earlier actions
             error_text = f" ({type(error).__name__}: {error})"
         if error_text or not np.array_equal(self.states, saved["states"].numpy()):
@@ -196,14 +228,24 @@ class Stream(ExperienceSource):
                 error_text,
             )
             self.interrupted_states = saved["states"].numpy()
-            self._reset(self.steps_done)
+            self._begin_anew(np.ones(self.envs.num_envs, bool))
 
-    def _repeat(self, reset: int, actions: np.ndarray) -> None:
-        self._reset(reset)
-        for step_actions in actions:
-            self.states, _, terminated, truncated, infos = self.envs.step(step_actions.astype(np.int64))
-            self._record_no_ops(infos, terminated | truncated)
-            self._snapshot.append(step_actions)
+    def _repeat(self, starts: np.ndarray, actions: np.ndarray) -> None:
+        """Reset each environment at its start, and repeat its actions since then.
+
+        Args:
+            starts: (num_envs,) steps before each environment's reset.
+            actions: (steps, num_envs) int32.
+        """
+        self._reset(np.ones(self.envs.num_envs, bool))
+        vector_env.pause(self.envs, starts > 0)
+        for step in range(len(actions) + 1):
+            if step and (starting := starts == step).any():
+                self._reset(starting)
+            if step < len(actions):
+                chosen = np.where(starts <= step, actions[step], 0).astype(np.int64)
+                self.states, _, terminated, truncated, infos = self.envs.step(chosen)
+                self._record_no_ops(infos, terminated | truncated)
 
 
 class ExperienceStream(Stream):
@@ -255,7 +297,7 @@ class ExperienceStream(Stream):
 
 def snapshot_of(seed: int, part: Part) -> Snapshot:
     """Return an empty snapshot of a part of a run's environments. Resets are numbered by the part's agent steps."""
-    return Snapshot(partial(_reset_seeds, seed, part))
+    return Snapshot(partial(_reset_seeds, seed, part), part.num_envs)
 
 
 def _reset_seeds(seed: int, part: Part, reset: int) -> list[int]:

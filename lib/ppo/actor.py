@@ -135,7 +135,8 @@ class Segment:
         arrays: fields of Rollout as arrays (T, N, ...).
         episodes: episodes that ended in the segment.
         steps_done: agent steps of the actor at the end of the segment.
-        last_reset: agent steps of the actor when its environments were last reset together; see Stream.
+        resets: agent steps of the actor before each reset with new seeds since the previous segment, and the
+            environments that were reset, (num_envs,) bool.
         states: (N, ...) states of the environments at the end of the segment.
         seconds: time that the segment took.
     """
@@ -144,7 +145,7 @@ class Segment:
     arrays: dict[str, np.ndarray]
     episodes: list[EndedEpisode]
     steps_done: int
-    last_reset: int
+    resets: list[tuple[int, np.ndarray]]
     states: np.ndarray
     seconds: float
 
@@ -169,6 +170,8 @@ class PPOActor:
             self._model = Model(space, n_actions, acting.dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.part(number))
+        self._resets: list[tuple[int, np.ndarray]] = []
+        self._sampler.on_reset = lambda steps, envs: self._resets.append((steps, envs))
         if state is not None:
             self._sampler.load_state_dict(dict(state))
         self._rollouts = (self._sampler.empty(), self._sampler.empty())  # the learner reads one, the other is filled
@@ -187,8 +190,7 @@ class PPOActor:
         self._turn = 1 - self._turn
         self._sampler.sample(rollout)
         num_envs = self._sampler.envs.num_envs
-        last_reset = self._sampler.last_reset
-        assert last_reset is not None
+        resets, self._resets = self._resets, []
         return Segment(
             version=self._version,
             arrays={field.name: getattr(rollout, field.name).numpy() for field in dataclasses.fields(rollout)},
@@ -197,7 +199,7 @@ class PPOActor:
                 for episode in self._sampler.pop_episodes()
             ],
             steps_done=self._sampler.steps_done,
-            last_reset=last_reset,
+            resets=resets,
             states=self._sampler.states.copy(),
             seconds=time.perf_counter() - start,
         )

@@ -17,6 +17,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
@@ -116,7 +118,7 @@ class Segments(ExperienceSource):
             lambda number: self._handles[number].sampler_state(),
             patience=self.acting.patience,
             stop_asked=self.stop_asked,
-            delay_of=lambda number: 2.0 * self._handles[number].seconds,
+            delay_of=lambda number: 2.0 * self._handles[number].seconds_to_repeat,
             room=self.acting.segment_size,
             imports=("lib.ppo.actor",),
             address=self.acting.address,
@@ -224,46 +226,48 @@ class _Handle:
     """Learner-side handle of one actor: the snapshot of its environments after its last counted segment.
 
     Attributes:
-        seconds: time in which the actor played the actions of the snapshot.
+        seconds_per_step: time in which the actor plays one step of all its environments.
     """
 
     def __init__(self, seed: int, part: Part):
         self._part = part
         self._snapshot = snapshot_of(seed, part)
         self._steps_done = 0
-        self.seconds = 0.0
+        self.seconds_per_step = 0.0
 
     def follow(self, segment: Segment) -> list[LazyTrace]:
         """Move the snapshot to the end of a segment, and return the traces of the episodes that ended in it."""
-        if self._snapshot.reset is None:
-            self._snapshot.restart(0)
         actions = segment.arrays["actions"]
-        # Number of the segment's steps before the environments were last reset together; negative if the reset was
-        # before the segment.
-        before_reset = (segment.last_reset - (segment.steps_done - actions.size)) // self._part.num_envs
-        earlier, earlier_steps = self._snapshot.copy(), len(self._snapshot)
-        if segment.last_reset != self._snapshot.reset:
-            if before_reset > 0:
-                earlier.append(actions[:before_reset])
-            self._snapshot.restart(segment.last_reset)
-            self.seconds = 0.0
-            skipped = max(0, before_reset)
-        else:
-            skipped = -earlier_steps
-        self._snapshot.append(actions[max(0, before_reset) :])
+        self._snapshot.append(actions)
+        before = len(self._snapshot) - len(actions)  # steps before the segment
+        resets = deque(segment.resets)
+        traces = []
+        for episode in segment.episodes:
+            while resets and self._steps_before(resets[0], segment) <= episode.step:
+                self._restart(resets.popleft(), segment, before)
+            traces.append(_trace(self._snapshot, segment, episode, before + episode.step + 1))
+        for reset in resets:
+            self._restart(reset, segment, before)
         self._snapshot.states = segment.states.copy()
         self._steps_done = segment.steps_done
-        self.seconds += segment.seconds
-        return [
-            _trace(earlier, segment, episode, earlier_steps + episode.step + 1)
-            if episode.step < before_reset
-            else _trace(self._snapshot, segment, episode, episode.step + 1 - skipped)
-            for episode in segment.episodes
-        ]
+        self.seconds_per_step = segment.seconds / len(actions)
+        return traces
+
+    def _restart(self, reset: tuple[int, np.ndarray], segment: Segment, before: int) -> None:
+        self._snapshot.restart(*reset, before + self._steps_before(reset, segment))
+
+    def _steps_before(self, reset: tuple[int, np.ndarray], segment: Segment) -> int:
+        """Return the number of the segment's steps before a reset."""
+        return (reset[0] - (segment.steps_done - len(segment))) // self._part.num_envs
+
+    @property
+    def seconds_to_repeat(self) -> float:
+        """Time in which an actor can repeat the actions of the snapshot."""
+        return self.seconds_per_step * len(self._snapshot)
 
     def sampler_state(self) -> dict[str, Any] | None:
         """Return the state from which a Sampler continues after the last segment; None if there was no segment."""
-        if self._snapshot.reset is None:
+        if self._snapshot.resets is None:
             return None
         return {
             "steps_done": self._steps_done,
@@ -276,18 +280,18 @@ class _Handle:
         return {
             "steps_done": self._steps_done,
             "snapshot": self._snapshot.state_dict(),
-            "seconds": self.seconds,
+            "seconds_per_step": self.seconds_per_step,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._steps_done = state["steps_done"]
         self._snapshot.load_state_dict(state["snapshot"])
-        self.seconds = state["seconds"]
+        self.seconds_per_step = state["seconds_per_step"]
 
 
 def _trace(snapshot: Snapshot, segment: Segment, episode: EndedEpisode, end: int) -> LazyTrace:
     last_state = channels_first(segment.arrays["states"][episode.step, episode.env]).copy()
-    return snapshot.trace(episode.env, end, episode.length, last_state, episode.no_ops)
+    return snapshot.trace(episode.env, episode.length, last_state, episode.no_ops, end)
 
 
 def run(

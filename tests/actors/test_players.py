@@ -290,7 +290,7 @@ def test_an_environment_that_cannot_be_restored_starts_its_next_episode_in_playe
     next(iter(resumed))
     assert "could not be restored" in caplog.text
     snapshots = resumed.state_dict()["players"][0]
-    assert [snapshot["reset"] for snapshot in snapshots] == [1, 0]
+    assert [snapshot["resets"].tolist() for snapshot in snapshots] == [[1], [0]]
     assert [len(snapshot["actions"]) for snapshot in snapshots] == [0, 0]
 
 

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
@@ -11,7 +12,7 @@ import fakes
 from lib.envs import vector_env
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
-from lib.experience.stream import ExperienceStream, Stream
+from lib.experience.stream import ExperienceStream, Part, Stream
 
 
 def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, monkeypatch):
@@ -28,7 +29,8 @@ def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, 
     assert "could not be restored" in caplog.text
     assert "(RuntimeError: not allowed)" in caplog.text
     monkeypatch.setattr(fakes.Refusing, "left", 100)
-    assert resumed.steps_done == resumed.last_reset == 8
+    assert resumed.steps_done == 8
+    assert resumed.last_resets.tolist() == [8, 8]
     assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
 
 
@@ -57,7 +59,7 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
         if resumed.interrupted_states is not None:
             break
     assert np.array_equal(resumed.interrupted_states, last)
-    assert resumed.last_reset == 8
+    assert resumed.last_resets.tolist() == [8, 8]
     resumed_ring.populate(8)
     both = np.arange(2)
     batch = resumed_ring._make_batch(np.full(2, 3), both, np.ones(2))
@@ -67,17 +69,72 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
 
 
-@pytest.mark.parametrize("restart", [Stream.RESTART, 10])
-def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch, restart):
-    monkeypatch.setattr(Stream, "RESTART", restart)
-    envs = SyncVectorEnv([lambda: fakes.Counting(length=3, truncates=True)] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
-    envs = RecordEpisodeStatistics(vector_env.FinalStates(envs))  # type: ignore[assignment]
-    source = ExperienceStream(envs, idle, seed=1)
+def vectorised(make, num_envs):
+    envs = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    return RecordEpisodeStatistics(vector_env.FinalStates(envs))
+
+
+@pytest.mark.parametrize("num_envs", [2, 16])
+def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
+    monkeypatch.setattr(Stream, "RESTART", 24)
+    stream = Stream(vectorised(lambda: fakes.Counting(10), num_envs), seed=1)
+    stream.begin()
+    for _ in range(40):
+        stream.step(np.zeros(num_envs, np.int64))
+    assert [episode.length for episode in stream.pop_episodes()] == [10] * 4 * num_envs
+    assert stream.last_resets.min() >= 24
+
+
+def test_a_game_without_an_end_is_truncated_and_named_once(monkeypatch, caplog):
+    monkeypatch.setattr(Stream, "RESTART", 6)
+    monkeypatch.setattr(Stream, "LONGEST", 5)
+    stream = Stream(vectorised(lambda: fakes.Counting(100), 2), seed=1, part=Part(3, 2, 6))
+    stream.begin()
+    ends = [stream.step(np.zeros(2, np.int64)).truncated.tolist() for _ in range(12)]
+    assert ends == ([[False] * 2] * 5 + [[True] * 2]) * 2
+    assert stream.pop_episodes() == []
+    [record] = caplog.records
+    assert "Environment 3 has not ended its episode for 5 steps" in record.message
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "BreakoutNoFrameskip-v4"])
+def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(monkeypatch, env_id):
+    monkeypatch.setattr(Stream, "RESTART", 300)
+
+    def make_stream():
+        return Stream(vector_env.make_vector_env(env_id, 3), seed=1)
+
+    def play(stream, steps):
+        return [(stream.step(actions), stream.states.copy()) for actions in steps]
+
+    actions = np.random.default_rng(1).integers(2, size=(700, 3))
+    first, resumed = make_stream(), make_stream()
+    first.begin()
+    play(first, actions[:500])
+    saved = first.state_dict()
+    starts = saved["snapshot"]["starts"].tolist()
+    assert min(starts) == 0
+    assert len(set(starts)) == 3
+    resumed.load_state_dict(saved)
+    for (step, states), (other, others) in zip(play(first, actions[500:]), play(resumed, actions[500:]), strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(step[:3], other[:3], strict=True))
+        assert np.array_equal(states, others)
+    assert first.last_resets.tolist() == resumed.last_resets.tolist()
+    assert [each[:3] for each in first.pop_episodes()] == [each[:3] for each in resumed.pop_episodes()]
+    for one, two in ((first.state_dict(), resumed.state_dict()),):
+        assert all(torch.equal(one["snapshot"][name], two["snapshot"][name]) for name in one["snapshot"])
+
+
+@pytest.mark.parametrize("length", [3, 100])
+def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch, length):
+    monkeypatch.setattr(Stream, "RESTART", 4)
+    monkeypatch.setattr(Stream, "LONGEST", 1)
+    source = ExperienceStream(vectorised(lambda: fakes.Counting(length, truncates=True), 2), idle, seed=1)
     ring = Ring.for_source(source, 40, n_step=2, gamma=0.5)
     ring.populate(24)
-    # Observations are 0, 1, 2 and finally 3; rewards are 1, 2, 3. With restart=10, each environment is reset after
-    # five steps.
-    lengths = [3, 3, 3, 3] if restart > 10 else [3, 2, 3, 2]
+    # Observations are 0, 1, 2 and finally 3; rewards are 1, 2, 3. Longer episodes are truncated after two steps of each
+    # environment, when a reset is due, and one more.
+    lengths = [3, 3, 3, 3]
     expected = [
         (at, min(at + 2, length), at + 1 + (0.5 * (at + 2) if at + 2 <= length else 0), 0.5 ** min(2, length - at))
         for length in lengths

@@ -79,13 +79,13 @@ def test_images_have_their_channels_last():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restart", [10**6, 40])
-def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, restart):
+@pytest.mark.parametrize(("env_id", "restart"), [("PongNoFrameskip-v4", 10**6), ("fakes:ShortPong-v0", 40)])
+def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, env_id, restart):
     monkeypatch.setattr(Sampler, "RESTART", restart)
     model = Model(IMAGES, 6)
 
     def sampler_of():
-        envs = vector_env.make_vector_env("PongNoFrameskip-v4", 3)
+        envs = vector_env.make_vector_env(env_id, 3)
         return Sampler(envs, Agent(model), steps=5, seed=2)
 
     torch.manual_seed(3)
@@ -120,8 +120,9 @@ def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, resta
             assert torch.allclose(together, torch.cat(apart, dim=1), atol=1e-6)  # equal up to rounding
 
 
-def test_periodic_resets_truncate_unfinished_episodes(monkeypatch):
-    monkeypatch.setattr(Sampler, "RESTART", 12)
+def test_a_truncation_before_a_reset_is_bootstrapped(monkeypatch):
+    monkeypatch.setattr(Sampler, "RESTART", 8)
+    monkeypatch.setattr(Sampler, "LONGEST", 2)
     sampler = Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
     played = iter(sampler)
     for states, next_values, ended in (

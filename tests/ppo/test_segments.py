@@ -148,7 +148,7 @@ def test_an_actor_whose_environments_cannot_be_restored_continues_from_their_res
     caplog.clear()
     traces = handle.follow(actor.get_trajectory_segment())
     snapshot = handle.state_dict()["snapshot"]
-    assert snapshot["reset"] == 2 * 64
+    assert snapshot["resets"].tolist() == [2 * 64] * 4
     assert len(snapshot["actions"]) == 16
     assert traces
     for trace in (lazy() for lazy in traces):
@@ -219,7 +219,7 @@ class Scripted:
 
 def segment_of(version):
     arrays = {"actions": np.zeros((2, 1), np.int64), "states": np.zeros((2, 1, 7, 7), np.uint8)}
-    return Segment(version, arrays, [], 2, 0, np.zeros((1, 7, 7), np.uint8), 0.5)
+    return Segment(version, arrays, [], 2, [], np.zeros((1, 7, 7), np.uint8), 0.5)
 
 
 def test_asynchronous_segments_are_taken_in_order_of_arrival_and_old_ones_dropped(monkeypatch):
