@@ -195,7 +195,11 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         yield
     except (UsageError, Fault) as error:
         _exit(f"error: {error}", error.exit_code)
-    except OSError as error:
+    except (MemoryError, OSError, RuntimeError) as error:
+        if fault := memory.shortage(error):
+            _exit(f"error: {fault}", fault.exit_code)
+        if not isinstance(error, OSError):
+            raise
         place = f": {error.filename}" if error.filename else ""
         _exit(f"error: {error.strerror or error}{place}. Files that were saved before are kept", Fault.exit_code)
     except Interrupted as error:

@@ -138,7 +138,7 @@ def checkpoint_of(path: Path) -> dict[str, Any]:
     assert content is not None, f"{path} has no checkpoint"
     del content["files"], content["episodes"]["seconds"]
     for place in content["source"].get("actors", ()):
-        del place["seconds"]
+        del place["seconds_per_step"]
     return content
 
 

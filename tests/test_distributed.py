@@ -14,7 +14,6 @@ import psutil
 import pytest
 import torch
 
-from lib.actors import ray_cluster
 from lib.actors.ray_cluster import check_cluster
 from lib.errors import UsageError
 from lib.experience.stream import Part
@@ -26,6 +25,7 @@ from lib.run.episodes import last_step
 from ppo_setup import trainer_of
 from running import (
     ENVIRONMENT,
+    PROJECT,
     assignments,
     checkpoint_of,
     differences,
@@ -265,10 +265,43 @@ def test_the_loss_of_a_cluster_node_does_not_change_the_run(tmp_path):
     assert episodes_of(one) == episodes_of(two)
 
 
-def test_a_cluster_with_another_version_of_ray_is_reported(monkeypatch):
-    said = "RuntimeError: Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.9.1\n"
-    answer = subprocess.CompletedProcess([], 1, stdout="", stderr=f"Traceback ...\n{said}")
-    monkeypatch.setattr(ray_cluster.subprocess, "run", lambda *arguments, **options: answer)
+# In a network namespace of its own, because Ray listens on all interfaces at first.
+LOCKED = """
+ip link set lo up
+RAY_AUTH_MODE=token HOME=$PWD/right ray start --head --port=6399 --num-cpus=2 --include-dashboard=false \\
+    --temp-dir=$(mktemp -d) --node-ip-address=127.0.0.1 > head.txt 2>&1
+for home in right wrong none; do HOME=$PWD/$home "$@" --runs-dir $home > $home.txt 2>&1; echo $? >> $home.txt; done
+RAY_AUTH_MODE=disabled HOME=$PWD/right "$@" > disabled.txt 2>&1
+HOME=$PWD/right ray stop --force
+"""
+
+
+@pytest.mark.skipif(subprocess.run(["unshare", "-rn", "true"]).returncode != 0, reason="needs network namespaces")
+def test_a_clusters_token_is_honoured_and_a_refused_one_is_named(tmp_path):
+    for home, token in (("right", 64 * "a"), ("wrong", 64 * "b"), ("none", None)):
+        (tmp_path / home).mkdir()
+        if token:
+            (tmp_path / home / ".ray").mkdir()
+            (tmp_path / home / ".ray" / "auth_token").write_text(token)
+    script = [sys.executable, str(PROJECT / ACTORS), *map(str, POLE), "--stop-after", "512"]
+    on_ray = ["--engine", "ray", "--address", "127.0.0.1:6399", "--actors", "2"]
+    env = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("RAY_")}
+    env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = ["unshare", "-rn", "bash", "-c", LOCKED, "bash", *script, *on_ray]
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=180, capture_output=True)
+    said = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
+    assert said["right"].endswith("\n0\n"), said["right"]
+    refused = "error: the cluster at 127.0.0.1:6399 asks for a token, and "
+    assert f"{refused}it refused the one from {tmp_path}/wrong/.ray/auth_token. Copy" in said["wrong"]
+    assert f"{refused}none was found. Copy ~/.ray/auth_token" in said["none"]
+    assert f"{refused}RAY_AUTH_MODE is 'disabled', so that none is sent" in said["disabled"]
+    assert said["wrong"].endswith("\n2\n")
+
+
+def test_a_cluster_with_another_version_of_ray_is_reported(tmp_path, monkeypatch):
+    ray = "raise RuntimeError('Version mismatch: The cluster was started with:\\n    Ray: 2.9.0')"
+    (tmp_path / "ray.py").write_text(f"def init(**options):\n    {ray}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         pytest.raises(UsageError, match=r"does not accept this process:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),

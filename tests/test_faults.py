@@ -1,15 +1,17 @@
 """Faults that come from outside: run folders of somebody else, and wrong environments."""
 
 import re
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from finished_runs import edit_params
-from running import BASELINE, PARALLEL, PROJECT, assignments, resuming, run
+from running import BASELINE, ENVIRONMENT, PARALLEL, PROJECT, assignments, resuming, run
 
 EVALUATE, PLAY, PPO = (PROJECT / name for name in ("tools/evaluate.py", "tools/play.py", "distributed/01_ppo.py"))
+ACTORS = PROJECT / "distributed/02_ppo_actors.py"
 EVIL = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
 
 
@@ -87,3 +89,55 @@ def test_an_environments_own_disk_error_keeps_its_traceback(tmp_path):
     assert process.returncode == 1
     assert "fakes.py" in process.stderr
     assert "it raised OSError(28, 'No space left on device')" in process.stderr
+
+
+def limited(shell: str, script: Path, *options: object) -> subprocess.CompletedProcess[str]:
+    """Run a script in a user namespace of its own, after shell commands that take something from it."""
+    command = [sys.executable, PROJECT / script, *options]
+    return subprocess.run(
+        ["unshare", "-rm", "bash", "-c", f'{shell}; exec "$@"', "bash", *map(str, command)],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+needs_namespaces = pytest.mark.skipif(
+    subprocess.run(["unshare", "-rm", "true"]).returncode != 0, reason="needs user namespaces"
+)
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [ACTORS, PARALLEL])
+@pytest.mark.parametrize("temporary", ["/tmp", "/dev/shm"])
+def test_a_small_dev_shm_is_named_before_it_overflows(tmp_path, script, temporary):
+    small = f"mount -t tmpfs -o size=1m tmpfs /dev/shm; export TMPDIR={temporary}"
+    catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 600, "--quiet", "--runs-dir", tmp_path)
+    process = limited(small, script, *catch, *(SMALL_PPO if script == ACTORS else SMALL_DQN))
+    if temporary == "/tmp":  # a temporary file serves as well
+        assert process.returncode == 0, process.stderr
+    else:
+        assert process.returncode == 2
+        assert "MB of memory to share with other processes do not fit into /dev/shm; make" in process.stderr
+        assert "Traceback" not in process.stderr
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "settings"),
+    [
+        (BASELINE, ("replay_size=3000", "replay_initial=2000", "batch_size=2000")),
+        (ACTORS, ("envs=16", "rollout=200", "minibatch=3200")),
+    ],
+    ids=str,
+)
+def test_memory_that_runs_out_is_one_line(tmp_path, script, settings):
+    catch = ("--env-id", "fakes:Catch-v0", *assignments(*settings), "--quiet", "--runs-dir", tmp_path)
+    process = limited("ulimit -v 1800000", script, *catch)
+    assert process.returncode == 1
+    last = process.stderr.strip().splitlines()[-1]
+    assert re.match(r"error: memory ran out: .*can't allocate memory.* What helps: a smaller replay_size", last)
+    assert "Traceback" not in process.stderr

@@ -12,6 +12,7 @@ import torch
 
 from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
+from lib.system.memory import shortage
 
 log = logging.getLogger(__name__)
 
@@ -278,8 +279,8 @@ def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fa
         return make(number, state)
     except UsageError as error:
         return Failed(str(error), usage=True)
-    except Exception:  # noqa: BLE001 - reported to the learner
-        return Failed(f"Actor {number} could not be made:\n{traceback.format_exc()}")
+    except Exception as error:  # noqa: BLE001 - reported to the learner
+        return Failed(f"Actor {number} could not be made:\n{shortage(error) or traceback.format_exc()}")
 
 
 def next_segment(actor: Actor | Failed) -> Any:
@@ -290,5 +291,5 @@ def next_segment(actor: Actor | Failed) -> Any:
         return actor.get_trajectory_segment()
     except Fault as fault:
         return Failed(f"{actor}: {fault}")
-    except Exception:  # noqa: BLE001 - reported to the learner
-        return Failed(f"{actor}:\n{traceback.format_exc()}")
+    except Exception as error:  # noqa: BLE001 - reported to the learner
+        return Failed(f"{actor}:\n{shortage(error) or traceback.format_exc()}")

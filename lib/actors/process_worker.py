@@ -37,7 +37,7 @@ def act(
     start_console()
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     try:
-        actor = make_actor(number, lambda: cloudpickle.loads(payload.raw))
+        actor = make_actor(number, lambda: cloudpickle.loads(payload.memory))
         while True:
             version = receive(connection)
             if not isinstance(actor, Failed):

@@ -5,6 +5,7 @@ the object store, and their arrays are read in place.
 """
 
 import atexit
+import importlib.util
 import logging
 import math
 import os
@@ -14,8 +15,9 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -38,6 +40,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 
 CONNECT_TIMEOUT = 3  # time limit in seconds for a connection to the cluster's port
 INIT_TIMEOUT = 11  # time limit in seconds for Ray to connect to the cluster
+REFUSED = "InvalidAuthToken"  # what Ray writes if a cluster refuses its token
 MIN_OBJECT_STORE = 256 * 2**20  # bytes of a local object store
 
 
@@ -51,14 +54,17 @@ class RayActors(Actors):
         room: bytes of the arrays of a segment, from which the size of a local object store is computed.
 
     Raises:
-        UsageError: if Ray is not installed, nothing answers at the address, the cluster runs another version of Ray or
-            Python, or it has too few CPUs.
+        UsageError: if Ray is not installed, nothing answers at the address, the cluster asks for another token, runs
+            another version of Ray or Python, or has too few CPUs.
     """
 
     def __init__(
         self, *arguments: Any, address: str | None = None, cpus: float | None = None, room: int = 2**20, **options: Any
     ):
         super().__init__(*arguments, **options)
+        _require_installed()
+        if address is not None and not _initialised():
+            check_cluster(address)
         self._ray = ray_package(local_only=address is None)
         self._actors: dict[int, Any] = {}
         # References to the segments of open orders, by actor, and to the weights that open orders use, by version.
@@ -95,7 +101,6 @@ class RayActors(Actors):
 
     def _connect(self, address: str | None, room: int) -> None:
         if self._own and address is not None:
-            check_cluster(address)
             self._init(address=address)
         elif self._own:
             store = max(MIN_OBJECT_STORE, 4 * self.depth * room * self.number)
@@ -214,11 +219,28 @@ def ray_package(local_only: bool) -> Any:
     """
     # Ray reads this variable when it is imported, on every system. It is named after the systems that default to 0.
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if local_only else "1"
-    try:
-        import ray
-    except ImportError as error:
-        raise UsageError("--engine ray needs Ray, which is not installed; run pip install '.[ray]'") from error
+    _require_installed()
+    import ray
+
     return ray
+
+
+def _require_installed() -> None:
+    if "ray" not in sys.modules and importlib.util.find_spec("ray") is None:
+        raise UsageError("--engine ray needs Ray, which is not installed; run pip install '.[ray]'")
+
+
+def _initialised() -> bool:
+    """Return whether this process has initialised Ray before."""
+    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
+
+
+def _token_source() -> str:
+    """Return where Ray finds this user's token for clusters, or "" if there is none."""
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        return "RAY_AUTH_TOKEN"
+    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return str(file) if file.exists() else ""
 
 
 def _rounded_down(cpus: float) -> float:
@@ -268,23 +290,65 @@ def interruptible() -> Iterator[None]:
 
 
 def check_cluster(address: str) -> None:
-    """Check that a cluster answers and accepts this process.
+    """Check that a cluster answers and accepts this process. If it asks for a token, set RAY_AUTH_MODE to send it.
 
-    Another process makes the attempt, so that it can be ended early. Ray itself would try for two minutes.
+    Other processes make the attempts, so that they can be ended early. Ray itself would try for two minutes. Ray reads
+    RAY_AUTH_MODE when it is imported, so call this before.
 
     Raises:
-        UsageError: if the cluster does not answer or rejects the attempt.
+        UsageError: if the cluster does not answer, asks for another token or rejects the attempt.
     """
     require_listener(address)
+    refused = _refused(address, os.environ)
+    if refused and _token_source() and "RAY_AUTH_MODE" not in os.environ:
+        # It is not sent to every cluster: with it, the actors do not start in a cluster that asks for none.
+        refused = _refused(address, os.environ | {"RAY_AUTH_MODE": "token"})
+        if not refused:
+            os.environ["RAY_AUTH_MODE"] = "token"
+    if refused:
+        raise UsageError(_about_token(address))
+
+
+def _refused(address: str, environment: Mapping[str, str]) -> bool:
+    """Try to join a cluster, and return whether it asks for another token.
+
+    Raises:
+        UsageError: if the cluster does not answer or rejects the attempt for another reason.
+    """
     attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
     command = [sys.executable, "-c", attempt, address]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=INIT_TIMEOUT)
-    except subprocess.TimeoutExpired as error:
-        raise UsageError(f"something listens at {address}, but no Ray cluster answers there") from error
-    if result.returncode:
-        reason = result.stderr.strip().rpartition("Error: ")[2]
+    said = ""
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stderr is not None
+        timer = threading.Timer(INIT_TIMEOUT, process.kill)
+        timer.start()
+        for line in process.stderr:
+            said += line
+            if REFUSED in line:  # Ray would try again for twenty seconds
+                process.kill()
+        late = not timer.is_alive()
+        timer.cancel()
+    if REFUSED in said or "AuthenticationError" in said:
+        return True
+    if late:
+        raise UsageError(f"something listens at {address}, but no Ray cluster answers there")
+    if process.returncode:
+        reason = said.strip().rpartition("Error: ")[2]
         raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
+    return False
+
+
+def _about_token(address: str) -> str:
+    """Say why a cluster refused this process's token, or that it has none."""
+    source, mode = _token_source(), os.environ.get("RAY_AUTH_MODE", "token")
+    if mode != "token":
+        problem = f"RAY_AUTH_MODE is {mode!r}, so that none is sent"
+    else:
+        problem = f"it refused the one from {source}" if source else "none was found"
+    return (
+        f"the cluster at {address} asks for a token, and {problem}. Copy ~/.ray/auth_token from the cluster's head to "
+        "this machine, or name its copy with RAY_AUTH_TOKEN_PATH"
+    )
 
 
 def require_listener(address: str) -> None:

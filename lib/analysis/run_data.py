@@ -1,6 +1,5 @@
 """Readers for the files of a run folder: episodes, TensorBoard scalars, results and videos."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -52,15 +51,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         UsageError: if the file is damaged or was written by another version.
     """
-    if not path.exists():
-        return {}
-    try:
-        content = json.loads(path.read_text())
-    except ValueError as error:
-        raise UsageError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no JSON object; it was not written by this version of the project")
-    return content
+    return run_folder.read_json(path) if path.exists() else {}
 
 
 def read_result(run: Path) -> dict[str, Any]:

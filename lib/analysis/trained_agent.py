@@ -58,7 +58,7 @@ class TrainedAgent:
             self.n_actions = int(env.action_space.n)
             net = build_network(content["net"], env.observation_space, self.n_actions)
             env.close()
-        except (LookupError, RuntimeError, ValueError) as error:
+        except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise _network_error(self.file, params, error) from error
         self.policy = GreedyPolicy(net.to(device), device)
 

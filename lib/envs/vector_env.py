@@ -204,7 +204,7 @@ class NativeAtari(VectorWrapper):
         selected = (options or {}).get("reset_mask", slice(None))
         seeds = derived_seeds(int(seed), self.num_envs) if isinstance(seed, int | np.integer) else seed
         seeds = None if seeds is None else np.asarray(seeds, np.int64)[selected]
-        states, infos = self.env.reset(seed=seeds, options=options)  # type: ignore[arg-type]
+        states, infos = self.env.reset(seed=seeds, options=options)
         self._episode_steps[selected] = 0
         _fill_first_states(states, self._episode_steps)
         return states, infos

@@ -154,7 +154,7 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, thr
     """
     end_with_learner()
     torch.set_num_threads(threads)
-    trainer: Trainer = pickle.loads(payload.raw)
+    trainer: Trainer = pickle.loads(payload.memory)
     if torch.device(trainer.device).type == "cuda":
         trainer.move_to(torch.device("cuda", rank))
     group = ProcessGroup(rank, size, meeting, trainer.device)

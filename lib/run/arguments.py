@@ -12,7 +12,7 @@ from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
 from lib.run import config_file, run_folder
-from lib.run.option_types import usable_device
+from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
 from lib.run.run_name import changes_in_name
@@ -83,7 +83,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         return _resume(parser, script, options, own, env_id, module, overrides)
     table = parser.best if tuned else parser.hyperparams
     params = _new_params(table, options.setdefault("game", "pong"), env_id, config, overrides)
-    run_options = RunOptions(**options, knobs=knobs)
+    run_options = RunOptions(**options, knobs=knobs, free=parser.free)
     shown = {name: value for name, value in knobs.items() if name not in parser.free}
     changes = changes_in_name(
         shown,
@@ -193,7 +193,7 @@ def _resume(
     knobs = {}
     for name, value in given_knobs.items():
         # A run of an earlier version of the script lacks the options that were added since.
-        knobs[name] = recorded["knobs"].get(name, parser.get_default(name))
+        knobs[name] = _recorded_option(parser, run, name, recorded["knobs"].get(name, parser.get_default(name)))
         if value is not None and name in parser.free:
             knobs[name] = value
         elif value is not None:
@@ -201,10 +201,24 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    return params, RunOptions(**(options | {"game": recorded["game"], "seed": recorded["seed"]}), knobs=knobs)
+    options |= {"game": recorded["game"], "seed": recorded["seed"]}
+    return params, RunOptions(**options, knobs=knobs, free=parser.free)
+
+
+def _recorded_option(parser: Parser, run: Path, name: str, value: Any) -> Any:
+    """Return the recorded value of an option, as the command line would read it."""
+    [action] = [action for action in parser._actions if action.dest == name and action.option_strings][:1]
+    try:
+        return value if value is None else config_file.option_value(action, value)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise UsageError(f"{run / 'params.json'} has a wrong {name}: {error}. It was edited; restore it") from error
 
 
 def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script: str) -> RunParameters:
+    try:
+        seed(str(recorded["seed"]))
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"{run / 'params.json'} has a wrong seed: {error}. It was edited; restore it") from error
     if recorded["script"] != script:
         raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
     kind = type(next(iter(parser.hyperparams.values())))

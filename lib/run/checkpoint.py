@@ -22,7 +22,7 @@ from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
 
-from lib.errors import Fault
+from lib.errors import Fault, UsageError
 from lib.run.events import EpisodeEvents
 from lib.run.run_folder import resume_options
 from lib.run.stopping import NOT_FINITE, Stopper
@@ -120,6 +120,37 @@ class Iteration:
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         self.engine.state.iteration = state["iteration"]
+
+
+class Settings:
+    """Settings of a run as an object with a state_dict. A run whose params.json was edited is not resumed.
+
+    Args:
+        values: hyperparameters, the seed, and the script's own options on which results depend.
+    """
+
+    def __init__(self, values: Mapping[str, Any]):
+        plain = (bool, int, float, str, type(None))
+        self._values = {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self._values)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Compare the settings with saved ones.
+
+        Raises:
+            UsageError: if one has another value. Settings that only one side has belong to another version.
+        """
+        edited = [
+            f"{name} was {value!r} and is {self._values[name]!r}"
+            for name, value in state.items()
+            if name in self._values and self._values[name] != value
+        ]
+        if edited:
+            raise UsageError(
+                f"params.json was edited since the checkpoint: {'; '.join(edited)}. Restore it, or start a new run"
+            )
 
 
 class Checkpointer:
@@ -227,7 +258,7 @@ def load(file: Path) -> dict[str, Any]:
     """Read one checkpoint into main memory.
 
     Raises:
-        Fault: if the file is damaged, or holds more than tensors and plain values.
+        Fault: if the file is damaged, or holds anything but a dictionary of tensors and plain values.
     """
     try:
         _verify(file)
@@ -237,6 +268,8 @@ def load(file: Path) -> dict[str, Any]:
         raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
+    if not isinstance(content, dict):
+        raise Fault(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
     return content
 
 
@@ -268,11 +301,13 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
     """Load the state of objects from a checkpoint's content.
 
     Raises:
-        Fault: if the checkpoint lacks an object, or holds other names or shapes for it.
+        Fault: if the checkpoint lacks an object, or holds other names, types or shapes for it.
     """
     try:
         Checkpoint.load_objects(objects, {name: content[name] for name in objects})
-    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+    except (Fault, UsageError, OSError):
+        raise
+    except Exception as error:  # a file may hold anything
         problem = f"{type(error).__name__}: {_first_line(error)}"
         raise Fault(
             f"the checkpoint does not fit this script; another version may have written it ({problem})"

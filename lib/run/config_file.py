@@ -43,7 +43,7 @@ def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> 
                 require_type(type(params), name, value)
                 hyperparameters[name] = value
             elif name in actions:
-                options[name] = _option_value(actions[name], value)
+                options[name] = option_value(actions[name], value)
             else:
                 faults.append(f"{name} is unknown")
         except (ValueError, argparse.ArgumentTypeError) as error:
@@ -58,7 +58,7 @@ def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> 
     return hyperparameters, options
 
 
-def _option_value(action: argparse.Action, value: Any) -> Any:
+def option_value(action: argparse.Action, value: Any) -> Any:
     """Return the value of an option as the command line would read it."""
     if isinstance(action, argparse._StoreTrueAction | argparse.BooleanOptionalAction):
         if not isinstance(value, bool):

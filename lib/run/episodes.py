@@ -10,6 +10,7 @@ from typing import Any
 
 from ignite.engine import Engine, Events
 
+from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.run.events import EpisodeEvents
@@ -194,9 +195,16 @@ class EpisodeFile:
 
 
 def last_step(folder: Path) -> int:
-    """Return the agent step of the last episode in a run folder's episodes.csv, or 0 without episodes."""
+    """Return the agent step of the last episode in a run folder's episodes.csv, or 0 without episodes.
+
+    Raises:
+        UsageError: if the file is damaged.
+    """
     path = folder / "episodes.csv"
     if not path.exists():
         return 0
-    with path.open(newline="") as file:
-        return max((int(row["step"]) for row in csv.DictReader(file)), default=0)
+    try:
+        with path.open(newline="") as file:
+            return max((int(row["step"]) for row in csv.DictReader(file)), default=0)
+    except (ValueError, TypeError, KeyError, csv.Error) as error:
+        raise UsageError(f"{path} cannot be read: {type(error).__name__}: {error}") from error

@@ -34,6 +34,8 @@ class GrowingFiles:
         return {path.name: path.stat().st_size for path in self._files()}
 
     def load_state_dict(self, sizes: dict[str, int]) -> None:
+        for name in sorted(set(sizes) - {path.name for path in self._files()}):
+            log.warning("%s is missing: its first %d bytes are lost.", self.folder / name, sizes[name])
         for path in self._files():
             current, saved = path.stat().st_size, sizes.get(path.name, 0)
             if current < saved:

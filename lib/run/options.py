@@ -28,6 +28,7 @@ class RunOptions:
         game: key of HYPERPARAMS.
         tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
+        free: names of those that a resumed run may change, because no result depends on them.
         changes: what a new run's name says after the script, see run_name.changes_in_name.
     """
 
@@ -43,6 +44,7 @@ class RunOptions:
     game: str = "pong"
     tune: int | None = None
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    free: tuple[str, ...] = ()
     changes: str = ""
 
     def __getattr__(self, name: str) -> Any:

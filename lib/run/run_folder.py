@@ -32,6 +32,10 @@ from lib.system import files
 
 log = logging.getLogger(__name__)
 
+# Entries of params.json and their types, and entries of each of its sessions.
+PARAMS = {"script": str, "game": str, "seed": int, "hyperparameters": dict, "knobs": dict, "sessions": list}
+SESSION = ("commit", "versions", "machine")
+
 
 class Run:
     """A new or resumed run folder, locked against other processes until `close`.
@@ -102,7 +106,7 @@ class Run:
                 ", ".join(changed),
             )
         if result.exists():
-            last |= {"result": json.loads(result.read_text())}
+            last |= {"result": read_json(result)}
         self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], last, current]})
         result.unlink(missing_ok=True)
 
@@ -152,18 +156,39 @@ def read_params(path: Path) -> dict[str, Any]:
     """Read a run's params.json.
 
     Raises:
-        UsageError: if the file cannot be read or lacks a required entry.
+        UsageError: if the file cannot be read, or an entry is missing or has the wrong type.
     """
     file = path / "params.json"
-    try:
-        content: dict[str, Any] = json.loads(file.read_text())
-        missing = {"script", "hyperparameters", "seed", "game", "knobs", "sessions"} - set(content)
-    except (ValueError, TypeError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from error
+    content = read_json(file)
+    missing = sorted(set(PARAMS) - set(content))
     if missing:
-        raise UsageError(f"{file} lacks {', '.join(sorted(missing))}; it was not written by this project")
-    if not isinstance(content["seed"], int) or not isinstance(content["hyperparameters"], dict):
-        raise UsageError(f"{file} has a seed or hyperparameters of the wrong type; it was edited")
+        raise UsageError(f"{file} lacks {', '.join(missing)}; it was not written by this project")
+    wrong = [name for name, kind in PARAMS.items() if type(content[name]) is not kind]
+    for number, entry in enumerate(content["sessions"] if "sessions" not in wrong else ()):
+        if not isinstance(entry, dict) or not set(SESSION) <= set(entry):
+            wrong.append(f"sessions[{number}]")
+    if not wrong and not content["sessions"]:
+        wrong.append("sessions")
+    if "hyperparameters" not in wrong and not isinstance(content["hyperparameters"].get("env_name", ""), str):
+        wrong.append("hyperparameters.env_name")
+    if wrong:
+        raise UsageError(f"{file} has a wrong {', '.join(wrong)}; it was edited. Restore it, or start a new run")
+    return content
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """Read a JSON object of a run folder.
+
+    Raises:
+        UsageError: if the file is damaged or was written by another version.
+        OSError: if it cannot be read.
+    """
+    try:
+        content = json.loads(file.read_text())
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{file} cannot be read: {error}") from error
+    if not isinstance(content, dict):
+        raise UsageError(f"{file} holds no JSON object; it was not written by this version of the project")
     return content
 
 

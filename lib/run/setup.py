@@ -137,7 +137,7 @@ class _Setup:
         """Restore the newest checkpoint of a run that is resumed, and open TensorBoard's files."""
         content = self._read_checkpoint() if self.options.resume else {}
         if content:
-            checkpoint.restore(self._run_state(), content)
+            checkpoint.restore({"settings": self._settings()} | self._run_state(), content)
             log.info("Resumed at step %s.", f"{self.steps():,}")
         if "replay" in content:
             self.warm_up = 0
@@ -146,12 +146,15 @@ class _Setup:
         # A refused resume must not change any file, so all changes come after the checks above.
         if self.options.resume:
             self.run.add_session()
-        GrowingFiles(self.run.path).load_state_dict(content.get("files", {}))
+        if content:
+            checkpoint.restore({"files": GrowingFiles(self.run.path)}, content)
+        else:
+            GrowingFiles(self.run.path).load_state_dict({})
         if self.options.record_every:
             videos.cut_back(self.run.path, self.episodes.count)
         self.board = TensorBoard(self.run.path)
         if content:
-            self._restore_loop({name: content[name] for name in self._loop_state()})
+            self._restore_loop(content)
 
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint.newest(self.run.checkpoints)
@@ -191,6 +194,11 @@ class _Setup:
         if isinstance(self.params, Hyperparameters) and not self.params.checkpoint_replay:
             state.pop("replay", None)
         return state
+
+    def _settings(self) -> checkpoint.Settings:
+        options = self.options
+        knobs = {name: value for name, value in options.knobs.items() if name not in options.free}
+        return checkpoint.Settings({**dataclasses.asdict(self.params), **knobs, "seed": options.seed})
 
     def _loop_state(self) -> dict[str, Stateful]:
         """Return the objects that are restored when the loop starts."""
@@ -279,7 +287,7 @@ class _Setup:
         if self.save is None:
             return
         files = GrowingFiles(self.run.path, self.board.flush)
-        objects = self._run_state() | self._loop_state() | {"files": files}
+        objects = {"settings": self._settings()} | self._run_state() | self._loop_state() | {"files": files}
         checkpointer = checkpoint.Checkpointer(
             objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper
         )

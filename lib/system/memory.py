@@ -1,13 +1,19 @@
 """Free memory, and the C library's allocator."""
 
 import ctypes
+import errno
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
+import torch
 
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
+
+if sys.platform != "win32":
+    import resource
 
 # Parameters of mallopt(3), from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -18,11 +24,13 @@ LARGEST = 32 * 2**20
 # Free bytes that glibc may keep at the top of its heap before it returns them to the system.
 KEPT = 8 * LARGEST
 
-# Control groups, versions 2 and 1: folder, limit file, usage file, and the key of the reclaimable cache in memory.stat.
-GROUPS = (
-    ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
+# Files of a control group's limit, its usage, and the key of the reclaimable cache in its memory.stat.
+VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
+# What a RuntimeError says if there was no memory for a tensor, an object of C++ or a thread.
+SIGNS = ("DefaultCPUAllocator", "bad_alloc", "can't start new thread", "Resource temporarily unavailable")
 
 
 def keep_freed_memory() -> bool:
@@ -60,19 +68,82 @@ class Trimmer:
             self._last_rss = self._process.memory_info().rss
 
 
-def free(groups: tuple[tuple[str, str, str, str], ...] = GROUPS) -> int:
-    """Return the bytes that this process can still allocate, within its control group's limit if it has one."""
-    bounds = [psutil.virtual_memory().available]
-    for folder, limit_name, usage_name, cache_name in groups:
-        try:
-            limit = (Path(folder) / limit_name).read_text().strip()
-            usage = int((Path(folder) / usage_name).read_text())
-            statistics = dict(line.split() for line in (Path(folder) / "memory.stat").read_text().splitlines())
-        except OSError:
-            continue  # this system has no such group
-        if limit != "max":
-            bounds.append(int(limit) - usage + int(statistics[cache_name]))
+def free(root: Path = Path("/")) -> int:
+    """Return the bytes that this process can still allocate.
+
+    The smallest of: the machine's available memory; what is left of the limits of this process's control group and of
+    those above it (containers, systemd, Slurm); and what is left of `ulimit -v` and `ulimit -d`.
+
+    Args:
+        root: folder that holds proc and sys.
+    """
+    bounds = [psutil.virtual_memory().available, *_left_in_groups(root), *_left_of_limits()]
     return max(0, min(bounds))
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return  # this system has no control groups
+    for line in groups:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            top, names = root / "sys/fs/cgroup", VERSION_2
+        elif "memory" in controllers.split(","):
+            top, names = root / "sys/fs/cgroup/memory", VERSION_1
+        else:
+            continue
+        own = top / path.lstrip("/")
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(top):  # in a container, the path may be that of the host, and not exist here
+                yield from _left_in_group(folder, *names)
+
+
+def _left_in_group(folder: Path, limit_name: str, usage_name: str, cache_name: str) -> Iterator[int]:
+    try:
+        limit = (folder / limit_name).read_text().strip()
+        usage = int((folder / usage_name).read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except OSError:
+        return
+    if limit != "max":
+        yield int(limit) - usage + int(statistics[cache_name])
+
+
+def _left_of_limits() -> Iterator[int]:
+    if sys.platform != "linux":
+        return
+    pages = [int(number) for number in Path("/proc/self/statm").read_text().split()]
+    for limit, used in ((resource.RLIMIT_AS, pages[0]), (resource.RLIMIT_DATA, pages[5])):
+        soft, _ = resource.getrlimit(limit)
+        if soft != resource.RLIM_INFINITY:
+            yield soft - used * resource.getpagesize()
+
+
+def shortage(error: BaseException) -> Fault | None:
+    """Return the message for an error that was raised because memory ran out; None for any other error."""
+    advice = ""
+    if isinstance(error, torch.OutOfMemoryError):
+        advice = "a smaller batch_size or minibatch with --set, no other programs on this GPU, or --device cpu"
+    elif (
+        isinstance(error, MemoryError)
+        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+        or (isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS))
+    ):
+        advice = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
+    if not advice:
+        return None
+    where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"
+    problem = _first_sentence(error) or "an allocation failed"
+    return Fault(f"{where} ran out: {problem}. What helps: {advice}. Files that were saved before are kept")
+
+
+def _first_sentence(error: BaseException) -> str:
+    """Return the first sentence of an error, without torch's place in its source."""
+    text = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    text = re.sub(r"^\[enforce fail.*?(?=DefaultCPUAllocator)", "", text)
+    return re.split(r"\. ", text)[0].rstrip(".")
 
 
 def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]) -> None:

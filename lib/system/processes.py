@@ -14,6 +14,7 @@ import cloudpickle
 import psutil
 
 from lib.errors import Fault, UsageError
+from lib.system.shared_block import SharedBlock
 
 # Signals that stop a run cleanly.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -43,26 +44,29 @@ def start_server(*modules: str) -> None:
             forkserver.ensure_running()
 
 
-def to_shared_memory(payload: Any, name: str, advice: str) -> Any:
+def to_shared_memory(payload: Any, name: str, advice: str) -> SharedBlock:
     """Pickle an object into shared memory, for a child process that is about to start.
 
     It is not sent through a pipe, because that would block forever if the child died while it started.
 
     Args:
-        payload: object to send; the child reads it with `cloudpickle.loads(array.raw)`.
+        payload: object to send; the child reads it with `cloudpickle.loads(block.memory)`.
         name: name of the object for the error message.
         advice: last sentence of the error message, without a full stop.
 
     Returns:
-        An array in shared memory. Keep a reference to it until the child has read it.
+        A block of shared memory. Keep a reference to it until the child has read it.
 
     Raises:
-        UsageError: if the object cannot be pickled.
+        UsageError: if the object cannot be pickled, or there is no room for it.
     """
     try:
-        return context.RawArray("c", cloudpickle.dumps(payload))
+        pickled = cloudpickle.dumps(payload)
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
         raise UsageError(f"{name} cannot be sent to another process: {error}. {advice}") from error
+    block = SharedBlock(len(pickled))
+    block.memory[:] = pickled
+    return block
 
 
 class Child:

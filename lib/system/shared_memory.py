@@ -2,12 +2,13 @@
 
 import pickle
 import warnings
+from array import array
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 
-from lib.system.processes import context
+from lib.system.shared_block import SharedBlock
 
 
 def aligned(size: int) -> int:
@@ -55,9 +56,15 @@ class SharedWeights:
     def __init__(self, tensors: Iterable[torch.Tensor], size: int):
         self.size = size
         self._layout = TensorLayout(tensors)
-        self._memory = context.RawArray("b", max(1, size * self._layout.size))
-        self._versions = context.RawArray("q", [-1] * size)
+        self._block = SharedBlock(size * self._layout.size)
+        self._version_block = SharedBlock(8 * size)
+        self._versions[:] = memoryview(array("q", [-1] * size))
         self._published = 0
+
+    @property
+    def _versions(self) -> "memoryview[int]":
+        """Version in each slot, or -1."""
+        return memoryview(self._version_block.memory).cast("q")
 
     @property
     def versions(self) -> list[int]:
@@ -91,7 +98,7 @@ class SharedWeights:
         return self._views(available.index(version))
 
     def _views(self, slot: int) -> list[torch.Tensor]:
-        return self._layout.views(self._memory, slot * self._layout.size)
+        return self._layout.views(self._block.memory, slot * self._layout.size)
 
 
 class Slots:
@@ -105,7 +112,7 @@ class Slots:
     def __init__(self, number: int, size: int):
         self.number = number
         self.size = size
-        self.memory = context.RawArray("b", number * size)
+        self._block = SharedBlock(number * size)
 
     def pack(self, payload: Any, slot: int) -> tuple[bytes, int, list[int]]:
         """Write the arrays of an object into a slot.
@@ -120,14 +127,14 @@ class Slots:
         sizes = [len(part) for part in raw]
         if sum(map(aligned, sizes)) > self.size:
             return pickle.dumps(payload, protocol=5), slot, []
-        view = memoryview(self.memory).cast("B")
+        view = memoryview(self._block.memory)
         for part, start in zip(raw, self._starts(slot, sizes), strict=True):
             view[start : start + len(part)] = part
         return header, slot, sizes
 
     def unpack(self, header: bytes, slot: int, sizes: Sequence[int]) -> Any:
         """Return the object that was passed to `pack`. Its arrays are read-only views of the slot."""
-        view = memoryview(self.memory).cast("B").toreadonly()
+        view = memoryview(self._block.memory).toreadonly()
         starts = self._starts(slot, sizes)
         return pickle.loads(
             header, buffers=[view[start : start + size] for start, size in zip(starts, sizes, strict=True)]

@@ -1,10 +1,13 @@
+import errno
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from lib.errors import UsageError
 from lib.system import memory
@@ -32,22 +35,87 @@ def test_freed_memory_is_reused_without_page_faults():
     assert faults("keep") < 0.1 * faults("default")
 
 
-def group(folder, limit, use, cache):
-    (folder / "memory.max").write_text(f"{limit}\n")
-    (folder / "memory.current").write_text(f"{use}\n")
-    (folder / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\n")
-    return ((str(folder), "memory.max", "memory.current", "inactive_file"),)
+def group(root, path, limit, use, cache, version=2):
+    """Write the files of a control group, and of this process's membership in it; return `root`."""
+    mount, names, key = {
+        2: ("sys/fs/cgroup", ("memory.max", "memory.current"), "inactive_file"),
+        1: ("sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes"), "total_inactive_file"),
+    }[version]
+    folder = root / mount / path
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{use}\n")
+    (folder / "memory.stat").write_text(f"anon 5\n{key} {cache}\n")
+    (root / "proc/self").mkdir(parents=True, exist_ok=True)
+    line = f"0::/{path}" if version == 2 else f"4:memory:/{path}"
+    (root / "proc/self/cgroup").write_text(f"9:name=systemd:/\n{line}\n")
+    return root
 
 
-def test_free_memory_is_the_rest_of_the_control_groups_limit_without_its_cache(tmp_path):
-    assert memory.free(group(tmp_path, 1000, 800, 300)) == 500
-    assert memory.free(group(tmp_path, 1000, 1200, 100)) == 0
+@pytest.mark.parametrize("version", [1, 2])
+def test_free_memory_is_the_rest_of_the_control_groups_limit_without_its_cache(tmp_path, version):
+    assert memory.free(group(tmp_path, "", 1000, 800, 300, version)) == 500
+    assert memory.free(group(tmp_path, "", 1000, 1200, 100, version)) == 0
+
+
+@pytest.mark.parametrize(("outer", "inner", "left"), [("max", 1000, 200), (900, 1000, 100), (5000, "max", 4200)])
+def test_the_smallest_limit_of_nested_groups_counts(tmp_path, outer, inner, left):
+    group(tmp_path, "job_7", outer, 800, 0)
+    assert memory.free(group(tmp_path, "job_7/step_0/task_0", inner, 800, 0)) == left
+
+
+def test_a_group_that_is_not_visible_in_the_container_is_looked_up_at_the_top(tmp_path):
+    group(tmp_path, "", 1000, 800, 0)
+    (tmp_path / "proc/self/cgroup").write_text("0::/system.slice/docker-3.scope\n")
+    assert memory.free(tmp_path) == 200
 
 
 def test_without_a_limit_free_memory_is_that_of_the_machine(tmp_path):
-    for groups in (group(tmp_path, "max", 800, 300), (), (("/no/such", "a", "b", "c"),)):
-        assert 0 < memory.free(groups) <= psutil.virtual_memory().total
-    assert 0 < memory.free() <= psutil.virtual_memory().total
+    for root in (tmp_path / "nothing", group(tmp_path, "", "max", 800, 300), Path("/")):
+        assert 0 < memory.free(root) <= psutil.virtual_memory().total
+
+
+@pytest.mark.parametrize("limit", ["v", "d"])
+def test_a_limit_of_the_shell_counts(limit):
+    free = f"ulimit -{limit} 8000000; exec {sys.executable} -c 'from lib.system import memory; print(memory.free())'"
+    left = int(subprocess.run(["bash", "-c", free], capture_output=True, text=True, check=True).stdout)
+    assert left < 8_000_000 * 1024
+    free = free.replace("8000000", "4000000")
+    assert int(subprocess.run(["bash", "-c", free], capture_output=True, text=True).stdout) < left - 4e9
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), "memory ran out: an allocation failed. What helps: a smaller replay_size"),
+        (
+            np._core._exceptions._ArrayMemoryError((10**9,), np.dtype("f8")),
+            "memory ran out: Unable to allocate 7.45 GiB",
+        ),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out: [Errno 12] Cannot allocate memory. What"),
+        (RuntimeError("can't start new thread"), "memory ran out: can't start new thread. What"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has ..."),
+            "the GPU's memory ran out: CUDA out of memory. What helps: a smaller batch_size or minibatch",
+        ),
+    ],
+)
+def test_errors_for_lack_of_memory_say_what_needs_less(error, expected):
+    assert str(memory.shortage(error)).startswith(expected)
+
+
+def test_a_tensor_or_an_array_that_does_not_fit_is_named():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert "memory ran out: DefaultCPUAllocator: can't allocate memory" in str(memory.shortage(caught.value))
+    with pytest.raises(MemoryError) as caught:
+        np.empty(2**60, np.uint8)
+    assert "memory ran out: Unable to allocate 1.00 EiB for an array" in str(memory.shortage(caught.value))
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the paddle broke"), OSError(errno.ENOSPC, "full"), ValueError("no")])
+def test_other_errors_are_not_for_lack_of_memory(error):
+    assert memory.shortage(error) is None
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a function of glibc")

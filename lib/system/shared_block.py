@@ -1,0 +1,57 @@
+"""Blocks of memory that processes share. Their space is reserved before it is used.
+
+`multiprocessing.RawArray` only maps its memory. Where /dev/shm is too small, as it often is in a container, the first
+write then kills the process with SIGBUS.
+"""
+
+import errno
+import mmap
+import os
+import tempfile
+from multiprocessing import heap
+
+from lib.errors import UsageError
+
+SHARED_MEMORY = "/dev/shm"  # on Linux; elsewhere, and where it is full, a temporary file is mapped
+
+
+class SharedBlock:
+    """Zeroed memory that a child process shares if the block is among the arguments with which it is started.
+
+    Args:
+        size: bytes.
+
+    Raises:
+        UsageError: if neither /dev/shm nor the folder of temporary files has room for it.
+    """
+
+    def __init__(self, size: int):
+        size = max(1, size)
+        self._arena = heap.Arena(size, _reserved(size)) if hasattr(os, "posix_fallocate") else heap.Arena(size)
+
+    @property
+    def memory(self) -> mmap.mmap:
+        """The memory as a writable buffer."""
+        buffer: mmap.mmap = self._arena.buffer
+        return buffer
+
+
+def _reserved(size: int) -> int:
+    """Return a descriptor of an unlinked file for which `size` bytes are reserved."""
+    folders = [folder for folder in dict.fromkeys((SHARED_MEMORY, tempfile.gettempdir())) if os.path.isdir(folder)]
+    for folder in folders:
+        file, path = tempfile.mkstemp(dir=folder)
+        os.unlink(path)
+        try:
+            os.posix_fallocate(file, 0, size)
+        except OSError as error:
+            os.close(file)
+            if error.errno not in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT, errno.EFBIG):
+                raise
+        else:
+            return file
+    raise UsageError(
+        f"{size / 1e6:,.1f} MB of memory to share with other processes do not fit into {' or '.join(folders)}; make "
+        "room there (in a container, with --shm-size), take fewer --envs or a smaller --set rollout=..., or use "
+        "--engine inline"
+    )
