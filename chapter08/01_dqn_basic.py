@@ -13,13 +13,13 @@ Read    lib/experience/stream.py, lib/experience/ring.py and lib/common.py: the 
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

@@ -12,13 +12,13 @@ Read    lib/experience/ring.py: n-step returns, which stop at the end of an epis
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

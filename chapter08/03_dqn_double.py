@@ -14,15 +14,15 @@ Read    lib/nets/losses.py
 import argparse
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.experience.held_out import HeldOutStates
 from lib.nets import losses
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

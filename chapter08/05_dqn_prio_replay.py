@@ -12,14 +12,14 @@ Read    lib/experience/sum_tree.py, then lib/experience/priority_ring.py
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import priority_ring, selectors, stream
 from lib.nets import losses
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

@@ -12,14 +12,14 @@ Read    lib/dqn_extra.py
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_extra
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.experience.held_out import HeldOutStates
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

@@ -12,16 +12,16 @@ Read    lib/nets/losses.py from `support` on, then lib/analysis/return_distribut
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_extra
 from lib.analysis import return_distributions
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.experience.held_out import HeldOutStates
 from lib.nets import losses
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

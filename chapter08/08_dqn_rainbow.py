@@ -13,14 +13,14 @@ Read    docs/chapter08.md for a comparison with the paper's hyperparameters
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_extra
 from lib.envs import vector_env
 from lib.experience import priority_ring, selectors, stream
 from lib.nets import losses, precision
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")

@@ -12,12 +12,12 @@ Read    lib/atari_wrappers.py, lib/experience/source.py and lib/common.py: the p
 
 from pathlib import Path
 
+from lib import atari_wrappers, cli, common, dqn_model
+from lib.experience import replay_buffer, selectors, source
+
 import ptan
 import torch
 from ignite.engine import Engine
-
-from lib import atari_wrappers, cli, common, dqn_model
-from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
 

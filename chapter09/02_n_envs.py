@@ -13,12 +13,12 @@ Read    ExperienceSourceFirstLast in lib/experience/source.py
 
 from pathlib import Path
 
+from lib import atari_wrappers, cli, common, dqn_model
+from lib.experience import replay_buffer, selectors, source
+
 import ptan
 import torch
 from ignite.engine import Engine
-
-from lib import atari_wrappers, cli, common, dqn_model
-from lib.experience import replay_buffer, selectors, source
 
 NAME = Path(__file__).stem
 

@@ -13,13 +13,13 @@ Read    lib/actors/players.py, then lib/actors/player.py and lib/actors/contract
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import atari_wrappers, cli, common, dqn_model
 from lib.actors import players
 from lib.experience import replay_buffer, selectors, source
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 BATCHES = 4  # combined in one update, or more if params.learn_every is larger

@@ -14,13 +14,13 @@ Read    DirectAtari in lib/envs/atari.py and ContiguousFrameStack in lib/envs/fr
 import dataclasses
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import atari_wrappers, cli, common, dqn_model
 from lib.actors import players
 from lib.experience import replay_buffer, selectors, source
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

@@ -12,14 +12,14 @@ Read    lib/nets/precision.py, then lib/dqn_model.py
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.nets import precision
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

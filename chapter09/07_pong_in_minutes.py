@@ -12,15 +12,15 @@ Read    lib/nets/losses.py, then FAST_HYPERPARAMS in lib/hyperparameters.py
 
 from pathlib import Path
 
-import ptan
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common, dqn_model
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.hyperparameters import FAST_HYPERPARAMS
 from lib.nets import losses, precision
+
+import ptan
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

@@ -12,9 +12,6 @@ Read    lib/ppo/rollout.py for acting, lib/ppo/update.py for learning, lib/ppo/m
 
 from pathlib import Path
 
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_HYPERPARAMS
@@ -22,6 +19,9 @@ from lib.nets import precision
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler, rollouts
 from lib.ppo.update import Trainer, UpdateSettings
+
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

@@ -13,9 +13,6 @@ Read    lib/ppo/segments.py for the exchange of weights and segments, then lib/a
 
 from pathlib import Path
 
-import torch
-from ignite.engine import Engine
-
 from lib import cli, common
 from lib.hyperparameters import PPO_HYPERPARAMS
 from lib.nets import precision
@@ -24,6 +21,9 @@ from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
 from lib.ppo.segments import Segments
 from lib.ppo.update import Trainer, UpdateSettings
+
+import torch
+from ignite.engine import Engine
 
 NAME = Path(__file__).stem
 

@@ -53,26 +53,37 @@ def warm_fork_server() -> None:
 
 
 @pytest.fixture
-def answer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Function (script, *options, code=None) that runs a script in this process and returns its output.
+def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Function (script, *options) that runs a script in this process; returns exit code, standard output and error.
 
-    With `code`, the script has to exit with that code. The output is standard error for an error code,
-    otherwise standard output. A new process would spend most of its time importing.
+    A new process would spend most of its time importing.
     """
     from lib import cli
 
-    def run_inline(script: Path, *options: object, code: int | None = None) -> str:
+    def run_inline(script: Path, *options: object) -> tuple[int, str, str]:
         monkeypatch.setattr(cli, "prepare", lambda seed: None)  # it changes settings of the whole process
         monkeypatch.setattr(sys, "argv", [script.name, *map(str, options)])
-        path = str(Path(__file__).parents[1] / script)
-        if code is None:
-            runpy.run_path(path, run_name="__main__")
-        else:
-            with pytest.raises(SystemExit) as end:
-                runpy.run_path(path, run_name="__main__")
-            assert end.value.code == code
-        output = capsys.readouterr()
-        return output.err if code else output.out
+        code = 0
+        try:
+            runpy.run_path(str(Path(__file__).parents[1] / script), run_name="__main__")
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return code, *capsys.readouterr()
+
+    return run_inline
+
+
+@pytest.fixture
+def answer(ends: Callable[..., tuple[int, str, str]]) -> Callable[..., str]:
+    """Function (script, *options, code=0) that runs a script in this process and returns its output.
+
+    The script has to exit with that code. The output is standard error for an error code, otherwise standard output.
+    """
+
+    def run_inline(script: Path, *options: object, code: int = 0) -> str:
+        ended, output, errors = ends(script, *options)
+        assert ended == code
+        return errors if code else output
 
     return run_inline
 

@@ -380,6 +380,12 @@ class Failing(Catch):
         return None if self.left == 0 and self.how == "none" else observation, reward, *rest
 
 
+class Timed(dict[str, Any]):
+    """Segment of a fake actor that says how long it took."""
+
+    seconds = 0.2
+
+
 class Counter:
     """Fake actor that numbers its segments.
 
@@ -430,7 +436,7 @@ class Counter:
         class Sleeping(Counter):
             def get_trajectory_segment(self):
                 time.sleep(0.2)
-                return super().get_trajectory_segment()
+                return Timed(super().get_trajectory_segment())
 
         return Sleeping(number, state)
 

@@ -108,6 +108,18 @@ needs_namespaces = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
+def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
+    hang = ("--env-id", "fakes:FailingSoon-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
+    process = run(BASELINE, *hang, "--time-limit", 8)
+    assert process.returncode == 1
+    assert re.search(
+        r"FailingSoon-hang-v0 \(seed \d+, at step \d+ .*: it did not return before the time", process.stderr
+    )
+    assert "The last complete iteration is saved" in process.stderr + process.stdout
+    assert "Traceback" not in process.stderr
+
+
 @needs_namespaces
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [ACTORS, PARALLEL])

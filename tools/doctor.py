@@ -23,13 +23,6 @@ from typing import NamedTuple
 
 IMPORT_ERROR = ""
 try:
-    import ale_py
-    import numpy as np
-    import psutil
-    import torch
-    from gymnasium import spaces
-    from packaging.requirements import Requirement
-
     from lib import cli, dqn_model
     from lib.envs import vector_env
     from lib.envs.single_env import make_env
@@ -39,6 +32,13 @@ try:
     from lib.nets import precision
     from lib.run.options import DEFAULT_RUNS_DIR
     from lib.system import machine, memory
+
+    import ale_py
+    import numpy as np
+    import psutil
+    import torch
+    from gymnasium import spaces
+    from packaging.requirements import Requirement
 
 except ImportError as error:  # reported as a finding; then only the Python version and the packages are checked
     IMPORT_ERROR = str(error)

@@ -14,16 +14,16 @@ import os
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-import torch
-from tqdm import tqdm
-
 from lib import cli
 from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env, make_plain_env
 from lib.nets.masking import MaskSplitter
 from lib.run.video_file import Video, frames_per_second
+
+import numpy as np
+import torch
+from tqdm import tqdm
 
 MOST_REWARDS = 10  # different rewards that are listed
 

@@ -13,9 +13,6 @@ import argparse
 import os
 from collections.abc import Callable
 
-import gymnasium as gym
-import numpy as np
-
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, action_names, add_score_panel
@@ -23,6 +20,9 @@ from lib.run import run_folder
 from lib.run.evaluation import EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second
+
+import gymnasium as gym
+import numpy as np
 
 FrameSink = Callable[[np.ndarray], object]
 

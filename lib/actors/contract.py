@@ -83,7 +83,8 @@ class Actors(ABC):
         number: number of actors.
         model: first weights; later ones have the same names, shapes and dtypes.
         state_of: function from an actor's number to the state that a new actor starts from.
-        patience: seconds to wait for a segment. After that, the actor counts as hanging, and is killed and replaced.
+        patience: seconds to wait for a segment; at least three times its `seconds` if the actor's last segment has this
+            attribute. After that, the actor counts as hanging, and is killed and replaced.
         delay_of: function from an actor's number to the extra seconds that it needs to restore its state.
         stop_asked: function that returns whether the learner was asked to stop. From then on, `take` waits for at most
             STOPPING seconds.
@@ -122,6 +123,7 @@ class Actors(ABC):
         self._deadlines: dict[int, float] = {}
         self._losses: Counter[int] = Counter()  # losses since the actor's last segment
         self._new = set(range(number))  # actors without a segment so far
+        self._lasted = dict.fromkeys(range(number), 0.0)  # time that each actor's last segment took
 
     def __enter__(self) -> Self:
         return self
@@ -191,6 +193,7 @@ class Actors(ABC):
                 if isinstance(result, Lost):
                     self._replace(index, result.reason)
                 else:
+                    self._lasted[index] = getattr(result, "seconds", 0.0)
                     self._close_order(index)
                     taken.append((index, result))
             self._replace_late()
@@ -221,7 +224,8 @@ class Actors(ABC):
     def _start_waiting(self, index: int) -> None:
         extra = self.STARTING + self.delay_of(index) if index in self._new else 0.0
         self._waiting_since[index] = time.monotonic()
-        self._deadlines[index] = self._waiting_since[index] + self.patience + extra
+        patience = max(self.patience, 3.0 * self._lasted[index])
+        self._deadlines[index] = self._waiting_since[index] + patience + extra
 
     def _replace_late(self) -> None:
         for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
@@ -232,7 +236,10 @@ class Actors(ABC):
     def _replace(self, index: int, reason: str) -> None:
         self._losses[index] += 1
         if self._losses[index] > self.TRIES:
-            raise ActorFailed(f"actor {index} {reason}; it was replaced {self.TRIES} times without giving a segment")
+            raise ActorFailed(
+                f"actor {index} {reason}; it was replaced {self.TRIES} times without giving a segment. If its "
+                "environment is that slow, give a larger --patience"
+            )
         log.warning("Actor %d %s. It is replaced, and its open orders are sent again.", index, reason)
         self.replaced += 1
         self._new.add(index)

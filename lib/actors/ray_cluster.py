@@ -226,7 +226,7 @@ def ray_package(local_only: bool) -> Any:
 
 
 def _require_installed() -> None:
-    if "ray" not in sys.modules and importlib.util.find_spec("ray") is None:
+    if importlib.util.find_spec("ray") is None:
         raise UsageError("--engine ray needs Ray, which is not installed; run pip install '.[ray]'")
 
 

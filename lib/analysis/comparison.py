@@ -52,7 +52,7 @@ def read_outcome(run: Path) -> dict[str, object]:
     result = run_data.read_result(run)
     stop_reward = str(run_folder.read_params(run)["hyperparameters"].get("stop_reward"))
     solved = result.get("reached", {}).get(stop_reward, {})
-    evaluation = run_data.read_json(run / "evaluation.json") or result.get("evaluation", {})
+    evaluation = run_data.read_evaluation(run) or result.get("evaluation", {})
     return {
         "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else 0)),
         "episodes": len(episodes),

@@ -45,18 +45,26 @@ def read_episodes(run: Path) -> pd.DataFrame:
     return numbers.dropna(subset=list(NUMERIC_COLUMNS))  # the last row may be incomplete while the run is in progress
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file of a run folder. A missing file gives an empty dictionary.
+def read_result(run: Path) -> dict[str, Any]:
+    """Read a run's result.json.
+
+    The result is empty if there is no file, or if a process works on the run and the file is outdated.
 
     Raises:
         UsageError: if the file is damaged or was written by another version.
     """
-    return run_folder.read_json(path) if path.exists() else {}
+    file = run / "result.json"
+    return run_folder.read_json(file, run_folder.RESULT) if file.exists() and not run_folder.at_work(run) else {}
 
 
-def read_result(run: Path) -> dict[str, Any]:
-    """Read a run's result.json. If a process works on the run, the file is outdated and the result is empty."""
-    return {} if run_folder.at_work(run) else read_json(run / "result.json")
+def read_evaluation(run: Path) -> dict[str, Any]:
+    """Read a run's evaluation.json, which tools/evaluate.py writes. A missing file gives an empty dictionary.
+
+    Raises:
+        UsageError: if the file is damaged or was written by another version.
+    """
+    file = run / "evaluation.json"
+    return run_folder.read_json(file, run_folder.EVALUATION) if file.exists() else {}
 
 
 def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from lib import dqn_extra, dqn_model
 from lib.envs.single_env import make_env
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
@@ -50,7 +50,7 @@ class TrainedAgent:
         run_folder.require_trust(run, str(params["hyperparameters"].get("env_name")), module)
         self.file = find_checkpoint(run, which)
         self.step = _step(self.file)
-        content = checkpoint.load(self.file)
+        content = self._load()
         try:
             self.env_id: str = params["hyperparameters"]["env_name"]
             env = self.make_env()
@@ -61,6 +61,16 @@ class TrainedAgent:
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise _network_error(self.file, params, error) from error
         self.policy = GreedyPolicy(net.to(device), device)
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            return checkpoint.load(self.file)
+        except Fault as fault:
+            others = [file.name for file in (self.run / "checkpoints").glob("*.pt") if file != self.file]
+            if not others:
+                raise
+            choice = BEST if self.file == find_checkpoint(self.run, LAST) else LAST
+            raise Fault(f"{fault}. Another one may be intact: add --checkpoint {choice}") from fault
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """Build a single environment with the default wrappers of make_env."""

@@ -1,7 +1,9 @@
 """Checks on environments that are not ours. Errors name the environment, its seed and its step."""
 
+import logging
+import time
 from collections.abc import Callable
-from typing import Any, NoReturn, SupportsFloat, TypeVar
+from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsFloat, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -13,7 +15,28 @@ ALWAYS_FULLY_CHECKED = 100  # first steps of an environment whose observations a
 CHECKED_EVERY = 100  # later, those of every n-th step
 LARGEST_REWARD = 1e15  # squared errors and their sums stay finite in float32
 
+LONG_EPISODE = 200_000  # steps after which an episode is named; games have ten to thirty thousand at most
+
 Result = TypeVar("Result")
+
+log = logging.getLogger(__name__)
+
+
+class Call(NamedTuple):
+    """A call of an environment that has not returned yet.
+
+    Attributes:
+        border: the environment.
+        start: when the call began, by time.monotonic().
+    """
+
+    border: "Border"
+    start: float
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes already."""
+        return time.monotonic() - self.start
 
 
 class Border(gym.Wrapper):
@@ -30,7 +53,12 @@ class Border(gym.Wrapper):
         Fault: by `reset` and `step`, if an observation or a reward is wrong.
         RuntimeError: by `reset` and `step`, if the environment raises an OSError or exits. It would look like an error
             of this program, or like its end. All other errors are raised unchanged.
+
+    Attributes:
+        call: the unfinished call of any environment in this process, or None.
     """
+
+    call: ClassVar[Call | None] = None
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
@@ -51,6 +79,12 @@ class Border(gym.Wrapper):
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
         self._steps += 1
+        if self._step == LONG_EPISODE:
+            log.warning(
+                "%s: the episode does not end, so it is not counted. Give the environment an end, such as "
+                "max_episode_steps where it is registered.",
+                self.place(),
+            )
         observation, reward, terminated, truncated, info = self._guarded(lambda: self.env.step(action))
         self._check(observation)
         try:
@@ -62,10 +96,13 @@ class Border(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
     def _guarded(self, call: Callable[[], Result]) -> Result:
+        Border.call = Call(self, time.monotonic())
         try:
             return call()
         except (OSError, SystemExit) as error:
-            raise RuntimeError(f"{self._place()}: it raised {error!r}") from error
+            raise RuntimeError(f"{self.place()}: it raised {error!r}") from error
+        finally:
+            Border.call = None
 
     def _check(self, observation: Any) -> None:
         space = self.observation_space
@@ -87,9 +124,10 @@ class Border(gym.Wrapper):
             self._fail(f"its observation has {array[tuple(index)]} at {index}; all numbers have to be finite")
 
     def _fail(self, problem: str) -> NoReturn:
-        raise Fault(f"{self._place()}: {problem}. Correct the environment, or wrap it")
+        raise Fault(f"{self.place()}: {problem}. Correct the environment, or wrap it")
 
-    def _place(self) -> str:
+    def place(self) -> str:
+        """Return the environment's id, seed, step and episode, for messages."""
         seed = "without a seed" if self._seed is None else f"seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
         return f"{self._env_id} ({seed}, {when} of episode {self._episode} since then)"

@@ -21,6 +21,7 @@ import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
+from torch.optim import Optimizer
 
 from lib.errors import Fault, UsageError
 from lib.run.events import EpisodeEvents
@@ -304,6 +305,9 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
         Fault: if the checkpoint lacks an object, or holds other names, types or shapes for it.
     """
     try:
+        for name, each in objects.items():
+            if isinstance(each, Optimizer):
+                _require_fit(each, content[name])
         Checkpoint.load_objects(objects, {name: content[name] for name in objects})
     except (Fault, UsageError, OSError):
         raise
@@ -312,6 +316,26 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
         raise Fault(
             f"the checkpoint does not fit this script; another version may have written it ({problem})"
         ) from error
+
+
+def _require_fit(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
+    """Check a saved state, because an optimizer loads anything and fails at its next step.
+
+    Raises:
+        ValueError: if a setting has another type, or an average another shape than its weights.
+    """
+    for own, saved in zip(optimizer.state_dict()["param_groups"], state["param_groups"], strict=True):
+        for name in own:
+            if type(own[name]) is not type(saved[name]) or (name == "params" and own[name] != saved[name]):
+                raise ValueError(f"the optimizer's {name} is {saved[name]!r}")
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    names = {frozenset(averages) for averages in state["state"].values()}
+    if len(names) > 1:
+        raise ValueError("the optimizer lacks averages of some weights")
+    for index, averages in state["state"].items():
+        for name, average in averages.items():
+            if average.shape not in (weights[index].shape, torch.Size()):
+                raise ValueError(f"the optimizer's {name} of weights {index} has the shape {tuple(average.shape)}")
 
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:

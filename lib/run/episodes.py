@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from ignite.engine import Engine, Events
@@ -15,6 +16,7 @@ from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.run.events import EpisodeEvents
 from lib.system.clock import format_duration, since_process_start
+from lib.system.shapes import NUMBER, Each, misfits
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +25,16 @@ WINDOW = 100
 
 # Weight of the old average in avg_reward and avg_loss, as in ptan.
 SMOOTHING = 0.98
+
+# Shape of the state of Episodes.
+STATE = {
+    "count": (int,),
+    "returns": [NUMBER],
+    "smoothed": (*NUMBER, NoneType),
+    "best_mean": NUMBER,
+    "reached": Each(Each(NUMBER)),
+    "seconds": NUMBER,
+}
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 
@@ -151,6 +163,8 @@ class Episodes:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if wrong := sorted(misfits(state, STATE)):
+            raise ValueError(f"wrong {', '.join(wrong)}")
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.smoothed = state["smoothed"]

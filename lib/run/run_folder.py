@@ -18,6 +18,7 @@ import os
 import re
 from datetime import datetime
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import filelock
@@ -29,12 +30,51 @@ from lib.hyperparameters import RunParameters
 from lib.run import provenance
 from lib.run.options import RunOptions
 from lib.system import files
+from lib.system.shapes import NUMBER, TEXT, Each, misfits
 
 log = logging.getLogger(__name__)
 
-# Entries of params.json and their types, and entries of each of its sessions.
-PARAMS = {"script": str, "game": str, "seed": int, "hyperparameters": dict, "knobs": dict, "sessions": list}
-SESSION = ("commit", "versions", "machine")
+SESSION = ("commit", "versions", "machine")  # required entries of a session in params.json
+
+EVALUATION = {"mean": NUMBER}  # shape of evaluation.json
+
+# Shape of params.json, all of whose entries are required, and of result.json.
+PARAMS = {
+    "script": TEXT,
+    "game": TEXT,
+    "seed": (int,),
+    "hyperparameters": {"env_name": TEXT, "run_name": TEXT, "stop_reward": (*NUMBER, NoneType)},
+    "knobs": {},
+    "sessions": [
+        {
+            "argv": [TEXT],
+            "started": TEXT,
+            "commit": (str, NoneType),
+            "versions": Each(TEXT),
+            "machine": Each((*NUMBER, str)),
+        }
+    ],
+}
+RESULT = {
+    "stopped": TEXT,
+    "steps": (int,),
+    "iterations": (int,),
+    "episodes": (int,),
+    "mean_100": (*NUMBER, NoneType),
+    "best_mean": (*NUMBER, NoneType),
+    "reached": Each(Each(NUMBER)),
+    "seconds": NUMBER,
+    "this_process": {
+        "seconds": NUMBER,
+        "training_steps": (int,),
+        "training_seconds": NUMBER,
+        "warm_up_steps_per_second": (*NUMBER, NoneType),
+        "steps_per_second": (*NUMBER, NoneType),
+        "last_1000_steps_per_second": (*NUMBER, NoneType),
+        "parts": Each(NUMBER),
+    },
+    "evaluation": EVALUATION,
+}
 
 
 class Run:
@@ -106,7 +146,7 @@ class Run:
                 ", ".join(changed),
             )
         if result.exists():
-            last |= {"result": read_json(result)}
+            last |= {"result": read_json(result, RESULT)}
         self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], last, current]})
         result.unlink(missing_ok=True)
 
@@ -159,25 +199,21 @@ def read_params(path: Path) -> dict[str, Any]:
         UsageError: if the file cannot be read, or an entry is missing or has the wrong type.
     """
     file = path / "params.json"
-    content = read_json(file)
+    content = read_json(file, PARAMS)
     missing = sorted(set(PARAMS) - set(content))
     if missing:
         raise UsageError(f"{file} lacks {', '.join(missing)}; it was not written by this project")
-    wrong = [name for name, kind in PARAMS.items() if type(content[name]) is not kind]
-    for number, entry in enumerate(content["sessions"] if "sessions" not in wrong else ()):
-        if not isinstance(entry, dict) or not set(SESSION) <= set(entry):
-            wrong.append(f"sessions[{number}]")
-    if not wrong and not content["sessions"]:
-        wrong.append("sessions")
-    if "hyperparameters" not in wrong and not isinstance(content["hyperparameters"].get("env_name", ""), str):
-        wrong.append("hyperparameters.env_name")
-    if wrong:
-        raise UsageError(f"{file} has a wrong {', '.join(wrong)}; it was edited. Restore it, or start a new run")
+    if not content["sessions"] or any(not set(SESSION) <= set(session) for session in content["sessions"]):
+        raise UsageError(f"{file} lacks sessions with {', '.join(SESSION)}; restore it, or start a new run")
     return content
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path, shape: Any) -> dict[str, Any]:
     """Read a JSON object of a run folder.
+
+    Args:
+        file: path of the file.
+        shape: PARAMS, RESULT, or another shape; see lib.system.shapes.
 
     Raises:
         UsageError: if the file is damaged or was written by another version.
@@ -189,6 +225,9 @@ def read_json(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{file} holds no JSON object; it was not written by this version of the project")
+    wrong = sorted(misfits(content, shape))
+    if wrong:
+        raise UsageError(f"{file} has a wrong {', '.join(wrong)}; it was edited. Restore the file")
     return content
 
 

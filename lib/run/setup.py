@@ -33,6 +33,7 @@ from lib.run.result import describe_result
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
+from lib.run.watchdog import Watchdog
 from lib.system import memory
 from lib.system.console_log import start_console
 from lib.system.seeds import RandomState
@@ -277,6 +278,7 @@ class _Setup:
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
         self.stopper.watch_ends(self.engine)
+        Watchdog(self.options.time_limit).attach(self.engine)
         if isinstance(self.params, Hyperparameters) and self.params.tuner_mode:
             max_episodes = 1.1 * self.params.episodes_to_solve
             lowest = tuner_reward_min if "Pong" in self.params.env_name else -math.inf

@@ -225,6 +225,14 @@ def test_an_actor_that_hangs_is_replaced_after_its_patience(losable, tmp_path):
         assert segments[0]["number"] == 0
 
 
+def test_an_actor_that_has_shown_to_be_slow_is_waited_for(losable):
+    with started(losable, 1, make=fakes.Counter.slow, patience=0.1) as crew:
+        crew.gather()  # the first segments have more time
+        for _ in range(3):
+            crew.gather()
+        assert crew.replaced == 0
+
+
 def test_versions_may_skip_but_not_go_back(engine):
     with started(engine, 2) as crew:
         for version in (1, 2, 6, 11, 12, 20):

@@ -1,0 +1,100 @@
+"""Run folders with a damaged, edited or lost file: each command ends clearly, or with an unchanged result."""
+
+import hashlib
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from running import checkpoint_of, differences, resuming
+
+EVALUATE, REPORT, COMPARE = (Path(f"tools/{name}.py") for name in ("evaluate", "report", "compare"))
+PPO = Path("distributed/01_ppo.py")
+JUNK = [None, 5, -1, 2.5, "x", "", [], {}, [1], {"a": 1}, True, 1e300, "../../x"]
+
+pytestmark = pytest.mark.slow
+
+
+def places(node):
+    """Yield each container and key within a value of a JSON file or a checkpoint."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in list(items):
+        yield node, key
+        yield from places(value)
+
+
+def edit(content, draw):
+    """Replace or remove one entry."""
+    node, key = draw.choice([*places(content)])
+    if isinstance(node, dict) and draw.random() < 0.2:
+        del node[key]
+    else:
+        node[key] = draw.choice(JUNK)
+
+
+def edit_json(run, draw):
+    file = run / draw.choice(["params.json", "result.json"])
+    content = json.loads(file.read_text())
+    edit(content, draw)
+    file.write_text(json.dumps(content))
+
+
+def edit_checkpoint(run, draw):
+    """Edit a checkpoint and write the digest that fits. Averages and random numbers that are only other ones remain."""
+    file = run / "checkpoints" / "step-000001280.pt"
+    content = torch.load(file, weights_only=True)
+    edit({name: content[name] for name in ("source", "episodes", "settings", "iteration", "files")}, draw)
+    torch.save(content, file)
+    file.with_name(f"{file.name}.sha256").write_text(f"{hashlib.sha256(file.read_bytes()).hexdigest()}  {file.name}\n")
+
+
+def edit_bytes(run, draw):
+    data = bytearray((file := draw.choice(files_of(run))).read_bytes())
+    place = draw.randrange(len(data))
+    if draw.random() < 0.3:
+        del data[place:]
+    else:
+        data[place] ^= draw.randrange(1, 256)
+    file.write_bytes(data)
+
+
+def lose(run, draw):
+    draw.choice(files_of(run)).unlink()
+
+
+def files_of(run):
+    return sorted(path for path in run.rglob("*") if path.is_file() and path.stat().st_size)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(original_run, tmp_path_factory):
+    """Checkpoint of the run when it is resumed without damage."""
+    from running import run
+
+    copy = shutil.copytree(original_run, tmp_path_factory.mktemp("whole") / original_run.name)
+    process = run(PPO, *resuming(copy), "--stop-after", 1408, "--quiet")
+    assert process.returncode == 0, process.stderr
+    return checkpoint_of(copy)
+
+
+@pytest.mark.parametrize("damage", [edit_json, edit_checkpoint, edit_bytes, lose])
+@pytest.mark.parametrize("seed", range(3))
+def test_any_damage_ends_clearly_or_changes_nothing(ends, original_run, uninterrupted, tmp_path, damage, seed):
+    draw = random.Random(f"{damage.__name__} {seed}")
+    for number in range(6):
+        damaged = shutil.copytree(original_run, tmp_path / str(number) / original_run.name)
+        damage(damaged, draw)
+        for script, options in (
+            (COMPARE, (damaged, original_run)),
+            (REPORT, (damaged, "--output", tmp_path / "report")),
+            (EVALUATE, (damaged, "--env-module", "fakes", "--quiet")),
+            (PPO, (*resuming(damaged), "--stop-after", 1408, "--quiet")),
+        ):
+            code, _, errors = ends(script, *options)
+            assert code in (0, 1, 2), errors
+            assert "Traceback" not in errors
+        if code == 0 and damage is not edit_checkpoint:
+            assert differences(uninterrupted, checkpoint_of(damaged)) == []
