@@ -1,7 +1,7 @@
 # Every target that needs .venv creates or updates it first. Only Python 3.11 and make have to be installed.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-PORT ?= 6006
+PORT ?=
 ARGS ?=
 
 VENV := .venv
@@ -24,15 +24,21 @@ $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
-# TensorBoard runs in the background and ends with the training, even if that is killed.
+# TensorBoard runs in the background and ends with the training, even if that is killed. The training saves and ends if
+# make is killed.
 train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ..."
-	@echo "TensorBoard: http://localhost:$(PORT) in a few seconds; if not, see runs/tensorboard.log"
-	@training=$$$$; ( $(BIN)/tensorboard --logdir runs --port $(PORT) >runs/tensorboard.log 2>&1 & page=$$!; \
-	  trap '' INT; while kill -0 $$training 2>/dev/null; do sleep 1; done; kill $$page 2>/dev/null ) & \
+	@training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT; \
+	  $(BIN)/tensorboard --logdir runs $(PORT:%=--port %) >$$log 2>&1 & page=$$!; shown=; \
+	  while kill -0 $$training 2>/dev/null; do \
+	    kill -0 $$make 2>/dev/null || kill $$training; \
+	    [ "$$shown" ] || { shown=$$(sed -n 's/.* at \(http[^ ]*\).*/\1/p' $$log); [ -z "$$shown" ] || echo "TensorBoard: $$shown"; }; \
+	    [ "$$shown" ] || kill -0 $$page 2>/dev/null || { shown=none; echo "TensorBoard ended:"; tail -n 2 $$log; }; \
+	    sleep 1; done; \
+	  kill $$page 2>/dev/null; rm -f $$log ) & \
 	exec $(BIN)/python distributed/02_ppo_actors.py $(ARGS)
 
-tensorboard: $(READY)  ## show all runs at http://localhost:6006
-	$(BIN)/tensorboard --logdir runs --port $(PORT)
+tensorboard: $(READY)  ## show all runs, at http://localhost:6006 or the next free port
+	$(BIN)/tensorboard --logdir runs $(PORT:%=--port %)
 
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
 	$(BIN)/python -m pytest -m "not slow and not learning" $(ARGS)

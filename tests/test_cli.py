@@ -180,10 +180,10 @@ def test_a_resume_rejects_a_run_of_another_script(run):
     [
         (
             '{"script": "01_baseline", "game": "", "seed": "x", "hyperparameters": {}, "knobs": {}, "sessions": []}',
-            "wrong type",
+            "has a wrong seed; it was edited",
         ),
         ("{", "cannot be read"),
-        ("[]", "lacks|cannot be read"),
+        ("[]", "holds no JSON object"),
         ("{}", "lacks game, hyperparameters, knobs, script, seed, sessions"),
     ],
 )

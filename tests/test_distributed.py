@@ -271,7 +271,7 @@ ip link set lo up
 RAY_AUTH_MODE=token HOME=$PWD/right ray start --head --port=6399 --num-cpus=2 --include-dashboard=false \\
     --temp-dir=$(mktemp -d) --node-ip-address=127.0.0.1 > head.txt 2>&1
 for home in right wrong none; do HOME=$PWD/$home "$@" --runs-dir $home > $home.txt 2>&1; echo $? >> $home.txt; done
-RAY_AUTH_MODE=disabled HOME=$PWD/right "$@" > disabled.txt 2>&1
+RAY_AUTH_MODE=disabled HOME=$PWD/right "$@" --runs-dir right > disabled.txt 2>&1
 HOME=$PWD/right ray stop --force
 """
 

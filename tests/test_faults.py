@@ -5,10 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from finished_runs import edit_params
-from running import BASELINE, ENVIRONMENT, PARALLEL, PROJECT, assignments, resuming, run
+from running import (
+    BASELINE,
+    ENVIRONMENT,
+    PARALLEL,
+    PROJECT,
+    assignments,
+    folder,
+    result_of,
+    resuming,
+    run,
+    wait_for,
+)
 
 EVALUATE, PLAY, PPO = (PROJECT / name for name in ("tools/evaluate.py", "tools/play.py", "distributed/01_ppo.py"))
 ACTORS = PROJECT / "distributed/02_ppo_actors.py"
@@ -153,3 +165,18 @@ def test_memory_that_runs_out_is_one_line(tmp_path, script, settings):
     last = process.stderr.strip().splitlines()[-1]
     assert re.match(r"error: memory ran out: .*can't allocate memory.* What helps: a smaller replay_size", last)
     assert "Traceback" not in process.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not (PROJECT / ".venv" / ".ready").exists(), reason="make would install everything first")
+def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
+    catch = f"--env-id fakes:Catch-v0 --set stop_reward=none --quiet --runs-dir {tmp_path}"
+    with subprocess.Popen(["make", "train", f"ARGS={catch}"], cwd=PROJECT, env=ENVIRONMENT) as make:
+        started = psutil.Process(make.pid)
+        wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), make)
+        everyone = started.children(recursive=True)
+        assert any("tensorboard" in " ".join(each.cmdline()) for each in everyone)
+        make.kill()
+    _, alive = psutil.wait_procs(everyone, timeout=30)
+    assert alive == []
+    assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"

@@ -170,7 +170,7 @@ def test_texts_of_a_run_are_never_html_or_formulas(tmp_path, small_pictures):
     evil = "<script>alert(1)</script> & \"'$x^$"
     run = make_run(tmp_path / "<b>&amp;", script=evil, knobs={"<i>": evil}, run_name=evil, env_name=evil)
     add_scalars(add_videos(run, "<u>.webm"))
-    session = {"argv": ["./x.py", evil], "commit": evil, "machine": {evil: evil}, "versions": {evil: 1}}
+    session = {"argv": ["./x.py", evil], "commit": evil, "machine": {evil: evil}, "versions": {evil: evil}}
     edit_params(run, lambda params: params["sessions"][0].update(session))
     html = report.write_report([run, make_run(tmp_path / "other")], tmp_path / "page").read_text()
     parser = StrictParser(html)
