@@ -93,6 +93,24 @@ class Unbuildable(Counting):
         return (eval, (self.expression,))
 
 
+class Poisoned(Counting):
+    """Counting with an observation of NaN in the 151st step, which the checks of every hundredth step miss."""
+
+    def __init__(self):
+        super().__init__(length=20)
+        self.observation_space = spaces.Box(0, 255, (1,), np.float32)
+        self.taken = 0
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed)
+        return observation.astype(np.float32), info
+
+    def step(self, action):
+        self.taken += 1
+        observation, *rest = super().step(action)
+        return observation * np.float32("nan" if self.taken == 151 else 1), *rest
+
+
 class Random(Counting):
     """Random observations: two instances agree only after the same seed and the same actions."""
 
@@ -493,7 +511,7 @@ def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: obj
     gym.register(f"{name}-v0", cast(Any, environment), kwargs=kwargs)
 
 
-for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Talkative, Refusing, Forgetful):
+for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Talkative, Refusing, Forgetful, Poisoned):
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
 for name, game, sticky_actions in (

@@ -44,7 +44,7 @@ def sample_many(ring, count, batch_size=20):
 
 
 def index_of(ring, place):
-    """Return the index of a pair (step, environment), as in Batch.indices."""
+    """Return the position of a pair (step, environment) in the ring's arrays and its tree."""
     step, env = place
     return step % ring.length * ring.num_envs + env
 

@@ -24,6 +24,7 @@ from running import (
 
 EVALUATE, PLAY, PPO = (PROJECT / name for name in ("tools/evaluate.py", "tools/play.py", "distributed/01_ppo.py"))
 ACTORS = PROJECT / "distributed/02_ppo_actors.py"
+NATIVE = Path("chapter09/05_native_envs.py")
 EVIL = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n"
 
 
@@ -91,6 +92,18 @@ def test_a_wrong_environment_is_named(tmp_path, script, how, problem):
     assert problem in process.stderr
     assert re.search(rf"fakes:FailingSoon-{how}-v0 \(seed \d+, at step \d+ of episode \d+", process.stderr)
     assert ("Traceback" in process.stderr) == (how == "exit")  # of the environment
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script", [BASELINE, Path("chapter09/05_native_envs.py"), Path("distributed/02_ppo_actors.py")]
+)
+def test_a_loss_that_is_not_finite_because_of_the_environment_is_not_blamed_on_learning(tmp_path, script):
+    small = SMALL_PPO if script.parts[0] == "distributed" else SMALL_DQN
+    process = run(script, "--env-id", "fakes:Poisoned-v0", *small, "--quiet", "--runs-dir", tmp_path)
+    assert process.returncode == 1
+    assert "loss not finite. The environment gave NaN or infinity (" in process.stdout
+    assert "learning_rate" not in process.stdout
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ class Batch:
         returns: (batch,) float32, discounted rewards from the state to the next state.
         next_states: like states; undefined if the episode terminated.
         discounts: (batch,) float32, discount factors of the next state's value; 0 if the episode terminated.
-        indices: (batch,) int64, positions in the ring, for PrioritisedRing.update_priorities.
+        indices: (batch,) int64, numbers of the steps since the ring was created, for update_priorities.
         weights: (batch,) float32, importance-sampling weights; 1 if sampling is uniform.
     """
 

@@ -28,6 +28,7 @@ class PrioReplayBuffer:
 
     Attributes:
         beta: exponent of the importance-sampling weights.
+        overwritten: number of priorities that came too late, because their transitions had been overwritten.
 
     Raises:
         UsageError: if buf_size or prob_alpha is out of range.
@@ -44,6 +45,10 @@ class PrioReplayBuffer:
         self.buffer: list[ExperienceFirstLast] = []
         self._transitions = iter(exp_source)
         self._position = 0
+        self._added = 0
+        self._numbers = np.zeros(buf_size, np.int64)  # number of each transition, in the order in which they were added
+        self._sampled = np.zeros(buf_size, np.int64)  # number of the one last sampled at each index; 0 if none was
+        self.overwritten = 0
         self._highest = 1.0
         self._tree = SumTree(buf_size)  # priority ** prob_alpha
         # Seeded by torch, because a script seeds torch, and numpy's global generator remains for the environments.
@@ -65,6 +70,8 @@ class PrioReplayBuffer:
                 self.buffer.append(transition)
             else:
                 self.buffer[self._position] = transition
+            self._added += 1
+            self._numbers[self._position] = self._added
             self._tree[np.array([self._position])] = self._highest**self.prob_alpha
             self._position = (self._position + 1) % self.capacity
 
@@ -84,12 +91,15 @@ class PrioReplayBuffer:
                 "least 1"
             )
         indices = self._tree.find(self._generator.random(batch_size) * self._tree.total)
+        self._sampled[indices] = self._numbers[indices]
         probs = self._tree[indices] / self._tree.total
         weights = (len(self.buffer) * probs) ** -self.beta
         return [self.buffer[index] for index in indices], indices, (weights / weights.max()).astype(np.float32)
 
     def update_priorities(self, batch_indices: np.ndarray, batch_priorities: np.ndarray) -> None:
         """Set the priorities of sampled transitions. If an index occurs several times, its last priority counts.
+
+        Those of transitions that `populate` has overwritten since they were sampled are only counted.
 
         Args:
             batch_indices: (batch_size,) indices from `sample`.
@@ -107,5 +117,9 @@ class PrioReplayBuffer:
             raise ValueError(
                 f"the priorities range from {priorities.min()} to {priorities.max()}; all have to be finite and above 0"
             )
-        self._tree[indices] = priorities**self.prob_alpha
-        self._highest = max(self._highest, float(priorities.max()))
+        kept = (self._sampled[indices] == self._numbers[indices]) | (self._sampled[indices] == 0)
+        self.overwritten += int((~kept).sum())
+        indices, priorities = indices[kept], priorities[kept]
+        if len(indices):
+            self._tree[indices] = priorities**self.prob_alpha
+            self._highest = max(self._highest, float(priorities.max()))

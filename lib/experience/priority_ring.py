@@ -42,6 +42,9 @@ class PrioritisedRing(Ring):
         beta: initial exponent of the importance-sampling weights, 0 to 1; 1 corrects the sampling bias fully.
         beta_steps: agent steps from the first batch until beta has risen linearly to 1.
 
+    Attributes:
+        overwritten: number of priorities that came too late, because their steps had been overwritten.
+
     Raises:
         UsageError: if alpha, beta or beta_steps is out of range, or if Ring raises it.
     """
@@ -75,6 +78,7 @@ class PrioritisedRing(Ring):
         self.alpha = alpha
         self._initial_beta = beta
         self._beta_steps = beta_steps
+        self.overwritten = 0
         self._first_batch: int | None = None  # agent steps when the first batch was sampled
         self._highest = 1.0
         self._tree = SumTree(self.length * self.num_envs)  # priority ** alpha; 0 if a step cannot be sampled
@@ -163,14 +167,15 @@ class PrioritisedRing(Ring):
     def update_priorities(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
         """Set the priorities of sampled transitions.
 
-        Call this before the next `add`, which may overwrite one of the steps. Steps that cannot be sampled are ignored.
+        Steps that cannot be sampled any more are ignored. `overwritten` counts those that the ring has lost since their
+        batch was sampled.
 
         Args:
             indices: (batch,) indices of a Batch.
             priorities: (batch,) positive numbers, see priorities_from_errors.
 
         Raises:
-            ValueError: if the shapes differ, or a priority is not positive and finite.
+            ValueError: if the shapes differ, a priority is not positive and finite, or an index is of no step so far.
         """
         if priorities.shape != indices.shape:
             raise ValueError(
@@ -180,7 +185,12 @@ class PrioritisedRing(Ring):
         new = priorities.detach().cpu().double().numpy()
         if not (np.isfinite(new) & (new > 0.0)).all():
             raise ValueError(f"the priorities range from {new.min()} to {new.max()}; all have to be finite and above 0")
-        steps = indices.cpu().numpy()
+        numbers, envs = np.divmod(indices.cpu().numpy(), self.num_envs)
+        if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self._steps_added:
+            raise ValueError("some indices are not those of a batch of this ring")
+        kept = numbers >= self._steps_added - self.length
+        self.overwritten += int((~kept).sum())
+        steps, new = (numbers % self.length * self.num_envs + envs)[kept], new[kept]
         sampleable = self._tree[steps] > 0.0
         steps, new = steps[sampleable], new[sampleable]
         if not len(steps):

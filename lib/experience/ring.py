@@ -273,7 +273,7 @@ class Ring:
             returns=torch.from_numpy(returns),
             next_states=self._next_states(last_steps, envs),
             discounts=torch.from_numpy(discounts),
-            indices=torch.from_numpy(rows * self.num_envs + envs),
+            indices=torch.from_numpy(steps * self.num_envs + envs),
             weights=torch.from_numpy(weights.astype(np.float32)),
         )
 

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +116,13 @@ class ProgressBars:
 
 
 def log_result(
-    engine: Engine, stopped: str, episodes: Episodes, speed: Speed, frame_skip: int, checkpoints: Path | None
+    engine: Engine,
+    stopped: str,
+    episodes: Episodes,
+    speed: Speed,
+    frame_skip: int,
+    checkpoints: Path | None,
+    wrong_inputs: Sequence[str] = (),
 ) -> None:
     """Log the training time by part, the speed, the reason for the end, and how to continue the run.
 
@@ -127,6 +133,7 @@ def log_result(
         speed: speed of this process.
         frame_skip: emulator frames per agent step.
         checkpoints: folder of the checkpoints, or None if the run saves none.
+        wrong_inputs: see Stopper.
     """
     _log_speed(speed, frame_skip)
     if stopped == SOLVED and episodes.solved is not None:
@@ -137,7 +144,8 @@ def log_result(
             engine.state.iteration,
         )
     else:
-        log.info("Stopped at step %s: %s.%s", f"{episodes.steps:,}", stopped, _advice(stopped, checkpoints))
+        advice = _advice(stopped, checkpoints, wrong_inputs)
+        log.info("Stopped at step %s: %s.%s", f"{episodes.steps:,}", stopped, advice)
 
 
 def log_evaluation(result: Mapping[str, Any]) -> None:
@@ -168,11 +176,16 @@ def _log_speed(speed: Speed, frame_skip: int) -> None:
         log.info("No update was made in this process.")
 
 
-def _advice(stopped: str, checkpoints: Path | None) -> str:
+def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str]) -> str:
     if checkpoints is None:
         return ""
     if stopped == NOT_FINITE:
         saved = bool(checkpoint.numbered(checkpoints, "step"))
         state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
-        return f" {state}; try a new run with a smaller learning_rate."
+        if wrong_inputs:
+            return (
+                f" The environment gave NaN or infinity ({', '.join(wrong_inputs)} of the batch). Correct it, or wrap "
+                f"it, and start a new run; a resumed one meets these values again. {state}."
+            )
+        return f" {state}. All inputs were finite, so learning diverged; try a new run with a smaller learning_rate."
     return f" Continue with {resume_options(checkpoints.parent)}"

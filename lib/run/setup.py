@@ -316,7 +316,13 @@ class _Setup:
         self.board.write_final(settings, result, self.steps())
         checkpoints = None if self.save is None else self.run.checkpoints
         console.log_result(
-            self.engine, result["stopped"], self.episodes, self.speed, self.source.frame_skip, checkpoints
+            self.engine,
+            result["stopped"],
+            self.episodes,
+            self.speed,
+            self.source.frame_skip,
+            checkpoints,
+            self.stopper.wrong_inputs,
         )
 
     def _close(self) -> None:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+import numpy as np
+import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan
 
@@ -50,6 +52,7 @@ class Stopper:
 
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
+        wrong_inputs: fields of the batch that hold values which are not finite, if that is why the loss is not.
     """
 
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: int | None):
@@ -57,6 +60,7 @@ class Stopper:
         self.step_limit = step_limit
         self.time_limit = time_limit
         self.reason: str | None = None
+        self.wrong_inputs: list[str] = []
         self._learning = False
         self._previous_handlers: dict[int, Any] = {}
 
@@ -73,6 +77,7 @@ class Stopper:
             handler(engine)
             if engine.should_terminate and not before:
                 self.reason = NOT_FINITE  # even if there was another reason, because the state must not be saved
+                self.wrong_inputs = not_finite_inputs(engine.state.batch)
 
         engine.add_event_handler(Events.ITERATION_COMPLETED, watch)
 
@@ -158,6 +163,25 @@ class Stopper:
         for known, handler in self._previous_handlers.items():
             # A closing terminal may send SIGHUP several times.
             signal.signal(known, signal.SIG_IGN if signal.Signals(known).name == "SIGHUP" else handler)
+
+
+def not_finite_inputs(batch: Any) -> list[str]:
+    """Return the names of a batch's states and rewards that hold NaN or infinity.
+
+    Args:
+        batch: a transition, a Batch, a Rollout, a Segment with its `arrays`, or a list of them.
+    """
+    items = batch if isinstance(batch, list) else [batch]
+    return [
+        name
+        for name in ("state", "states", "last_state", "next_states", "reward", "rewards", "returns")
+        if not all(_finite(getattr(item, "arrays", {}).get(name, getattr(item, name, 0.0))) for item in items)
+    ]
+
+
+def _finite(value: Any) -> bool:
+    array = value if isinstance(value, torch.Tensor) else torch.as_tensor(np.asarray(0.0 if value is None else value))
+    return not array.is_floating_point() or bool(torch.isfinite(array).all())
 
 
 def _handled_signals() -> list[signal.Signals]:

@@ -44,7 +44,7 @@ def test_priorities_equal_those_of_a_slow_twin_after_random_operations(seed, num
             count = rng.integers(1, 2 * len(places) + 1)
             updated = [places[index] for index in rng.integers(len(places), size=count)]
             new = rng.uniform(0.01, 3.0, count)
-            indices = [index_of(ring, place) for place in updated]  # of a repeated index, the last priority counts
+            indices = [step * num_envs + env for step, env in updated]  # of a repeated index, the last priority counts
             ring.update_priorities(torch.tensor(indices), torch.from_numpy(new))
             priorities |= dict(zip(updated, new.tolist(), strict=True))
             highest = max(highest, new.max())
@@ -53,6 +53,20 @@ def test_priorities_equal_those_of_a_slow_twin_after_random_operations(seed, num
             expected[index_of(ring, place)] = priorities[place] ** alpha
         assert ring._tree[np.arange(ring._tree.size)] == pytest.approx(expected)
         assert ring._tree.total == pytest.approx(expected.sum())
+
+
+def test_priorities_of_overwritten_steps_are_counted_and_change_nothing():
+    ring = ring_with_chances()
+    batch = ring.sample(8)
+    nothing = np.zeros(1, bool)
+    for step in range(11):  # as many as the ring holds, and one more
+        ring.add(np.full((1, 1), step), np.zeros(1, int), np.zeros(1), nothing, nothing)
+    before = ring._tree[np.arange(10)].copy()
+    ring.update_priorities(batch.indices, torch.full((8,), 100.0))
+    assert ring.overwritten == 8
+    assert (ring._tree[np.arange(10)] == before).all()
+    with pytest.raises(ValueError, match="not those of a batch of this ring"):
+        ring.update_priorities(torch.tensor([20]), torch.ones(1))
 
 
 @pytest.mark.slow
@@ -141,7 +155,7 @@ def test_priorities_of_steps_that_cannot_be_sampled_are_ignored():
         ring.add(*step)
         twin.add(*step)
     before = ring._tree.total
-    ring.update_priorities(torch.arange(8), torch.full((8,), 5.0))
+    ring.update_priorities(torch.arange(12, 20), torch.full((8,), 5.0))
     assert (ring._tree[np.arange(8)] > 0).sum() == len(twin.valid())
     assert ring._tree.total == pytest.approx(before * 5.0**0.6)
 
