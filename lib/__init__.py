@@ -3,6 +3,7 @@
 Scripts import it before other packages. So Ctrl-C during the imports that follow, which take seconds, ends in one line.
 """
 
+import os
 import sys
 
 TYPE_CHECKING = False  # as in typing, which would have to be imported before the hook is set
@@ -23,3 +24,9 @@ def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "Trace
 
 
 sys.excepthook = _excepthook
+
+try:
+    os.getcwd()
+except FileNotFoundError:  # torch's libraries would not find each other
+    print("error: the current folder was deleted; change to another one", file=sys.stderr)
+    raise SystemExit(2) from None

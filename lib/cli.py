@@ -172,7 +172,7 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         argv: arguments without the script's name; None for sys.argv[1:].
     """
     with exit_codes(
-        "Stopped at once. Earlier checkpoints are kept; --resume with the run's folder continues from the newest."
+        "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."
     ):
         params, args = resolve(parser, argv, script)
         if args.tune is not None:
@@ -201,7 +201,9 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         if not isinstance(error, OSError):
             raise
         place = f": {error.filename}" if error.filename else ""
-        _exit(f"error: {error.strerror or error}{place}. Files that were saved before are kept", Fault.exit_code)
+        lost = isinstance(error.filename, str) and not Path(error.filename).parent.exists()
+        kept = "Its folder was deleted" if lost else "Files that were saved before are kept"
+        _exit(f"error: {error.strerror or error}{place}. {kept}", Fault.exit_code)
     except Interrupted as error:
         _exit("Interrupted before learning began; --resume with the run's folder restarts the run.", error.exit_code)
     except KeyboardInterrupt:

@@ -1,8 +1,13 @@
 """Faults that come from outside: run folders of somebody else, and wrong environments."""
 
+import os
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -19,6 +24,7 @@ from running import (
     result_of,
     resuming,
     run,
+    start,
     wait_for,
 )
 
@@ -193,3 +199,62 @@ def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
     _, alive = psutil.wait_procs(everyone, timeout=30)
     assert alive == []
     assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [BASELINE, NATIVE, Path("distributed/02_ppo_actors.py")])
+def test_a_run_whose_folder_is_deleted_does_not_say_that_it_is_kept(tmp_path, script):
+    small = (*(SMALL_PPO if script.parts[0] == "distributed" else SMALL_DQN), *assignments("checkpoint_every=64"))
+    process = start(script, "--env-id", "fakes:Catch-v0", *small, "--quiet", "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
+    shutil.rmtree(folder(tmp_path).rename(tmp_path / "away"))
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said.strip().splitlines()[-1].startswith("error: No such file or directory: ")
+    assert said.strip().endswith("Its folder was deleted")
+    assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
+    project = tmp_path / "pr\xf6jekt \u6e38"
+    project.symlink_to(PROJECT)
+    env = ENVIRONMENT | {"PYTHONPATH": f"{project}{os.pathsep}{project / 'tests'}", "PYTHONIOENCODING": "ascii"}
+    runs = tmp_path / "l\xe4ufe 1"
+
+    def call(script, *options):
+        command = [sys.executable, project / script, *map(str, options)]
+        process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
+        assert process.returncode == 0, process.stderr
+        return process.stdout + process.stderr
+
+    small = ("--env-id", "fakes:Shown-v0", *SMALL_PPO, "--quiet", "--stop-after", 640, "--record-every", 20)
+    said = call("distributed/02_ppo_actors.py", *small, "--runs-dir", runs)
+    path = folder(runs)
+    assert next((path / "videos").glob("*.webm"))
+    [resume] = re.findall("Continue with (--resume .*)", said)
+    assert shlex.split(resume.encode().decode("unicode_escape"))[:2] == ["--resume", str(path)]
+    call("distributed/02_ppo_actors.py", *resuming(path), "--stop-after", 1280, "--quiet")
+    call("tools/evaluate.py", path, "--env-module", "fakes", "--quiet")
+    call("tools/report.py", path)
+
+
+def test_a_deleted_current_folder_is_named(tmp_path):
+    here = tmp_path / "here"
+    here.mkdir()
+    shell = f"rmdir {here}; exec {sys.executable} {PROJECT / BASELINE} --help"
+    process = subprocess.run(["bash", "-c", shell], cwd=here, env=ENVIRONMENT, capture_output=True, text=True)
+    assert process.returncode == 2
+    assert process.stderr == "error: the current folder was deleted; change to another one\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.2, 0.6, 1.2])
+def test_ctrl_c_during_the_imports_is_one_line(tmp_path, seconds):
+    command = [sys.executable, PROJECT / BASELINE, "--runs-dir", tmp_path]
+    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
+    assert len(said.splitlines()) == 1

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import re
+import shlex
 from datetime import datetime
 from pathlib import Path
 from types import NoneType
@@ -232,9 +233,9 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
 
 
 def resume_options(path: Path) -> str:
-    """Return the options that resume a run, for messages."""
+    """Return the options that resume a run, as a shell reads them."""
     module = module_of(str(read_params(path)["hyperparameters"].get("env_name")))
-    return f"--resume {path}" + (f" --env-module {module}" if module else "")
+    return f"--resume {shlex.quote(str(path))}" + (f" --env-module {module}" if module else "")
 
 
 def require_trust(path: Path, env_id: str, module: str | None) -> None:
