@@ -20,7 +20,7 @@ import own_environment
 import peers
 import time_to_solve
 
-MOST_WORDS = 15_000  # of the README and docs/ together
+MOST_WORDS = 16_000  # of the README and docs/ together
 BENCHMARKS = (chapter08, chapter09, distributed, own_environment, peers, time_to_solve)
 README = lab.PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")

@@ -258,3 +258,13 @@ def test_ctrl_c_during_the_imports_is_one_line(tmp_path, seconds):
         _, said = process.communicate(timeout=30)
     assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
     assert len(said.splitlines()) == 1
+
+
+def test_a_damaged_best_checkpoint_is_answered_with_the_newest(refused, trained_run):
+    [best] = (trained_run / "checkpoints").glob("best-*.pt")
+    best.write_bytes(best.read_bytes()[:-1])
+    hint = (
+        f"{best} is damaged: its SHA-256 is not the one written with it. Another one may be intact: add --checkpoint "
+    )
+    assert hint in refused(EVALUATE, trained_run, "--env-module", "fakes", code=1)
+    refused(EVALUATE, trained_run, "--env-module", "fakes", "--checkpoint", "last", "--quiet", code=0)

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
+import fakes
+from lib.envs import border
 from lib.envs.border import CHECKED_EVERY, Border
 from lib.envs.single_env import make_env
 from lib.errors import Fault
@@ -95,3 +97,13 @@ def test_every_environment_but_atari_has_a_border():
     assert "<Border<" in str(make_env("CartPole-v1"))
     assert "<Border<" in str(make_env("fakes:Catch-v0"))
     assert "<Border<" not in str(make_env("PongNoFrameskip-v4"))
+
+
+def test_an_episode_that_does_not_end_is_named(monkeypatch, caplog):
+    monkeypatch.setattr(border, "LONG_EPISODE", 30)
+    env = Border(fakes.Counting(length=200), "fakes:Endless-v0")
+    env.reset(seed=5)
+    for _ in range(100):
+        env.step(0)
+    [record] = caplog.records
+    assert "fakes:Endless-v0 (seed 5, at step 30 of episode 1 since then): the episode does not end" in record.message

@@ -88,10 +88,6 @@ def test_a_limit_of_the_shell_counts(limit):
     ("error", "expected"),
     [
         (MemoryError(), "memory ran out: an allocation failed. What helps: a smaller replay_size"),
-        (
-            np._core._exceptions._ArrayMemoryError((10**9,), np.dtype("f8")),
-            "memory ran out: Unable to allocate 7.45 GiB",
-        ),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out: [Errno 12] Cannot allocate memory. What"),
         (RuntimeError("can't start new thread"), "memory ran out: can't start new thread. What"),
         (
@@ -108,9 +104,9 @@ def test_a_tensor_or_an_array_that_does_not_fit_is_named():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert "memory ran out: DefaultCPUAllocator: can't allocate memory" in str(memory.shortage(caught.value))
-    with pytest.raises(MemoryError) as caught:
+    with pytest.raises(MemoryError) as refused:
         np.empty(2**60, np.uint8)
-    assert "memory ran out: Unable to allocate 1.00 EiB for an array" in str(memory.shortage(caught.value))
+    assert "memory ran out: Unable to allocate 1.00 EiB for an array" in str(memory.shortage(refused.value))
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the paddle broke"), OSError(errno.ENOSPC, "full"), ValueError("no")])
