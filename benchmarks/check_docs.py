@@ -18,10 +18,11 @@ import distributed
 import lab
 import own_environment
 import peers
+import soak
 import time_to_solve
 
 MOST_WORDS = 16_000  # of the README and docs/ together
-BENCHMARKS = (chapter08, chapter09, distributed, own_environment, peers, time_to_solve)
+BENCHMARKS = (chapter08, chapter09, distributed, own_environment, peers, soak, time_to_solve)
 README = lab.PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
