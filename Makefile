@@ -41,7 +41,7 @@ tensorboard: $(READY)  ## show all runs, at http://localhost:6006 or the next fr
 	$(BIN)/tensorboard --logdir runs $(PORT:%=--port %)
 
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
-	$(BIN)/python -m pytest -m "not slow and not learning" $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not learning and not long" $(ARGS)
 
 test: lint $(BROWSER)  ## format, lint, types and all tests: about 6 minutes
 	$(BIN)/python -m pytest $(ARGS)

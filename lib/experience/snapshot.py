@@ -53,11 +53,16 @@ class Snapshot:
         """Reset number of a single environment that is reset for each episode; 0 before the first reset."""
         return 0 if self.resets is None else int(self.resets[0])
 
-    def seeds(self) -> list[int]:
-        """Return the seed of each environment's last reset."""
+    def seeds(self, which: np.ndarray) -> list[int]:
+        """Return the seeds of the last resets of selected environments, and 0 for the others.
+
+        Args:
+            which: (num_envs,) bool.
+        """
         assert self.resets is not None
-        seeds = {reset: self._seeds_of(reset) for reset in np.unique(self.resets).tolist()}
-        return [int(seeds[reset][env]) for env, reset in enumerate(self.resets.tolist())]
+        seeds = {reset: self._seeds_of(reset) for reset in np.unique(self.resets[which]).tolist()}
+        resets = zip(self.resets.tolist(), which, strict=True)
+        return [int(seeds[reset][env]) if selected else 0 for env, (reset, selected) in enumerate(resets)]
 
     @property
     def actions(self) -> np.ndarray:

@@ -173,7 +173,8 @@ class Stream(ExperienceSource):
         """Reset environments with the seeds of the snapshot."""
         options = None if which.all() else {"reset_mask": which}
         with self.clock("environment"):
-            self.states, infos = self.envs.reset(seed=self._snapshot.seeds(), options=options)  # type: ignore[arg-type]
+            seeds = self._snapshot.seeds(which)
+            self.states, infos = self.envs.reset(seed=seeds, options=options)  # type: ignore[arg-type]
         self._record_no_ops(infos, which)
 
     def _record_no_ops(self, infos: Mapping[str, Any], started: np.ndarray) -> None:

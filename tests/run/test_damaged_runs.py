@@ -81,10 +81,10 @@ def uninterrupted(original_run, tmp_path_factory):
 
 
 @pytest.mark.parametrize("damage", [edit_json, edit_checkpoint, edit_bytes, lose])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 21))])
 def test_any_damage_ends_clearly_or_changes_nothing(ends, original_run, uninterrupted, tmp_path, damage, seed):
     draw = random.Random(f"{damage.__name__} {seed}")
-    for number in range(6):
+    for number in range(8):
         damaged = shutil.copytree(original_run, tmp_path / str(number) / original_run.name)
         damage(damaged, draw)
         for script, options in (
