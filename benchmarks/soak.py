@@ -27,7 +27,7 @@ import lab
 
 NAME = "soak"
 PAGE = "docs/reliability.md"
-DQN = {"stop_reward": "none", "milestone": "none", "replay_size": 20_000, "replay_initial": 2_000}
+DQN = {"stop_reward": "none", "milestone": "none", "replay_size": 2_000, "replay_initial": 1_000}
 SCRIPTS: dict[str, dict[str, Any]] = {
     "02_n_envs --envs 3": DQN,
     "05_native_envs --envs 4": DQN,

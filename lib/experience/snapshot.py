@@ -139,6 +139,7 @@ class Snapshot:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
+        state = current_format(state, len(self.starts))
         self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
         self.starts = state["starts"].numpy().copy()
         self.states = None if state["states"] is None else state["states"].numpy()
@@ -146,3 +147,11 @@ class Snapshot:
         self._blocks = [actions] if len(actions) else []
         self._length = len(actions)
         self._unneeded = 0
+
+
+def current_format(state: dict[str, Any], num_envs: int = 1) -> dict[str, Any]:
+    """Return the state of a snapshot; that of an earlier version, in which all environments had one reset, converted."""
+    if "reset" not in state:
+        return state
+    resets = None if state["reset"] is None else torch.full((num_envs,), state["reset"])
+    return {**state, "resets": resets, "starts": torch.zeros(num_envs, dtype=torch.int64)}

@@ -26,7 +26,7 @@ from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import Snapshot
+from lib.experience.snapshot import Snapshot, current_format
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.seeds import episode_seed
 
@@ -150,7 +150,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 f"the saved run has {len(snapshots)} environments, but this run has {len(self._slots)}; "
                 "use the same number"
             )
-        for index, (slot, saved) in enumerate(zip(self._slots, snapshots, strict=True)):
+        for index, (slot, saved) in enumerate(zip(self._slots, map(current_format, snapshots), strict=True)):
             slot.snapshot.restart(0 if saved["resets"] is None else int(saved["resets"][0]))
             if saved["states"] is not None and not self._restored(index, slot, saved):
                 log.warning(

@@ -138,7 +138,9 @@ class _Setup:
         """Restore the newest checkpoint of a run that is resumed, and open TensorBoard's files."""
         content = self._read_checkpoint() if self.options.resume else {}
         if content:
-            checkpoint.restore({"settings": self._settings()} | self._run_state(), content)
+            if "settings" in content:  # earlier versions did not save them
+                checkpoint.restore({"settings": self._settings()}, content)
+            checkpoint.restore(self._run_state(), content)
             log.info("Resumed at step %s.", f"{self.steps():,}")
         if "replay" in content:
             self.warm_up = 0

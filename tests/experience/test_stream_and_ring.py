@@ -34,6 +34,24 @@ def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, 
     assert resumed.step(np.array([0, 1])).rewards.tolist() == [0.0, 0.0]
 
 
+def test_a_checkpoint_from_before_separate_resets_is_restored():
+    def make_stream():
+        return Stream(vector_env.make_vector_env("CartPole-v1", 2), seed=1)
+
+    first, resumed = make_stream(), make_stream()
+    first.begin()
+    for _ in range(30):
+        first.step(np.array([0, 1]))
+    saved = first.state_dict()
+    snapshot = saved["snapshot"]
+    assert snapshot.pop("starts").tolist() == [0, 0]
+    snapshot["reset"] = int(snapshot.pop("resets")[0])
+    resumed.load_state_dict(saved)
+    assert resumed.interrupted_states is None
+    assert np.array_equal(resumed.step(np.array([0, 1])).rewards, first.step(np.array([0, 1])).rewards)
+    assert np.array_equal(resumed.states, first.states)
+
+
 def idle(states, agent_states):
     return np.zeros(len(states), np.int64), agent_states
 
