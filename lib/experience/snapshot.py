@@ -150,7 +150,7 @@ class Snapshot:
 
 
 def current_format(state: dict[str, Any], num_envs: int = 1) -> dict[str, Any]:
-    """Return the state of a snapshot; that of an earlier version, in which all environments had one reset, converted."""
+    """Return the state of a snapshot. One of an earlier version has a single reset for all environments."""
     if "reset" not in state:
         return state
     resets = None if state["reset"] is None else torch.full((num_envs,), state["reset"])
