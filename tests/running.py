@@ -133,10 +133,10 @@ def result_of(path: Path) -> dict[str, Any]:
 
 
 def checkpoint_of(path: Path) -> dict[str, Any]:
-    """Return the newest checkpoint of a run, without the entries that depend on the clock."""
+    """Return the state in the newest checkpoint of a run, without the settings and what depends on the clock."""
     content = checkpoint.newest(path / "checkpoints")
     assert content is not None, f"{path} has no checkpoint"
-    del content["files"], content["episodes"]["seconds"]
+    del content["settings"], content["files"], content["episodes"]["seconds"]
     for place in content["source"].get("actors", ()):
         del place["seconds_per_step"]
     return content

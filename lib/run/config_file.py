@@ -59,12 +59,28 @@ def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> 
 
 
 def option_value(action: argparse.Action, value: Any) -> Any:
-    """Return the value of an option as the command line would read it."""
+    """Return the value of an option as the command line would read it.
+
+    Args:
+        action: the option.
+        value: its value in a JSON file. An option that may be repeated has a list of values.
+
+    Raises:
+        ValueError: if the option does not allow the value.
+        ArgumentTypeError: likewise, if the option has a type of its own.
+    """
     if isinstance(action, argparse._StoreTrueAction | argparse.BooleanOptionalAction):
         if not isinstance(value, bool):
             raise ValueError(f"{action.dest} is {value!r}; it has to be true or false")
         return value
+    if isinstance(action, argparse._AppendAction):
+        if not isinstance(value, list):
+            raise ValueError(f"{action.dest} is {value!r}; it has to be a list")
+        return [_single_value(action, element) for element in value]
+    return _single_value(action, value)
+
+
+def _single_value(action: argparse.Action, value: Any) -> Any:
     if action.choices is not None and value not in action.choices:
         raise ValueError(f"{action.dest} is {value!r}; it has to be one of {', '.join(map(str, action.choices))}")
-    convert = action.type
-    return convert(str(value)) if callable(convert) else value
+    return action.type(str(value)) if callable(action.type) else value

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 
 import pytest
 
@@ -41,6 +42,7 @@ def resolved(*argv, **options):
     parser = cli.parser("A script.", named="envs")
     parser.add_argument("--envs", type=int, default=3)
     parser.add_argument("--speed", choices=("low", "high"), default="low")
+    parser.add_argument("--without", choices=("noisy", "double"), action="append", default=[])
     return cli.resolve(parser, list(argv), "02_n_envs")
 
 
@@ -66,12 +68,21 @@ def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(tmp
     assert options.changes == "=5-learning_rate=0.0003-gamma=0.95"
 
 
+@pytest.mark.parametrize("parts", [[], ["noisy"], ["noisy", "double"]])
+def test_a_config_lists_the_values_of_an_option_that_may_be_repeated(tmp_path, parts):
+    config = tmp_path / "params.json"
+    config.write_text(json.dumps({"without": parts}))
+    assert resolved("--config", str(config))[1].without == parts
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('{"gama": 0.9, "batch_size": "many", "envs": "x", "speed": "top"}',
          "gama is unknown; batch_size is 'many'; it has to be a whole number; "),
         ('{"speed": "top"}', "speed is 'top'; it has to be one of low, high"),
+        ('{"without": "noisy"}', "without is 'noisy'; it has to be a list"),
+        ('{"without": ["top"]}', "without is 'top'; it has to be one of noisy, double"),
         ('{"gamma": 1.5}', "gamma is 1.5; it has to be between 0 and 1"),
         ("[1]", "holds a list; it has to be an object of names and values"),
         ("{", "cannot be read: "),
