@@ -31,6 +31,7 @@ from lib.run.option_types import (
 from lib.run.options import RunOptions
 from lib.run.overrides import override
 from lib.run.stopping import EXIT_CODES, Interrupted
+from lib.run.watchdog import Watchdog
 from lib.system import memory
 from lib.system.console_log import start_console
 from lib.system.seeds import seed_everything
@@ -178,6 +179,7 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         if args.tune is not None:
             complete = search.search(params, args, script, sys.argv[1:] if argv is None else argv)
             sys.exit(0 if complete else EXIT_CODES["SIGINT"])
+        Watchdog(args.time_limit).start()
         prepare(args.seed)
         state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])
@@ -191,6 +193,7 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         stopped: message after Ctrl-C.
     """
     start_console()
+    Watchdog(None).start()
     try:
         yield
     except (UsageError, Fault) as error:

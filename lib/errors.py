@@ -15,6 +15,10 @@ class Fault(Exception):
     exit_code = 1
 
 
+class EnvironmentFailed(RuntimeError):
+    """Error of an environment that would look like an error of this program. The message names the environment."""
+
+
 def divisors(number: int, least: int = 1) -> str:
     """List the divisors of a number that are at least `least`, for an error message."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]

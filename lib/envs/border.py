@@ -2,18 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsFloat, TypeVar
 
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.errors import Fault
+from lib.errors import EnvironmentFailed, Fault
 
-ALWAYS_FULLY_CHECKED = 100  # first steps of an environment whose observations are checked number by number
-CHECKED_EVERY = 100  # later, those of every n-th step
-LARGEST_REWARD = 1e15  # squared errors and their sums stay finite in float32
+SMALL = 4096  # observations with at most so many numbers are checked number by number in every step
+CHECKED_EVERY = 100  # larger ones are checked so in the first steps, and later in every n-th step
+LARGEST = 1e15  # largest reward and number of an observation; errors and their sums stay finite in float32
 
 LONG_EPISODE = 200_000  # steps after which an episode is named; games have ten to thirty thousand at most
 
@@ -26,11 +26,11 @@ class Call(NamedTuple):
     """A call of an environment that has not returned yet.
 
     Attributes:
-        border: the environment.
+        place: function that names the environment.
         start: when the call began, by time.monotonic().
     """
 
-    border: "Border"
+    place: Callable[[], str]
     start: float
 
     @property
@@ -39,11 +39,43 @@ class Call(NamedTuple):
         return time.monotonic() - self.start
 
 
+def guarded(place: Callable[[], str], call: Callable[[], Result]) -> Result:
+    """Call code of an environment. Errors name the environment, and Border.call is set meanwhile.
+
+    Args:
+        place: function that names the environment.
+        call: the code.
+
+    Raises:
+        EnvironmentFailed: if it exits, or raises an error that would look like one of this program. Other errors get
+            the name as a note.
+    """
+    Border.call = Call(place, time.monotonic())
+    try:
+        return call()
+    except (OSError, SystemExit, MemoryError, RuntimeError) as error:
+        raise EnvironmentFailed(f"{place()}: it raised {error!r}") from error
+    except Exception as error:
+        error.add_note(f"Raised by {place()}")
+        raise
+    finally:
+        Border.call = None
+
+
+def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
+    """Call a method of an environment, such as action_masks. Its errors are named if the environment has a border."""
+    while not isinstance(env, Border):
+        if not isinstance(env, gym.Wrapper):
+            return method()
+        env = env.env
+    return guarded(env.place, method)
+
+
 class Border(gym.Wrapper):
     """Check an environment's observations and rewards, and name it in its errors.
 
-    Shapes, data types and rewards are checked in every step; the numbers of an observation in the first steps and in
-    every hundredth one after them.
+    Structure, shapes, data types and rewards are checked in every step. So are the numbers of small observations;
+    those of large ones are checked in the first steps and in every hundredth one after them.
 
     Args:
         env: environment as gym.make returns it.
@@ -51,8 +83,7 @@ class Border(gym.Wrapper):
 
     Raises:
         Fault: by `reset` and `step`, if an observation or a reward is wrong.
-        RuntimeError: by `reset` and `step`, if the environment raises an OSError or exits. It would look like an error
-            of this program, or like its end. All other errors are raised unchanged.
+        EnvironmentFailed: by `reset`, `step` and `render`; see guarded.
 
     Attributes:
         call: the unfinished call of any environment in this process, or None.
@@ -67,12 +98,16 @@ class Border(gym.Wrapper):
         self._episode = 0  # since the reset with that seed
         self._step = 0
         self._steps = 0  # of all episodes
+        self._warned = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
-        observation, info = self._guarded(lambda: self.env.reset(seed=seed, options=options))
+        returned: Any = guarded(self.place, lambda: self.env.reset(seed=seed, options=options))
+        if not isinstance(returned, tuple) or len(returned) != 2:
+            self._fail(f"its reset returned {_short(returned)}; it has to return an observation and a dictionary")
+        observation, info = returned
         self._check(observation)
         return observation, info
 
@@ -85,43 +120,33 @@ class Border(gym.Wrapper):
                 "max_episode_steps where it is registered.",
                 self.place(),
             )
-        observation, reward, terminated, truncated, info = self._guarded(lambda: self.env.step(action))
+        returned: Any = guarded(self.place, lambda: self.env.step(action))
+        if not isinstance(returned, tuple) or len(returned) != 5:
+            self._fail(
+                f"its step returned {_short(returned)}; it has to return observation, reward, terminated, truncated "
+                "and a dictionary"
+            )
+        observation, reward, terminated, truncated, info = returned
         self._check(observation)
         try:
             number = float(reward)
         except (TypeError, ValueError):
             self._fail(f"its reward is {reward!r}, which is no number")
-        if not abs(number) <= LARGEST_REWARD:
+        if not abs(number) <= LARGEST:
             self._fail(f"its reward is {number:g}; it has to be between -1e15 and 1e15")
         return observation, reward, terminated, truncated, info
 
-    def _guarded(self, call: Callable[[], Result]) -> Result:
-        Border.call = Call(self, time.monotonic())
-        try:
-            return call()
-        except (OSError, SystemExit) as error:
-            raise RuntimeError(f"{self.place()}: it raised {error!r}") from error
-        finally:
-            Border.call = None
+    def render(self) -> Any:
+        return guarded(self.place, self.env.render)
 
     def _check(self, observation: Any) -> None:
-        space = self.observation_space
-        if observation is None:
-            self._fail(f"its observation is None; it has to be one of {space}")
-        if not isinstance(space, spaces.Box):
-            return
-        try:
-            array = np.asarray(observation)
-        except ValueError as error:
-            self._fail(f"its observation is no array: {error}")
-        if array.shape != space.shape:
-            self._fail(f"its observation has the shape {array.shape}; its space says {space.shape}")
-        if not np.can_cast(array.dtype, space.dtype, "same_kind"):
-            self._fail(f"its observation is {array.dtype}; its space says {space.dtype}")
-        full = self._steps < ALWAYS_FULLY_CHECKED or self._steps % CHECKED_EVERY == 0
-        if full and array.dtype.kind == "f" and not np.isfinite(array).all():
-            index = np.argwhere(~np.isfinite(array))[0].tolist()
-            self._fail(f"its observation has {array[tuple(index)]} at {index}; all numbers have to be finite")
+        often = self._steps < CHECKED_EVERY or self._steps % CHECKED_EVERY == 0
+        for problem in problems(observation, self.observation_space, often):
+            self._fail(f"its observation{problem}")
+        problem = next(out_of_bounds(observation, self.observation_space), None) if often and not self._warned else None
+        if problem is not None:
+            self._warned = True
+            log.warning("%s: its observation%s. This warning is shown once.", self.place(), problem)
 
     def _fail(self, problem: str) -> NoReturn:
         raise Fault(f"{self.place()}: {problem}. Correct the environment, or wrap it")
@@ -131,3 +156,82 @@ class Border(gym.Wrapper):
         seed = "without a seed" if self._seed is None else f"seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
         return f"{self._env_id} ({seed}, {when} of episode {self._episode} since then)"
+
+
+def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:
+    """Yield what is wrong with an observation, such as "['position'] is None; it has to be one of Box(...)".
+
+    Args:
+        observation: observation of an environment.
+        space: its space. Spaces that no network can read are not checked.
+        every_number: check the numbers of large arrays, too.
+    """
+    if observation is None:
+        yield f" is None; it has to be one of {space}"
+    elif isinstance(space, spaces.Dict | spaces.Tuple):
+        yield from _problems_of_parts(observation, space, every_number)
+    elif isinstance(space, spaces.Discrete):
+        number = np.asarray(observation)
+        if number.shape != () or number.dtype.kind not in "iub" or not space.contains(int(number)):
+            yield f" is {_short(observation)}; it has to be one of {space}"
+    elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        yield from _problems_of_array(observation, space, every_number)
+
+
+def _problems_of_parts(observation: Any, space: spaces.Dict | spaces.Tuple, every_number: bool) -> Iterator[str]:
+    parts: dict[Any, spaces.Space[Any]] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space))
+    if isinstance(space, spaces.Dict):
+        if not isinstance(observation, dict):
+            yield f" is {_short(observation)}; it has to be a dictionary of {', '.join(map(repr, parts))}"
+            return
+    elif not isinstance(observation, tuple | list) or len(observation) != len(parts):
+        yield f" is {_short(observation)}; it has to be a tuple of {len(parts)}"
+        return
+    for name, part in parts.items():
+        if isinstance(observation, dict) and name not in observation:
+            yield f" lacks {name!r}"
+        else:
+            yield from (f"[{name!r}]{problem}" for problem in problems(observation[name], part, every_number))
+
+
+def _problems_of_array(
+    observation: Any, space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, every_number: bool
+) -> Iterator[str]:
+    try:
+        array = np.asarray(observation)
+    except ValueError as error:
+        yield f" is no array: {error}"
+        return
+    if array.shape != space.shape:
+        yield f" has the shape {array.shape}; its space says {space.shape}"
+    elif not np.can_cast(array.dtype, space.dtype or array.dtype, "same_kind"):
+        yield f" is {array.dtype}; its space says {space.dtype}"
+    elif array.dtype.kind == "f" and (every_number or array.size <= SMALL):
+        # A comparison is false for NaN.
+        if not (np.abs(array) <= LARGEST).all():
+            index = np.argwhere(~(np.abs(array) <= LARGEST))[0].tolist()
+            yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from -1e15 to 1e15"
+    elif not isinstance(space, spaces.Box) and not space.contains(array.astype(space.dtype)):
+        yield f" is {_short(observation)}; it has to be one of {space}"
+
+
+def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
+    """Yield the first number of each box that lies outside of its bounds, for a warning."""
+    if isinstance(space, spaces.Dict):
+        for name, part in space.items():
+            yield from (f"[{name!r}]{problem}" for problem in out_of_bounds(observation[name], part))
+    elif isinstance(space, spaces.Tuple):
+        for number, part in enumerate(space):
+            yield from (f"[{number}]{problem}" for problem in out_of_bounds(observation[number], part))
+    elif isinstance(space, spaces.Box):
+        array = np.asarray(observation)
+        outside = (array < space.low) | (array > space.high)
+        if outside.any():
+            index = tuple(np.argwhere(outside)[0].tolist())
+            bounds = f"{space.low[index]:g} to {space.high[index]:g}"
+            yield f" has {array[index]:g} at {list(index)}; its space says {bounds}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from lib.envs.border import guarded_method
 from lib.errors import Fault, UsageError
 
 INFO_KEY = "action_mask"  # name of the mask in the infos
@@ -121,13 +122,16 @@ class AppendMask(gym.Wrapper):
         mask = self._mask(info, ended=bool(terminated or truncated))
         return append_mask(observation, mask), reward, terminated, truncated, info
 
+    def _ask(self) -> Any:
+        return guarded_method(self.env, self.env.get_wrapper_attr(METHOD_NAME))
+
     def _mask(self, info: dict[str, Any], ended: bool) -> np.ndarray:
         if not self._has_method and INFO_KEY not in info:
             raise Fault(
                 f"{self.env} reported info[{INFO_KEY!r}] before, but does not report it now; "
                 "it has to report it at every reset and step"
             )
-        mask = np.asarray(self.env.get_wrapper_attr(METHOD_NAME)() if self._has_method else info[INFO_KEY])
+        mask = np.asarray(self._ask() if self._has_method else info[INFO_KEY])
         if mask.shape != (self._actions,):
             raise UsageError(
                 f"{self.env} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "

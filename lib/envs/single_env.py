@@ -13,12 +13,12 @@ from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, Trans
 
 from lib.envs import observations
 from lib.envs.atari import SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.border import Border
+from lib.envs.border import Border, guarded
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask
 from lib.envs.observations import ObservationKind
 from lib.envs.preprocessing import Preprocessing, without_options
-from lib.errors import UsageError
+from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system.files import PROJECT
 
 
@@ -98,7 +98,7 @@ def _reports_mask(env_id: str) -> bool:
 
     A separate environment is made for the check, because the check may have to reset it.
     """
-    env = make_plain_env(env_id)
+    env = Border(make_plain_env(env_id), env_id)
     try:
         return reports_mask(env)
     finally:
@@ -123,13 +123,16 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         render_mode: render mode of gymnasium; None for no rendering.
 
     Raises:
-        UsageError: if the id is unknown, its module cannot be imported, its constructor raises an error, or it does not
-            have the render mode.
+        UsageError: if the id is unknown, its module cannot be imported, its constructor raises an error or exits, or it
+            does not have the render mode.
     """
     _import_module_of(env_id)
+
+    def make(**options: Any) -> gym.Env:
+        return guarded(lambda: f"{env_id} (in its constructor)", lambda: gym.make(without_options(env_id), **options))
+
     try:
-        plain_id = without_options(env_id)
-        env = gym.make(plain_id)
+        env = make()
         options: dict[str, Any] = {}
         if is_atari(env) and env.unwrapped._frameskip != 1:  # type: ignore[attr-defined]
             # AtariPreprocessing skips frames itself, because it takes the maximum of the last two.
@@ -140,16 +143,17 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         if not options:
             return env
         env.close()
-        return gym.make(plain_id, **options)
+        return make(**options)
     except (gym.error.Error, ImportError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
             "--env-module your_package imports your_package first"
         ) from error
-    except UsageError:
+    except (UsageError, Fault):
         raise
     except Exception as error:  # the constructor belongs to the user and may raise anything
-        raise UsageError(f"cannot make the environment {env_id!r}: its constructor raised {error!r}") from error
+        cause = error.__cause__ if isinstance(error, EnvironmentFailed) else error
+        raise UsageError(f"cannot make the environment {env_id!r}: its constructor raised {cause!r}") from error
 
 
 def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:

@@ -38,15 +38,14 @@ class Watchdog:
         self._interrupted_at: float | None = None
 
     def attach(self, engine: Engine) -> None:
-        """Watch while the engine runs. Only the main thread can be interrupted; elsewhere nothing is watched.
+        """Watch from the start of an engine to the end of the process."""
+        engine.add_event_handler(Events.STARTED, self.start)
 
-        There is no handler of EXCEPTION_RAISED, because ignite would not raise the error again. So after an error the
-        thread goes on until another watchdog starts.
+    def start(self) -> None:
+        """Watch from now to the end of the process, or until another watchdog starts.
+
+        Only the main thread can be interrupted; elsewhere nothing is watched.
         """
-        engine.add_event_handler(Events.STARTED, self._start)
-        engine.add_event_handler(Events.COMPLETED, self._ended.set)
-
-    def _start(self) -> None:
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
             if Watchdog._newest is not None:
                 Watchdog._newest._ended.set()
@@ -62,7 +61,7 @@ class Watchdog:
             seconds = call.seconds
             if seconds > self.PATIENCE and self._named != call.start:
                 self._named = call.start
-                log.warning("%s: it has not returned for %.0f seconds.", call.border.place(), seconds)
+                log.warning("%s: it has not returned for %.0f seconds.", call.place(), seconds)
             over = -1.0 if self.time_limit is None else since_process_start() - self.time_limit
             if over > self.GRACE and seconds > self.GRACE:
                 self._end(over)
@@ -80,5 +79,5 @@ class Watchdog:
 
     def _message(self) -> str:
         call = Border.call
-        where = "an environment" if call is None else call.border.place()
+        where = "an environment" if call is None else call.place()
         return f"{where}: it did not return before the time limit. Correct the environment, or wrap it"

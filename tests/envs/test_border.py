@@ -7,9 +7,11 @@ from gymnasium import spaces
 
 import fakes
 from lib.envs import border
-from lib.envs.border import CHECKED_EVERY, Border
+from lib.envs.border import CHECKED_EVERY, SMALL, Border, problems
+from lib.envs.masks import AppendMask
 from lib.envs.single_env import make_env
-from lib.errors import Fault
+from lib.errors import EnvironmentFailed, Fault, UsageError
+from lib.system import memory
 
 GOOD = np.zeros(3, np.float32)
 
@@ -54,6 +56,7 @@ def message_of(*turns, error=Fault):
         ([[1.0], [1.0, 2.0], 3.0], 0.0, "its observation is no array"),
         (np.array([0.0, np.nan, 0.0], np.float32), 0.0, r"has nan at \[1\]"),
         (np.array([0.0, 0.0, np.inf], np.float32), 0.0, r"has inf at \[2\]"),
+        (np.array([0.0, -1e30, 0.0], np.float32), 0.0, r"has -1e\+30 at \[1\]"),
         (GOOD, float("nan"), "its reward is nan"),
         (GOOD, -float("inf"), "its reward is -inf"),
         (GOOD, 1e30, r"its reward is 1e\+30"),
@@ -64,9 +67,70 @@ def test_a_wrong_observation_or_reward_is_named_with_its_place(observation, rewa
     assert re.search(problem, message_of((observation, reward)))
 
 
-def test_numbers_are_checked_in_every_hundredth_step_later_on():
-    bad = np.full(3, np.nan, np.float32)
-    env = Border(Scripted(*[(GOOD, 0.0)] * (2 * CHECKED_EVERY), *[(bad, 0.0)] * CHECKED_EVERY), "Odd-v0")
+@pytest.mark.parametrize(
+    ("turn", "problem"),
+    [(None, "its step returned None; it has to return"), ((GOOD, 0.0, False, {}), "its step returned (array(")],
+)
+def test_a_step_that_returns_something_else_is_named(monkeypatch, turn, problem):
+    env = Border(Scripted(), "Odd-v0")
+    env.reset(seed=7)
+    monkeypatch.setattr(env.env, "step", lambda action: turn)
+    with pytest.raises(Fault) as raised:
+        env.step(0)
+    assert str(raised.value).startswith(f"Odd-v0 (seed 7, at step 1 of episode 1 since then): {problem}")
+
+
+DICT = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Discrete(5, start=2)})
+PARTS = {"a": np.zeros(2, np.float32), "b": 2}
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "problem"),
+    [
+        (spaces.Discrete(5), -1, " is -1; it has to be one of Discrete(5)"),
+        (spaces.Discrete(5), 5, " is 5; "),
+        (spaces.Discrete(5), 2.5, " is 2.5; "),
+        (spaces.Discrete(5), float("nan"), " is nan; "),
+        (spaces.Discrete(5), "x", " is 'x'; "),
+        (spaces.MultiBinary(2), np.array([0, 2]), " is array([0, 2]); it has to be one of MultiBinary(2)"),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), " is array([1, 3]); "),
+        (spaces.MultiDiscrete([2, 3]), np.array([1.0, 2.0]), " is float64; its space says int64"),
+        (DICT, {**PARTS, "a": None}, "['a'] is None; it has to be one of Box("),
+        (DICT, {"a": PARTS["a"]}, " lacks 'b'"),
+        (DICT, {**PARTS, "b": 7}, "['b'] is 7; "),
+        (DICT, {**PARTS, "a": np.array([0.0, np.nan])}, "['a'] has nan at [1]"),
+        (DICT, [1, 2], " is [1, 2]; it has to be a dictionary of 'a', 'b'"),
+        (spaces.Tuple([DICT, spaces.Discrete(3)]), (PARTS, 3), "[1] is 3; "),
+        (spaces.Tuple([DICT, spaces.Discrete(3)]), (PARTS,), "it has to be a tuple of 2"),
+    ],
+)
+def test_observations_of_every_space_are_checked(space, observation, problem):
+    [found] = problems(observation, space, every_number=False)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(5, start=-2),
+        spaces.MultiBinary([2, 3]),
+        spaces.MultiDiscrete([2, 3]),
+        DICT,
+        spaces.Tuple([DICT, spaces.Text(4)]),
+    ],
+)
+def test_samples_of_a_space_are_accepted(space):
+    space.seed(1)
+    assert [list(problems(space.sample(), space, every_number=True)) for _ in range(50)] == [[]] * 50
+
+
+def test_numbers_of_large_observations_are_checked_in_every_hundredth_step_later_on(monkeypatch):
+    large = spaces.Box(-1.0, 1.0, (SMALL + 1,))
+    monkeypatch.setattr(Scripted, "observation_space", large)
+    good, bad = np.zeros(large.shape, np.float32), np.full(large.shape, np.nan, np.float32)
+    monkeypatch.setattr(Scripted, "reset", lambda self, **options: (good, {}))
+    turns = [(good, 0.0)] * (2 * CHECKED_EVERY) + [(bad, 0.0)] * CHECKED_EVERY
+    env = Border(Scripted(*turns), "Odd-v0")
     env.reset()
     for _ in range(3 * CHECKED_EVERY - 1):
         env.step(0)
@@ -74,17 +138,56 @@ def test_numbers_are_checked_in_every_hundredth_step_later_on():
         env.step(0)
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(3)])
+def test_numbers_outside_of_the_bounds_are_named_once(caplog):
+    env = Border(Scripted(*[(GOOD + 2, 0.0)] * 5), "Odd-v0")
+    env.reset(seed=7)
+    for _ in range(5):
+        env.step(0)
+    [record] = caplog.records
+    assert "(seed 7, at step 1 of episode 1 since then): its observation has 2 at [0]; its space says -1 to 1" in (
+        record.message
+    )
+
+
+NOT_OURS = [
+    OSError(28, "No space left on device"),
+    BlockingIOError(11, "Resource temporarily unavailable"),
+    MemoryError("no room for textures"),
+    RuntimeError("can't start new thread"),
+    SystemExit(3),
+]
+
+
+@pytest.mark.parametrize("error", NOT_OURS)
 def test_an_error_of_the_environment_is_not_taken_for_ours(error):
-    message = message_of(error, error=RuntimeError)
+    message = message_of(error, error=EnvironmentFailed)
     assert f"it raised {error!r}" in message
+    assert memory.shortage(EnvironmentFailed(message)) is None
 
 
-def test_other_errors_stay_what_they_are():
+@pytest.mark.parametrize("error", NOT_OURS)
+def test_errors_of_masks_rendering_and_constructors_are_named(monkeypatch, error):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(Scripted, "action_masks", fail, raising=False)
+    monkeypatch.setattr(Scripted, "render", fail, raising=False)
+    env = Border(Scripted(), "Odd-v0")
+    with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(seed 7, at the reset .* it raised"):
+        AppendMask(env).reset(seed=7)
+    with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 .* it raised"):
+        env.render()
+    monkeypatch.setattr(gym, "make", fail)
+    with pytest.raises(UsageError, match=re.escape(f"its constructor raised {error!r}")):
+        make_env("CartPole-v1")
+
+
+def test_other_errors_get_the_name_as_a_note():
     env = Border(Scripted(ZeroDivisionError("mine")), "Odd-v0")
     env.reset()
-    with pytest.raises(ZeroDivisionError, match="mine"):
+    with pytest.raises(ZeroDivisionError, match="mine") as raised:
         env.step(0)
+    assert raised.value.__notes__ == ["Raised by Odd-v0 (without a seed, at step 1 of episode 1 since then)"]
 
 
 def test_integers_and_wider_floats_are_accepted():

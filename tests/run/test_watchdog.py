@@ -3,11 +3,13 @@
 import subprocess
 import sys
 
+import gymnasium
 import pytest
 from ignite.engine import Engine
 
 import fakes
 from lib.envs.border import Border
+from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.run import watchdog
 from lib.run.watchdog import Watchdog
@@ -37,6 +39,17 @@ def test_an_environment_that_hangs_is_named_and_ended_after_the_time_limit(monke
     [record] = [each for each in caplog.records if each.name == "lib.run.watchdog"]
     assert "fakes:Hanging-v0 (seed 7, at step 3 of episode 1 since then): it has not returned for 0" in record.message
     assert Border.call is None
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_constructor_that_hangs_is_named_and_ended_without_an_engine(monkeypatch, caplog):
+    monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
+    monkeypatch.setattr(gymnasium, "make", lambda *_, **__: watchdog.threading.Event().wait(20))
+    Watchdog(99.0).start()
+    with pytest.raises(Fault, match=r"CartPole-v1 \(in its constructor\): it did not return before the time limit"):
+        make_env("CartPole-v1")
+    [record] = [each for each in caplog.records if each.name == "lib.run.watchdog"]
+    assert "CartPole-v1 (in its constructor): it has not returned for 0" in record.message
 
 
 @pytest.mark.usefixtures("_fast")
