@@ -11,7 +11,10 @@ Run     ./01_dqn_basic.py --cuda
 Read    lib/experience/stream.py, lib/experience/ring.py and lib/common.py: the path of a transition
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env

@@ -10,7 +10,10 @@ Run     ./02_dqn_n_steps.py --cuda -n 4
 Read    lib/experience/ring.py: n-step returns, which stop at the end of an episode
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env

@@ -12,7 +12,10 @@ Read    lib/nets/losses.py
 """
 
 import argparse
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env

@@ -9,7 +9,10 @@ Run     ./04_dqn_noisy_net.py --cuda --noise factorised
 Read    lib/dqn_extra.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_extra
 from lib.envs import vector_env

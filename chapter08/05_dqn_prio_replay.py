@@ -10,7 +10,10 @@ Run     ./05_dqn_prio_replay.py --cuda --alpha 0.6 --beta 0.4
 Read    lib/experience/sum_tree.py, then lib/experience/priority_ring.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env

@@ -10,7 +10,10 @@ Run     ./07_dqn_distrib.py --cuda --v-min -10 --v-max 10 --atoms 51
 Read    lib/nets/losses.py from `support` on, then lib/analysis/return_distributions.py for the pictures in TensorBoard
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_extra
 from lib.analysis import return_distributions

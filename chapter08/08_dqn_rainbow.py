@@ -11,7 +11,10 @@ Run     ./08_dqn_rainbow.py --cuda --without dueling
 Read    docs/chapter08.md for a comparison with the paper's hyperparameters
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_extra
 from lib.envs import vector_env

@@ -9,7 +9,10 @@ Run     ./00_slow_grads.py --cuda
 Read    calc_loss_dqn in lib/common.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import atari_wrappers, cli, common, dqn_model
 from lib.experience import replay_buffer, selectors, source

@@ -10,7 +10,10 @@ Run     ./01_baseline.py --cuda
 Read    lib/atari_wrappers.py, lib/experience/source.py and lib/common.py: the path of a transition
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import atari_wrappers, cli, common, dqn_model
 from lib.experience import replay_buffer, selectors, source

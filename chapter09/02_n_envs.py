@@ -11,7 +11,10 @@ Run     ./02_n_envs.py --cuda --envs 3
 Read    ExperienceSourceFirstLast in lib/experience/source.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import atari_wrappers, cli, common, dqn_model
 from lib.experience import replay_buffer, selectors, source

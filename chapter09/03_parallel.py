@@ -11,7 +11,10 @@ Run     ./03_parallel.py --cuda --players 2
 Read    lib/actors/players.py, then lib/actors/player.py and lib/actors/contract.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import atari_wrappers, cli, common, dqn_model
 from lib.actors import players

@@ -12,7 +12,10 @@ Read    DirectAtari in lib/envs/atari.py and ContiguousFrameStack in lib/envs/fr
 """
 
 import dataclasses
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import atari_wrappers, cli, common, dqn_model
 from lib.actors import players

@@ -11,7 +11,10 @@ Run     ./05_native_envs.py --cuda --envs 8
 Read    lib/envs/vector_env.py, then lib/experience/stream.py and lib/experience/ring.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env

@@ -10,7 +10,10 @@ Run     ./06_fast_learner.py --cuda --envs 8
 Read    lib/nets/precision.py, then lib/dqn_model.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env

@@ -10,7 +10,10 @@ Run     ./07_pong_in_minutes.py --cuda
 Read    lib/nets/losses.py, then FAST_HYPERPARAMS in lib/hyperparameters.py
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_model
 from lib.envs import vector_env

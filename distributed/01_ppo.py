@@ -10,7 +10,10 @@ Run     ./01_ppo.py --cuda
 Read    lib/ppo/rollout.py for acting, lib/ppo/update.py for learning, lib/ppo/model.py for the network
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common
 from lib.envs import vector_env

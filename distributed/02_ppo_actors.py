@@ -11,7 +11,10 @@ Run     ./02_ppo_actors.py --actors 8 --engine process
 Read    lib/ppo/segments.py for the exchange of weights and segments, then lib/actors/contract.py for the engines
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common
 from lib.hyperparameters import PPO_HYPERPARAMS

@@ -1,14 +1,17 @@
 """Random player: the returns that a trained agent has to beat.
 
     python -m examples.random_player examples.blocks:Blocks-v0 --episodes 1000
+    python -m examples.random_player your_module:YourGame-v0      # your_module.py is in the current folder
 
 Legal actions are those in info["action_mask"] or in the environment's method action_masks(). If an environment reports
 neither, all actions are legal.
 """
 
-import argparse
 import time
 from typing import Any
+
+from lib import cli
+from lib.envs.single_env import make_plain_env
 
 import gymnasium as gym
 import numpy as np
@@ -55,13 +58,13 @@ def play(env: gym.Env, episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
 
 def main() -> None:
     """Play, and print means with their standard errors."""
-    parser = argparse.ArgumentParser(description="Play whole episodes with random legal actions.")
-    parser.add_argument("env_id", help='gymnasium id; "package.module:Id" imports the module first')
-    parser.add_argument("--episodes", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = cli.tool(__doc__)
+    parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
+    parser.add_argument("--episodes", type=cli.positive, default=1000, metavar="N", help="episodes (default: 1000)")
+    parser.add_argument("--seed", type=cli.seed, default=0, metavar="N", help="seed (default: 0)")
     args = parser.parse_args()
     start = time.perf_counter()
-    results = play(gym.make(args.env_id), args.episodes, args.seed)
+    results = play(make_plain_env(args.env_id), args.episodes, args.seed)
     for name, values in results.items():
         error = values.std() / len(values) ** 0.5
         print(f"{name:16} mean {values.mean():.3f} +- {error:.3f}, from {values.min():g} to {values.max():g}")
@@ -69,4 +72,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with cli.exit_codes():
+        main()

@@ -1,29 +1,66 @@
 """Code that the numbered scripts share, one role per module (see docs/design.md).
 
-Scripts import it before other packages. So Ctrl-C during the imports that follow, which take seconds, ends in one line.
+Scripts import it before other packages. So Ctrl-C during the imports that follow, which take seconds, ends in one line,
+and so does a missing environment. This file runs in any Python 3, also without packages.
 """
 
 import os
 import sys
+from importlib.util import find_spec
 
 TYPE_CHECKING = False  # as in typing, which would have to be imported before the hook is set
 if TYPE_CHECKING:
     from types import TracebackType
 
+# Packages that scripts and tools import. Extras, such as Ray, have messages of their own.
+PACKAGES = {
+    *("ale_py", "cloudpickle", "cv2", "filelock", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
+    *("pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
+}
+_PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _show = sys.excepthook
+
+
+def missing_environment(package: str) -> str:
+    """Return an error message that says which package is missing and how to get the environment that has it."""
+    python = os.path.join(_PROJECT, ".venv", "bin", "python")
+    text = f"error: {package} is not installed for {sys.executable}. "
+    if not os.path.exists(python):
+        return f"{text}Run `make train` in {_PROJECT}, which installs everything first, or see docs/install.md"
+    if os.path.samefile(sys.prefix, os.path.join(_PROJECT, ".venv")):
+        return f"{text}The environment is incomplete: run `make clean` and then `make train` in {_PROJECT}"
+    return f"{text}Activate the environment: source {os.path.dirname(python)}/activate"
+
+
+def has_environment() -> bool:
+    """Return whether any of the main packages is installed."""
+    return any(find_spec(package) for package in ("torch", "ignite", "gymnasium"))
 
 
 def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None") -> None:
     import traceback
 
     outermost = traceback.extract_tb(trace, limit=1)
+    package = (getattr(error, "name", None) or "").split(".")[0]
     if kind is KeyboardInterrupt and outermost and (outermost[0].line or "").startswith(("import ", "from ")):
         print("Stopped before anything was begun.", file=sys.stderr)
+    elif kind is ModuleNotFoundError and package in PACKAGES and find_spec(package) is None:
+        print(missing_environment(package), file=sys.stderr)
+        raise SystemExit(2)
     else:
         _show(kind, error, trace)
 
 
 sys.excepthook = _excepthook
+
+if sys.version_info < (3, 11):  # noqa: UP036 - a system's own Python may be older
+    version = ".".join(map(str, sys.version_info[:2]))
+    print(
+        f"error: {sys.executable} is Python {version}, and 3.11 or newer is needed. Install it and run `make train` in "
+        f"{_PROJECT}, or activate an environment that has it",
+        file=sys.stderr,
+    )
+    raise SystemExit(2)
 
 try:
     os.getcwd()

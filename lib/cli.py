@@ -15,7 +15,7 @@ from tqdm import tqdm
 from lib.actors.engines import ENGINES
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
-from lib.run import search
+from lib.run import run_folder, search
 from lib.run.arguments import Parser, resolve
 from lib.run.option_types import (
     above_zero,
@@ -28,7 +28,7 @@ from lib.run.option_types import (
     whole,
     writable,
 )
-from lib.run.options import RunOptions
+from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
 from lib.run.stopping import EXIT_CODES, Interrupted
 from lib.run.watchdog import Watchdog
@@ -50,6 +50,7 @@ __all__ = [
     "quotient",
     "resolve",
     "run_tool",
+    "runs_tool",
     "seed",
     "share",
     "tool",
@@ -147,11 +148,33 @@ def tool(doc: str | None) -> Parser:
     return Parser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
+class _RunsParser(Parser):
+    """Parser with --runs-dir, in which the option type existing_run looks for names of runs."""
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        help_text = "folder of runs that are given by name (default: runs/)"
+        self.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        # --runs-dir may come after the names, so it is read first.
+        first = Parser(add_help=False, allow_abbrev=False)
+        first.add_argument("--runs-dir", type=Path, default=DEFAULT_RUNS_DIR)
+        runs_dir = first.parse_known_args(args)[0].runs_dir
+        self.register("type", existing_run, lambda name: run_folder.find(name, runs_dir))
+        return super().parse_known_args(args, namespace)
+
+
+def runs_tool(doc: str | None) -> Parser:
+    """Return the parser of a tool that takes runs, see `tool`. It has --runs-dir for existing_run."""
+    return _RunsParser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+
 def run_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that plays a run's agent: run, module, checkpoint, device, epsilon, seed."""
-    parser = tool(doc)
+    parser = runs_tool(doc)
     add = parser.add_argument
-    add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in runs/")
+    add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in --runs-dir")
     add("--env-module", metavar="M", help="module of the run's environment, which may be imported")
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to play (default: best)")
     add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")

@@ -9,7 +9,10 @@ run's stop_reward. evaluated is the mean return without exploration, from evalua
 Settings that all runs share are left out. report.py shows the same numbers as a page, with curves.
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis import comparison
@@ -19,7 +22,7 @@ NAME_WIDTH = 40
 
 
 def main() -> None:
-    parser = cli.tool(__doc__)
+    parser = cli.runs_tool(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="run folders, or names in runs/")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table to this file")
     args = parser.parse_args()

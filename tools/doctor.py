@@ -21,6 +21,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from lib import has_environment, missing_environment
+
 IMPORT_ERROR = ""
 try:
     from lib import cli, dqn_model
@@ -266,6 +270,9 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    if not has_environment():
+        print(missing_environment("torch"), file=sys.stderr)
+        sys.exit(2)
     if IMPORT_ERROR:
         sys.exit(print_findings([check_python(), *check_packages()]))
     with cli.exit_codes():

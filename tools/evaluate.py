@@ -10,7 +10,10 @@ to evaluation.json in the run folder, with the return and length of every episod
 """
 
 import json
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent

@@ -11,8 +11,11 @@ legal, only those are played.
 """
 
 import os
+import sys
 from collections import Counter
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.window import action_names

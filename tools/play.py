@@ -11,7 +11,11 @@ agent step of the checkpoint. If the name is taken, for example by another seed,
 
 import argparse
 import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent

@@ -10,14 +10,17 @@ The page of several runs is written to report/ in the current folder. The page i
 beside it as report-*.png. compare.py prints the same numbers.
 """
 
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis import report
 
 
 def main() -> None:
-    parser = cli.tool(__doc__)
+    parser = cli.runs_tool(__doc__)
     parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="run folders, or names in runs/")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="output folder (default: run folder, or report/)")
     args = parser.parse_args()

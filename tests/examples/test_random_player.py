@@ -1,5 +1,6 @@
 """The random player, and what both games have in common."""
 
+import os
 import subprocess
 import sys
 import warnings
@@ -94,3 +95,25 @@ def test_the_command_prints_the_mean_of_every_result():
     for name, values in results.items():
         assert f" mean {values.mean():.3f} " in lines[name]
     assert (results["info['length']"] - START_LENGTH - 1 <= results["return"]).all()
+
+
+OWN_MODULE = """
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+gym.register("Own-v0", CartPoleEnv, max_episode_steps=7)
+"""
+
+
+def test_a_module_in_the_current_folder_is_found(tmp_path):
+    (tmp_path / "own_game.py").write_text(OWN_MODULE)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-m", "examples.random_player", "--episodes", "5"]
+    played = subprocess.run(
+        [*command, "own_game:Own-v0"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "steps            mean 7.000" in played.stdout
+    wrong = subprocess.run(
+        [*command, "own_gam:Own-v0"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert (wrong.returncode, wrong.stderr.count("\n")) == (2, 1)
+    assert "the module 'own_gam'" in wrong.stderr
