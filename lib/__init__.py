@@ -5,18 +5,21 @@ and so does a missing environment. This file runs in any Python 3, also without 
 """
 
 import os
+import signal
 import sys
+import threading
 from importlib.util import find_spec
 
 TYPE_CHECKING = False  # as in typing, which would have to be imported before the hook is set
 if TYPE_CHECKING:
-    from types import TracebackType
+    from types import FrameType, TracebackType
 
 # Packages that scripts and tools import. Extras, such as Ray, have messages of their own.
 PACKAGES = {
     *("ale_py", "cloudpickle", "cv2", "filelock", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
     *("pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
 }
+ADDRESS_SPACE = 10**9  # bytes that the imports of a script take
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _show = sys.excepthook
 
@@ -38,19 +41,49 @@ def has_environment() -> bool:
 
 
 def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "TracebackType | None") -> None:
-    import traceback
-
-    outermost = traceback.extract_tb(trace, limit=1)
     package = (getattr(error, "name", None) or "").split(".")[0]
-    if kind is KeyboardInterrupt and outermost and (outermost[0].line or "").startswith(("import ", "from ")):
-        print("Stopped before anything was begun.", file=sys.stderr)
-    elif kind is ModuleNotFoundError and package in PACKAGES and find_spec(package) is None:
+    if kind is ModuleNotFoundError and package in PACKAGES and find_spec(package) is None:
         print(missing_environment(package), file=sys.stderr)
         raise SystemExit(2)
-    else:
-        _show(kind, error, trace)
+    _show(kind, error, trace)
 
 
+def _on_ctrl_c(number: int, frame: "FrameType | None") -> None:
+    """End the process at once while the script imports. Later, raise KeyboardInterrupt as Python does.
+
+    An exception would not do: some packages catch it in their imports, or blame another module for it.
+    """
+    import linecache
+
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    line = "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+    if line.startswith(("import ", "from ")):
+        os.write(2, b"Stopped before anything was begun.\n")
+        os._exit(128 + number)
+    signal.default_int_handler(number, frame)
+
+
+def _require_address_space() -> None:
+    """End with one line if `ulimit -v` leaves no room for the imports, which would fail in many ways."""
+    if sys.platform == "linux":
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
+            print(
+                f"error: ulimit -v is {limit // 1024:,} KiB; importing the packages takes {ADDRESS_SPACE // 1024:,} KiB, "
+                "and training more. Raise the limit",
+                file=sys.stderr,
+            )
+            raise SystemExit(1)
+
+
+_require_address_space()
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is (
+    signal.default_int_handler
+):
+    signal.signal(signal.SIGINT, _on_ctrl_c)
 sys.excepthook = _excepthook
 
 if sys.version_info < (3, 11):  # noqa: UP036 - a system's own Python may be older

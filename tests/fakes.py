@@ -94,21 +94,21 @@ class Unbuildable(Counting):
 
 
 class Poisoned(Counting):
-    """Counting with an observation of NaN in the 151st step, which the checks of every hundredth step miss."""
+    """Counting with an observation of NaN in the 151st step. It is so large that the checks miss that step."""
 
     def __init__(self):
         super().__init__(length=20)
-        self.observation_space = spaces.Box(0, 255, (1,), np.float32)
+        self.observation_space = spaces.Box(0, 255, (5000,), np.float32)
         self.taken = 0
 
     def reset(self, *, seed=None, options=None):
         observation, info = super().reset(seed=seed)
-        return observation.astype(np.float32), info
+        return np.full(5000, observation, np.float32), info
 
     def step(self, action):
         self.taken += 1
         observation, *rest = super().step(action)
-        return observation * np.float32("nan" if self.taken == 151 else 1), *rest
+        return np.full(5000, np.nan if self.taken == 151 else observation, np.float32), *rest
 
 
 class Random(Counting):

@@ -249,15 +249,36 @@ def test_a_deleted_current_folder_is_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seconds", [0.2, 0.6, 1.2])
-def test_ctrl_c_during_the_imports_is_one_line(tmp_path, seconds):
-    command = [sys.executable, PROJECT / BASELINE, "--runs-dir", tmp_path]
-    with subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
-        time.sleep(seconds)
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
-    assert process.returncode in (-signal.SIGINT, 128 + signal.SIGINT)
-    assert len(said.splitlines()) == 1
+@pytest.mark.parametrize("script", [BASELINE, EVALUATE, ACTORS], ids=str)
+@pytest.mark.parametrize("module", ["torch", "numpy.linalg", "ignite.engine", "gymnasium.spaces"])
+def test_ctrl_c_during_any_import_is_one_line(tmp_path, script, module):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, signal, sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+    )
+    env = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
+    command = [sys.executable, PROJECT / script, "--help"]
+    process = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert process.stderr == "Stopped before anything was begun.\n"
+    assert (process.returncode, process.stdout) == (128 + signal.SIGINT, "")
+
+
+def test_ctrl_c_after_the_imports_is_python_s_own():
+    code = "import lib, os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('mine')"
+    process = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert (process.returncode, process.stdout, process.stderr) == (0, "mine\n", "")
+
+
+@pytest.mark.parametrize("kibibytes", [300_000, 700_000, 850_000])
+def test_too_little_address_space_for_the_imports_is_one_line(kibibytes):
+    shell = f"ulimit -v {kibibytes}; exec {sys.executable} {PROJECT / BASELINE} --help"
+    process = subprocess.run(["bash", "-c", shell], env=ENVIRONMENT, capture_output=True, text=True)
+    assert process.returncode == 1
+    assert re.fullmatch(rf"error: ulimit -v is {kibibytes:,} KiB; .* Raise the limit\n", process.stderr)
 
 
 def test_a_damaged_best_checkpoint_is_answered_with_the_newest(refused, trained_run):
