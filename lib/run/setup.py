@@ -316,7 +316,7 @@ class _Setup:
         self.run.write_json("result.json", dict(result))
         settings = {"seed": self.options.seed, "script": self.script}
         settings |= self.options.knobs | dataclasses.asdict(self.params)
-        self.board.write_final(settings, result, self.steps())
+        self.board.write_end(settings, result, self.steps())
         checkpoints = None if self.save is None else self.run.checkpoints
         console.log_result(
             self.engine,
