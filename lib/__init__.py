@@ -72,8 +72,8 @@ def _require_address_space() -> None:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if limit != resource.RLIM_INFINITY and limit < ADDRESS_SPACE:
             print(
-                f"error: ulimit -v is {limit // 1024:,} KiB; importing the packages takes {ADDRESS_SPACE // 1024:,} KiB, "
-                "and training more. Raise the limit",
+                f"error: ulimit -v is {limit // 1024:,} KiB; importing the packages takes "
+                f"{ADDRESS_SPACE // 1024:,} KiB, and training more. Raise the limit",
                 file=sys.stderr,
             )
             raise SystemExit(1)

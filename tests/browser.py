@@ -30,6 +30,17 @@ DESCRIBE = """JSON.stringify({
   dark: matchMedia("(prefers-color-scheme: dark)").matches,
   background: getComputedStyle(document.body).backgroundColor,
   images: [...document.images].map(image => [image.naturalWidth, image.getBoundingClientRect().width]),
+  dark_images: [...document.images].filter(image => image.currentSrc !== image.src).length,
+  tables: [...document.querySelectorAll("table")].map(table => {
+    const box = table.parentElement, edge = box.getBoundingClientRect().right;
+    const cells = [...table.rows].map(row => row.cells[row.cells.length - 1]);
+    const hidden = () => Math.max(...cells.map(cell => cell.getBoundingClientRect().right)) - edge;
+    const before = hidden();
+    box.scrollLeft = 1e6;
+    const after = hidden();
+    box.scrollLeft = 0;
+    return [before, after];
+  }),
   videos: [...document.querySelectorAll("video")].map(video => [video.videoWidth, video.error && video.error.message]),
   scripts: document.scripts.length,
   fetched: performance.getEntriesByType("resource").map(entry => entry.name).filter(name => !name.startsWith("data:")),

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -268,7 +267,8 @@ def test_ctrl_c_during_any_import_is_one_line(tmp_path, script, module):
 
 
 def test_ctrl_c_after_the_imports_is_python_s_own():
-    code = "import lib, os, signal\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('mine')"
+    interrupt = "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('mine')"
+    code = f"import lib, os, signal\n{interrupt}"
     process = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
     assert (process.returncode, process.stdout, process.stderr) == (0, "mine\n", "")
 

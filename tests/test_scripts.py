@@ -15,7 +15,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.run import checkpoint
+from lib.run import checkpoint, evaluation
 from running import (
     BASELINE,
     ENVIRONMENT,
@@ -26,6 +26,7 @@ from running import (
     differences,
     episodes_of,
     folder,
+    result_of,
     resuming,
     run,
     scalars_of,
@@ -228,9 +229,25 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
     assert solved[0] in resumed.stdout
     assert not differences(before, checkpoint_of(path))
     result_again = json.loads((path / "result.json").read_text())
-    for name in ("stopped", "steps", "iterations", "reached", "evaluation"):
-        assert result_again[name] == result[name]
+    assert result_again == result
     assert (path / "curve.png").exists()
+
+
+def test_a_solved_run_keeps_its_result_if_it_is_resumed_and_its_evaluation_is_stopped(tmp_path, ends, monkeypatch):
+    options = (*VECTORS, *SMALL_DQN, "--set", "stop_reward=-2", "--quiet", "--runs-dir", tmp_path)
+    assert run(BASELINE, *options).returncode == 0
+    path = folder(tmp_path)
+    result = result_of(path)
+    assert result["evaluation"]
+
+    def interrupt(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "evaluate", interrupt)
+    code, output, _ = ends(BASELINE, *resuming(path), "--quiet")
+    assert code == 0
+    assert "The evaluation was stopped" in output
+    assert result_of(path) == result
 
 
 FAILING = (*assignments("replay_initial=100", "replay_size=2000"), "--quiet")

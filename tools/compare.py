@@ -6,9 +6,12 @@
 
 mean is the mean return of the last 100 training episodes. solved is the number of minutes until it first reached the
 run's stop_reward. evaluated is the mean return without exploration, from evaluate.py or from the end of a solved run.
-Settings that all runs share are left out. report.py shows the same numbers as a page, with curves.
+Settings that all runs share are left out. Below the table, runs that differ only in the seed are summarised: by the
+mean and range of two, or by the interquartile mean and its bootstrap interval of more. report.py shows the same numbers
+as a page, with curves.
 """
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,24 +19,38 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis import comparison
+from lib.analysis.selection import select_runs
 from lib.system import files
 
-NAME_WIDTH = 40
+NAME_WIDTH = 32
 
 
 def main() -> None:
     parser = cli.runs_tool(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="run folders, or names in runs/")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or names in --runs-dir")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table to this file")
     args = parser.parse_args()
     if args.csv:
         cli.writable(args.csv)
-    table = comparison.comparison_table(args.runs)
-    names = [name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 1]}…" for name in table.index]
-    # One column per run, because there are more properties than fit in a line.
-    print(table.set_axis(names).map(comparison.format_value).T.to_string())
+    runs, skipped = select_runs(args.runs, args.runs_dir)
+    for reason in skipped:
+        print(f"Skipped: {reason}.", file=sys.stderr)
+    table = comparison.comparison_table(runs)
+    names = [_shorten(name) for name in comparison.short_names(runs)]
+    # One column per run, because there are more properties than fit in a line. A terminal shows as many as fit.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    print(table.set_axis(names).map(comparison.format_value).T.to_string(line_width=width))
+    for group in comparison.group_runs(runs):
+        if len(group.runs) > 1:
+            print(f"\n{group.label}, {len(group.runs)} runs: {comparison.summarise(group)}")
     if args.csv:
         files.write(args.csv, table.to_csv())
+
+
+def _shorten(name: str) -> str:
+    """Cut a name in the middle, because it begins with the script and ends with the seed."""
+    half = NAME_WIDTH // 2
+    return name if len(name) <= NAME_WIDTH else f"{name[:half]}…{name[1 - half :]}"
 
 
 if __name__ == "__main__":

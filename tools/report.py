@@ -5,9 +5,10 @@
     ./report.py ../runs/*-pong-* --output ../seeds
 
 The page is self-contained: it needs no network and no other files, so it can be sent to anybody. Runs that differ only
-in the seed share one curve, with a band from the lowest to the highest. The page of one run is written to its folder.
-The page of several runs is written to report/ in the current folder. The page is report.html, with the pictures
-beside it as report-*.png. compare.py prints the same numbers.
+in the seed share one curve with a band: the range of two seeds, or the confidence interval of more. A run without a
+finished episode is skipped. The page of one run is written to its folder. The page of several runs is written to
+report/ in the current folder. The page is report.html, with the pictures beside it as report-*.png. compare.py prints
+the same numbers.
 """
 
 import sys
@@ -17,16 +18,20 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis import report
+from lib.analysis.selection import select_runs
 
 
 def main() -> None:
     parser = cli.runs_tool(__doc__)
-    parser.add_argument("runs", nargs="+", metavar="RUN", type=cli.existing_run, help="run folders, or names in runs/")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or names in --runs-dir")
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="output folder (default: run folder, or report/)")
     args = parser.parse_args()
-    runs = list(dict.fromkeys(args.runs))
-    default = runs[0] if len(runs) == 1 else Path("report")
-    print(report.write_report(runs, args.output or default))
+    runs, skipped = select_runs(args.runs, args.runs_dir, with_episodes=True)
+    notes = [f"Skipped: {reason}." for reason in skipped]
+    for note in notes:
+        print(note, file=sys.stderr)
+    default = runs[0] if len(args.runs) == 1 else Path("report")
+    print(report.write_report(runs, args.output or default, notes))
 
 
 if __name__ == "__main__":

@@ -2,17 +2,22 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
-from lib.analysis import run_data
+from lib.analysis import intervals, run_data
 from lib.hyperparameters import Hyperparameters, PPOHyperparameters
 from lib.run import run_folder
 from lib.run.episodes import WINDOW, Episodes
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
+FIRST = ("seed", "script", "learning_rate")  # settings that a table shows first
+FIRST_IN_LABELS = ("script", "env_name")  # shown without their names
+TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d{4}-")  # at the start of a run's name
 
 Settings = dict[str, object]
 
@@ -31,7 +36,7 @@ class Group:
 
 
 def read_settings(run: Path) -> Settings:
-    """Return a run's script, seed, script options and hyperparameters."""
+    """Return a run's settings: those of FIRST, then script options and hyperparameters."""
     params = run_folder.read_params(run)
     kind = Hyperparameters if "replay_size" in params["hyperparameters"] else PPOHyperparameters
     # A run of an earlier version lacks the hyperparameters that were added since. It used their present defaults.
@@ -39,7 +44,8 @@ def read_settings(run: Path) -> Settings:
     hyperparameters = defaults | params["hyperparameters"]
     for name in IGNORED:
         hyperparameters.pop(name, None)
-    return {"script": params["script"], "seed": params["seed"], **params["knobs"], **hyperparameters}
+    settings = {"seed": params["seed"], "script": params["script"], **params["knobs"], **hyperparameters}
+    return {name: settings[name] for name in FIRST if name in settings} | settings
 
 
 def read_outcome(run: Path) -> dict[str, object]:
@@ -74,8 +80,16 @@ def settings_table(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
-    """Build a table of the runs' outcomes, with one row per run."""
-    return pd.DataFrame([read_outcome(run) for run in runs], index=_index(runs))
+    """Build a table of the runs' outcomes, with one row per run. A column without any value is left out."""
+    return pd.DataFrame([read_outcome(run) for run in runs], index=_index(runs)).dropna(axis="columns", how="all")
+
+
+def short_names(runs: Sequence[Path]) -> list[str]:
+    """Return the runs' names without the time and what all of them share. A name that is not unique stays whole."""
+    run_names = {str(run_folder.read_params(run)["hyperparameters"]["run_name"]) for run in runs}
+    shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
+    names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
+    return [name if names.count(name) == 1 else run.name for name, run in zip(names, runs, strict=True)]
 
 
 def comparison_table(runs: Sequence[Path]) -> pd.DataFrame:
@@ -110,20 +124,28 @@ def group_runs(runs: Sequence[Path]) -> list[Group]:
 def summarise(group: Group) -> str:
     """Describe a group's outcome in one line: mean return at the end, and minutes until it was solved.
 
-    For several runs, the mean is followed by the lowest and the highest value.
+    For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
+    its confidence interval.
     """
-    outcomes = outcome_table(group.runs)
+    outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
-    summary = f"mean return {_mean_and_range(outcomes['mean'])}"
+    summary = f"mean return {_centre_and_range(outcomes['mean'])}"
     if solved.empty:
         return summary
     share = f" in {len(solved)} of {len(outcomes)} runs" if len(solved) < len(outcomes) else ""
-    return f"{summary}, solved{share} in {_mean_and_range(solved)} minutes"
+    return f"{summary}, solved{share} in {_centre_and_range(solved)} minutes"
 
 
-def _mean_and_range(values: pd.Series) -> str:
-    mean, low, high = (format_value(float(value)) for value in (values.mean(), values.min(), values.max()))
-    return mean if len(values) == 1 else f"{mean} ({low} to {high})"
+def _centre_and_range(values: pd.Series) -> str:
+    if len(values) < intervals.MINIMUM:
+        centre, low, high = values.mean(), values.min(), values.max()
+    else:
+        centre, low, high = intervals.interval([np.asarray(values, float)])
+    text, lowest, highest = (format_value(float(value)) for value in (centre, low, high))
+    if len(values) == 1:
+        return text
+    confidence = "" if len(values) < intervals.MINIMUM else f"{intervals.CONFIDENCE:.0%} interval "
+    return f"{text} ({confidence}{lowest} to {highest})"
 
 
 def _differing(rows: Sequence[Settings]) -> list[str]:
@@ -135,7 +157,7 @@ def _differing(rows: Sequence[Settings]) -> list[str]:
 def _label_names(rows: Sequence[Settings]) -> list[str]:
     """Return the names of the settings that a label needs. Settings that distinguish no further groups are left out."""
     needed: list[str] = []
-    for name in _differing(rows):
+    for name in sorted(_differing(rows), key=lambda name: name not in FIRST_IN_LABELS):
         if name != "seed" and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
             needed.append(name)
     return needed
@@ -147,7 +169,7 @@ def _count_distinct(rows: Sequence[Settings], names: list[str]) -> int:
 
 def _label(settings: Settings, names: list[str]) -> str:
     texts = {name: _as_text(settings, name) for name in names if name in settings}
-    parts = [text if name == "script" else f"{name}={text}" for name, text in texts.items()]
+    parts = [text if name in FIRST_IN_LABELS else f"{name}={text}" for name, text in texts.items()]
     return ", ".join(parts) or str(settings["script"])
 
 

@@ -4,7 +4,7 @@ import base64
 import dataclasses
 import io
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,16 @@ import jinja2
 import pandas as pd
 from matplotlib.figure import Figure
 
-from lib.analysis import comparison, curves, run_data
+from lib.analysis import comparison, curves, intervals, run_data
 from lib.errors import UsageError
 from lib.run import run_folder
+from lib.run.curve import picture_title
 from lib.run.episodes import WINDOW
 from lib.system import files
 
 TEMPLATE = "report.html"
 DPI = 200
+MAX_TITLE = 1_000  # characters; the browser breaks the lines
 VIDEOS_PER_RUN = 3
 MAX_VIDEO_BYTES = 25_000_000  # total size of the videos in a page
 
@@ -36,16 +38,22 @@ class Picture:
         title: heading.
         caption: description, also shown to readers who cannot see the figure.
         png: content of the file.
+        dark: the same picture for a page in dark mode.
     """
 
     file: str
     title: str
     caption: str
     png: bytes
+    dark: bytes
 
     @property
     def uri(self) -> str:
         return _data_uri("image/png", self.png)
+
+    @property
+    def dark_uri(self) -> str:
+        return _data_uri("image/png", self.dark)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,24 +73,22 @@ class Video:
     uri: str | None
 
 
-def write_report(runs: Sequence[Path], folder: Path) -> Path:
+def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) -> Path:
     """Write report.html for some runs, and its figures as report-*.png beside it.
 
     Args:
-        runs: run folders.
+        runs: run folders, each with a finished episode.
         folder: output folder. It is created if necessary.
+        notes: lines to show at the top of the page.
 
     Returns:
         Path of the page.
 
     Raises:
-        UsageError: if a run has no finished episode or damaged files, or if the folder cannot be written to.
+        UsageError: if a run has damaged files, or if the folder cannot be written to.
     """
-    for run in runs:
-        if run_data.read_episodes(run).empty:
-            raise UsageError(f"{run} has no finished episode yet, so there is nothing to show; leave it out or wait")
     pictures = draw_pictures(runs)
-    html = render_page(runs, pictures)
+    html = render_page(runs, pictures, notes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for old in folder.glob("report-*.png"):
@@ -95,7 +101,7 @@ def write_report(runs: Sequence[Path], folder: Path) -> Path:
     return folder / TEMPLATE
 
 
-def render_page(runs: Sequence[Path], pictures: Sequence[Picture]) -> str:
+def render_page(runs: Sequence[Path], pictures: Sequence[Picture], notes: Sequence[str] = ()) -> str:
     """Return the HTML of the page."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -108,10 +114,11 @@ def render_page(runs: Sequence[Path], pictures: Sequence[Picture]) -> str:
     colours = {run: curves.group_colour(number) for number, group in enumerate(groups) for run in group.runs}
     provenance = [_provenance(run) for run in runs]
     return environment.get_template(TEMPLATE).render(
-        title=_title(runs),
+        title=picture_title(runs, MAX_TITLE),
+        notes=notes,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         groups=[(group, colours[group.runs[0]], comparison.summarise(group)) for group in groups],
-        runs=[(run.name, colours[run]) for run in runs],
+        runs=[(name, colours[run]) for name, run in zip(comparison.short_names(runs), runs, strict=True)],
         pictures=pictures,
         missing=_missing_data(pictures),
         outcomes=_cells(comparison.outcome_table(runs)),
@@ -127,17 +134,20 @@ def render_page(runs: Sequence[Path], pictures: Sequence[Picture]) -> str:
 
 def draw_pictures(runs: Sequence[Path]) -> list[Picture]:
     """Draw all figures for which the runs have data."""
+    title = picture_title(runs, MAX_TITLE)
     groups = comparison.group_runs(runs)
     scalars = {run: run_data.read_scalars(run) for run in runs}
-    pictures = _return_pictures(groups, _series_by_group(groups, scalars, "evaluation/mean"))
-    speeds = _series_by_group(groups, scalars, "train/avg_fps")
+    pictures = _return_pictures(groups, _series_by_group(groups, scalars, "evaluation/mean"), title)
+    # PPO writes a speed of 0 before its first steps are counted.
+    speeds = _series_by_group(groups, scalars, "train/avg_fps", curves.Series.above_zero)
     if speeds:
         caption = "Agent steps per second over the last 1,000 steps, without warm-up, evaluations and videos."
-        pictures.append(_picture("speed", "Speed", caption, curves.draw_speeds(speeds)))
-    times = [(name, parts) for name, run in _short_names(groups) if (parts := run_data.time_by_part(run))]
+        pictures.append(_picture("speed", "Speed", caption, lambda: curves.draw_speeds(speeds, title)))
+    times = [(name, run_data.time_by_part(run)) for name, run in _short_names(groups)]
+    times = [(name, parts) for name, parts in times if sum(parts.values()) > 0]
     if times:
         caption = "Share of the training time by part of an iteration; rest is the time outside these parts."
-        pictures.append(_picture("parts", "Time by part", caption, curves.draw_time_shares(times)))
+        pictures.append(_picture("parts", "Time by part", caption, lambda: curves.draw_time_shares(times, title)))
     return pictures
 
 
@@ -161,32 +171,55 @@ def choose_videos(runs: Sequence[Path]) -> list[Video]:
 
 
 def _return_pictures(
-    groups: Sequence[comparison.Group], evaluations: Mapping[str, Sequence[curves.Series]]
+    groups: Sequence[comparison.Group], evaluations: Mapping[str, Sequence[curves.Series]], title: str
 ) -> list[Picture]:
-    episodes = {group.label: [run_data.read_episodes(run) for run in group.runs] for group in groups}
+    episodes = {
+        group.label: [(run_data.read_episodes(run), run_data.has_ended(run)) for run in group.runs] for group in groups
+    }
     stop_rewards = [_hyperparameters(run).get("stop_reward") for group in groups for run in group.runs]
     bounds = [float(bound) for bound in stop_rewards if isinstance(bound, int | float)]
-    caption = f"Mean return of the last {WINDOW} training episodes"
-    if any(len(group.runs) > 1 for group in groups):
-        caption += "; for several seeds, their mean and a band from the lowest to the highest"
+    caption = f"Mean return of the last {WINDOW} training episodes, from the tenth on"
+    sizes = {len(group.runs) for group in groups}
+    if 2 in sizes:
+        caption += "; for two seeds, their mean and a band from the lower to the higher"
+    if max(sizes) >= intervals.MINIMUM:
+        caption += (
+            f"; for several seeds, their interquartile mean and its {intervals.CONFIDENCE:.0%} bootstrap interval"
+        )
+    if max(sizes) > 1:
+        caption += "; a run that has ended keeps its last value"
     if len(groups) <= curves.MAX_GROUPS_WITH_DOTS:
         caption += "; dots are single episodes"
     if bounds:
         caption += "; the dashed line is the return that counts as solved"
     diamonds = "; diamonds are evaluations without exploration" if evaluations else ""
-    by_steps = curves.draw_returns(episodes, "steps", bounds, evaluations)
-    by_minutes = curves.draw_returns(episodes, "minutes", bounds)
     time = "Minutes include the start of each process, and are summed over all processes of a run."
     return [
-        _picture("steps", "Return by agent steps", f"{caption}{diamonds}.", by_steps),
-        _picture("minutes", "Return by minutes", f"{caption}. {time}", by_minutes),
+        _picture(
+            "steps",
+            "Return by agent steps",
+            f"{caption}{diamonds}.",
+            lambda: curves.draw_returns(episodes, "steps", title, bounds, evaluations),
+        ),
+        _picture(
+            "minutes",
+            "Return by minutes",
+            f"{caption}. {time}",
+            lambda: curves.draw_returns(episodes, "minutes", title, bounds),
+        ),
     ]
 
 
-def _picture(name: str, title: str, caption: str, figure: Figure) -> Picture:
+def _picture(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Picture:
+    light, dark = (_draw_png(draw, dark) for dark in (False, True))
+    return Picture(f"report-{name}.png", title, caption, light, dark)
+
+
+def _draw_png(draw: Callable[[], Figure], dark: bool) -> bytes:
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=DPI)
-    return Picture(f"report-{name}.png", title, caption, buffer.getvalue())
+    with curves.theme(dark):
+        draw().savefig(buffer, format="png", dpi=DPI)
+    return buffer.getvalue()
 
 
 def _missing_data(pictures: Sequence[Picture]) -> list[str]:
@@ -201,12 +234,15 @@ def _data_uri(kind: str, content: bytes) -> str:
 
 
 def _series_by_group(
-    groups: Sequence[comparison.Group], scalars: Mapping[Path, Scalars], tag: str
+    groups: Sequence[comparison.Group],
+    scalars: Mapping[Path, Scalars],
+    tag: str,
+    choose: Callable[[curves.Series], curves.Series] = lambda series: series,
 ) -> dict[str, list[curves.Series]]:
-    """Return a scalar of all runs by group label, or an empty dictionary if no run has it."""
+    """Return chosen values of a scalar of all runs by group label, or an empty dictionary if there are none."""
     by_group = {}
     for group in groups:
-        series = [curves.Series.of(*scalars[run].get(tag, ((), ()))) for run in group.runs]
+        series = [choose(curves.Series.of(*scalars[run].get(tag, ((), ())))) for run in group.runs]
         by_group[group.label] = [run for run in series if len(run.x)]
     return by_group if any(by_group.values()) else {}
 
@@ -228,12 +264,6 @@ def _cells(table: pd.DataFrame) -> dict[str, Any]:
 def _hyperparameters(run: Path) -> dict[str, Any]:
     hyperparameters: dict[str, Any] = run_folder.read_params(run)["hyperparameters"]
     return hyperparameters
-
-
-def _title(runs: Sequence[Path]) -> str:
-    environments = dict.fromkeys(str(_hyperparameters(run).get("env_name")) for run in runs)
-    scripts = dict.fromkeys(str(run_folder.read_params(run)["script"]) for run in runs)
-    return f"{', '.join(environments)} by {', '.join(scripts)}"
 
 
 def _video_caption(file: Path) -> str:

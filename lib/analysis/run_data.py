@@ -9,6 +9,7 @@ import pandas as pd
 from lib.errors import UsageError
 from lib.run import run_folder
 from lib.run.episodes import CSV_COLUMNS
+from lib.run.stopping import EXIT_CODES
 
 NUMERIC_COLUMNS = ("step", "length", "return", "seconds")  # of episodes.csv
 
@@ -55,6 +56,11 @@ def read_result(run: Path) -> dict[str, Any]:
     """
     file = run / "result.json"
     return run_folder.read_json(file, run_folder.RESULT) if file.exists() and not run_folder.at_work(run) else {}
+
+
+def has_ended(run: Path) -> bool:
+    """Return whether a run was solved, reached a limit or was ended by its script, so that it will not go on."""
+    return EXIT_CODES.get(read_result(run).get("stopped", "")) == 0
 
 
 def read_evaluation(run: Path) -> dict[str, Any]:

@@ -143,10 +143,9 @@ class Border(gym.Wrapper):
         often = self._steps < CHECKED_EVERY or self._steps % CHECKED_EVERY == 0
         for problem in problems(observation, self.observation_space, often):
             self._fail(f"its observation{problem}")
-        problem = next(out_of_bounds(observation, self.observation_space), None) if often and not self._warned else None
-        if problem is not None:
+        if often and not self._warned and (outside := next(out_of_bounds(observation, self.observation_space), None)):
             self._warned = True
-            log.warning("%s: its observation%s. This warning is shown once.", self.place(), problem)
+            log.warning("%s: its observation%s. This warning is shown once.", self.place(), outside)
 
     def _fail(self, problem: str) -> NoReturn:
         raise Fault(f"{self.place()}: {problem}. Correct the environment, or wrap it")
@@ -178,7 +177,7 @@ def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> 
         yield from _problems_of_array(observation, space, every_number)
 
 
-def _problems_of_parts(observation: Any, space: spaces.Dict | spaces.Tuple, every_number: bool) -> Iterator[str]:
+def _problems_of_parts(observation: Any, space: Any, every_number: bool) -> Iterator[str]:
     parts: dict[Any, spaces.Space[Any]] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space))
     if isinstance(space, spaces.Dict):
         if not isinstance(observation, dict):
@@ -204,7 +203,7 @@ def _problems_of_array(
         return
     if array.shape != space.shape:
         yield f" has the shape {array.shape}; its space says {space.shape}"
-    elif not np.can_cast(array.dtype, space.dtype or array.dtype, "same_kind"):
+    elif not np.can_cast(array.dtype, space.dtype, "same_kind"):
         yield f" is {array.dtype}; its space says {space.dtype}"
     elif array.dtype.kind == "f" and (every_number or array.size <= SMALL):
         # A comparison is false for NaN.

@@ -1,17 +1,45 @@
-"""Learning curve of one run."""
+"""Learning curve of one run, and the title of its picture."""
 
+import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lib.run.episodes import WINDOW
+from lib.run import run_folder
+from lib.run.episodes import WINDOW, Episodes
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axis import Axis
+
+MAX_LISTED = 4  # scripts or seeds named in a title; more of them are counted
 
 
 def rolling_mean(returns: "pd.Series") -> "pd.Series":
-    """Return the mean of the last 100 returns after each episode. The first means are over fewer episodes."""
-    return returns.rolling(WINDOW, min_periods=1).mean()
+    """Return the mean of the last 100 returns after each episode.
+
+    The first means are over fewer episodes. There is none before the tenth, because it would show a lucky episode.
+    """
+    return returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean()
+
+
+def picture_title(runs: Iterable[Path], width: int) -> str:
+    """Return game, scripts and seeds of some runs, in lines of at most `width` characters."""
+    params = [run_folder.read_params(run) for run in runs]
+    games = dict.fromkeys(str(each["hyperparameters"]["env_name"]) for each in params)
+    scripts = dict.fromkeys(str(each["script"]) for each in params)
+    seeds = sorted({each["seed"] for each in params})
+    listed = ", ".join(scripts) if len(scripts) <= MAX_LISTED else f"{len(scripts)} scripts"
+    return textwrap.fill(f"{', '.join(games)} · {listed} · {_list_seeds(seeds)}", width)
+
+
+def shorten_thousands(axis: "Axis") -> None:
+    """Label an axis with 500k instead of 500000, and with so few numbers that they do not touch."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    if axis.get_scale() == "linear":
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
+    axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def draw_curve(run: Path, stop_reward: float | None) -> Path:
@@ -30,20 +58,31 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
 
     episodes = pd.read_csv(run / "episodes.csv")
     mean = rolling_mean(episodes["return"])
-    figure = Figure(figsize=(8, 3), layout="constrained")
+    figure = Figure(figsize=(8, 3.5), layout="constrained")
+    figure.suptitle(picture_title([run], 100), fontsize="medium", parse_math=False)
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, x, label in (
         (left, episodes["step"], "agent steps"),
         (right, episodes["seconds"] / 60, "minutes"),
     ):
         axes.plot(x, episodes["return"], ".", markersize=2, alpha=0.4, label="episode")
-        axes.plot(x, mean, label=f"mean of the last {WINDOW}")
+        if mean.notna().any():
+            axes.plot(x, mean, label=f"mean of the last {WINDOW}")
         if stop_reward is not None:
-            axes.axhline(stop_reward, color="grey", linewidth=0.8, linestyle="--")
+            axes.axhline(stop_reward, color="grey", linewidth=0.8, linestyle="--", label=f"goal, {stop_reward:g}")
         axes.set(xlabel=label)
         axes.grid(alpha=0.3)
+    shorten_thousands(left.xaxis)
     left.set(ylabel="return")
-    left.legend(loc="best", fontsize="x-small")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
     path = run / "curve.png"
     figure.savefig(path, dpi=110)
     return path
+
+
+def _list_seeds(seeds: list[int]) -> str:
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    if len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1)):
+        return f"seeds {seeds[0]} to {seeds[-1]}"
+    return f"seeds {', '.join(map(str, seeds))}" if len(seeds) <= MAX_LISTED else f"{len(seeds)} seeds"

@@ -132,6 +132,7 @@ class Episodes:
         state.metrics |= {
             "reward": episode.total,
             "steps": episode.length,
+            "end_step": episode.step,
             "avg_reward": self.smoothed,
             "mean_100": self.mean,
             "time_passed": self.seconds,

@@ -1,6 +1,7 @@
 """The content of result.json."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from ignite.engine import Engine
@@ -10,7 +11,9 @@ from lib.run.speed import Speed
 from lib.system.clock import since_process_start
 
 
-def describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, Any]:
+def describe_result(
+    engine: Engine, stopped: str, episodes: Episodes, speed: Speed, previous: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the content of result.json.
 
     Args:
@@ -18,7 +21,17 @@ def describe_result(engine: Engine, stopped: str, episodes: Episodes, speed: Spe
         stopped: reason for the end, a key of stopping.EXIT_CODES.
         episodes: counter of the episodes.
         speed: speed of this process.
+        previous: result of an earlier process if this one has learnt nothing, else empty. Its duration, speed and
+            evaluation are kept.
     """
+    result = _describe(engine, stopped, episodes, speed)
+    if previous.get("steps") != episodes.steps:
+        return result
+    result["this_process"] |= previous.get("this_process", {})
+    return result | {name: previous[name] for name in ("seconds", "evaluation") if name in previous}
+
+
+def _describe(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) -> dict[str, Any]:
     return {
         "stopped": stopped,
         "steps": episodes.steps,

@@ -134,11 +134,10 @@ class Run:
     def add_session(self) -> None:
         """Add this process to the sessions of a resumed run, and log what changed since the last one.
 
-        The result.json of the last session moves into params.json, because a run that continues has no result yet.
+        The result of the last session is copied into params.json, because `discard_result` removes the file.
         """
         recorded = read_params(self.path)
         current = provenance.session(self._options)
-        result = self.path / "result.json"
         last = recorded["sessions"].pop()
         changed = [name for name in ("commit", "versions", "machine") if current[name] != last[name]]
         if changed:
@@ -146,10 +145,19 @@ class Run:
                 "Changed since the last session: %s. The resumed run may differ from an uninterrupted one.",
                 ", ".join(changed),
             )
-        if result.exists():
-            last |= {"result": read_json(result, RESULT)}
+        result = self.read_result()
+        if result and all(session.get("result") != result for session in recorded["sessions"]):
+            last |= {"result": result}
         self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], last, current]})
-        result.unlink(missing_ok=True)
+
+    def read_result(self) -> dict[str, Any]:
+        """Read result.json. The result is empty if there is no file."""
+        file = self.path / "result.json"
+        return read_json(file, RESULT) if file.exists() else {}
+
+    def discard_result(self) -> None:
+        """Remove result.json, because a run that learns has no result yet."""
+        (self.path / "result.json").unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the lock. The operating system releases it, too, when the process dies."""

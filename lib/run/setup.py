@@ -24,7 +24,7 @@ from lib.run import checkpoint, console, evaluation, run_folder, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, last_step
-from lib.run.events import EpisodeEvents, attach_periods, register_events
+from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
 from lib.run.growing_files import GrowingFiles
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
@@ -149,6 +149,7 @@ class _Setup:
         # A refused resume must not change any file, so all changes come after the checks above.
         if self.options.resume:
             self.run.add_session()
+            self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
         if content:
             checkpoint.restore({"files": GrowingFiles(self.run.path)}, content)
         else:
@@ -305,7 +306,7 @@ class _Setup:
             stopped = self.stopper.reason or ENDED
             engine_state: Any = engine.state
             engine_state.stopped = stopped
-            result = describe_result(engine, stopped, self.episodes, self.speed)
+            result = describe_result(engine, stopped, self.episodes, self.speed, self.run.read_result())
             self._write_result(result)
             self._close()
             if self.save is not None and stopped == SOLVED:
@@ -315,7 +316,7 @@ class _Setup:
         self.run.write_json("result.json", dict(result))
         settings = {"seed": self.options.seed, "script": self.script}
         settings |= self.options.knobs | dataclasses.asdict(self.params)
-        self.board.write_final(settings, result, self.steps())
+        self.board.write_end(settings, result, self.steps())
         checkpoints = None if self.save is None else self.run.checkpoints
         console.log_result(
             self.engine,

@@ -1,6 +1,7 @@
 """TensorBoard: scalars, figures, videos and hyperparameters of a run."""
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,7 +12,7 @@ from tensorboard.compat.proto.summary_pb2 import Summary
 from torch.utils.tensorboard import SummaryWriter
 from torch.utils.tensorboard.summary import hparams
 
-from lib.run.episodes import SMOOTHING
+from lib.run.episodes import SMOOTHING, Episodes
 from lib.run.events import EpisodeEvents, EvaluationEvents
 from lib.run.speed import Speed
 
@@ -26,13 +27,18 @@ make_hparams_summaries: Callable[..., Sequence[Any]] = hparams
 # Iterations between two figures.
 FIGURES_EVERY = 5_000
 
-# Entries of result.json, or of its this_process, that are written as final/<name>.
-FINAL = ("mean_100", "best_mean", "seconds", "steps_per_second")
+# Entries of result.json, or of its this_process, that are written as end/<name>. TensorBoard sorts metrics by name, and
+# its HParams page shows the first five of them.
+END = ("mean_100", "best_mean", "seconds", "steps_per_second")
 
-# Charts of TensorBoard's page of custom scalars.
+# The HParams page shows five columns: of those in which runs differ, the first in the order of their names. Capital
+# letters come first.
+CAPITALS = {"learning_rate": "Learning rate", "script": "Script", "seed": "Seed"}
+
+# Charts of TensorBoard's page of custom scalars. A run writes those for which it has a tag.
 LAYOUT = {
     "Learning": {
-        "returns": ["Multiline", ["episodes/mean_100", "episodes/avg_reward"]],
+        "returns": ["Multiline", ["episodes_by_step/mean_100", "episodes_by_step/avg_reward"]],
         "greedy returns": ["Margin", ["evaluation/mean", "evaluation/min", "evaluation/max"]],
         "losses": ["Multiline", ["train/avg_loss", "train/policy_loss", "train/value_loss"]],
         "policy": ["Multiline", ["train/entropy", "train/kl", "train/clipped", "train/epsilon"]],
@@ -73,9 +79,14 @@ class TensorBoard:
     def __init__(self, folder: Path):
         self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
         self.logger = _TorchLogger(folder)
+        self._tags: list[str] = []  # scalars that the run writes
+        self._layout_written = False
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
         """Write episodes/* when an episode ends, and train/* and time/* whenever the speed is measured.
+
+        episodes/* are written against the episode, and again as episodes_by_step/* against agent steps. The mean begins
+        with the tenth episode, because before it would show a lucky one.
 
         Args:
             engine: training engine.
@@ -86,15 +97,37 @@ class TensorBoard:
         def agent_step(engine: Engine, event_name: object) -> int:
             return speed.exp_source.steps_done
 
-        episodes = OutputHandler("episodes", metric_names=["reward", "steps", "avg_reward", "mean_100"])
+        latest = 0
+
+        def episode_end(engine: Engine, event_name: object) -> int:
+            # Steps must not decrease: TensorBoard would drop what it has. Episodes of one rollout are not in order.
+            nonlocal latest
+            latest = max(latest, int(engine.state.metrics["end_step"]))
+            return latest
+
         scalars = ["avg_loss", *speed.metrics, *extra_metrics]
         train = OutputHandler("train", scalars, _current_values, global_step_transform=agent_step)
         time = OutputHandler("time", list(speed.names), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
-        self.logger.attach(engine, episodes, EpisodeEvents.EPISODE_COMPLETED)
+        for prefix, step in (("episodes", None), ("episodes_by_step", episode_end)):
+            for names, event in (
+                (["reward", "steps", "avg_reward"], EpisodeEvents.EPISODE_COMPLETED),
+                (["mean_100"], EpisodeEvents.EPISODE_COMPLETED(event_filter=lambda _, n: n >= Episodes.MINIMUM)),
+            ):
+                self.logger.attach(engine, OutputHandler(prefix, names, global_step_transform=step), event)
         self.logger.attach(engine, train, speed.every)
         self.logger.attach(engine, time, speed.every)
-        self.logger.writer.add_custom_scalars(LAYOUT)
+
+        def write_layout(engine: Engine) -> None:
+            if self._layout_written:
+                return
+            self._layout_written = True
+            output: Any = engine.state.output
+            self._tags += [f"train/{name}" for name in (*output, *scalars)]
+            self._tags += [*(f"time/{name}" for name in speed.names), "episodes_by_step/mean_100"]
+            self.logger.writer.add_custom_scalars(_charts_with_data(self._tags))
+
+        engine.add_event_handler(speed.every, write_layout)
 
     def attach_evaluation(self, evaluating: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
         """Write metrics of an evaluation as evaluation/* whenever one is complete.
@@ -104,6 +137,7 @@ class TensorBoard:
             names: names of its metrics.
             steps: function that returns the agent steps so far.
         """
+        self._tags += [f"evaluation/{name}" for name in names]
         scalars = OutputHandler("evaluation", metric_names=list(names), global_step_transform=lambda *_: steps())
         self.logger.attach(evaluating, scalars, EvaluationEvents.EVALUATED)
 
@@ -134,8 +168,8 @@ class TensorBoard:
         summary = Summary(value=[Summary.Value(tag="videos/last", image=image)])
         self.logger.writer.file_writer.add_summary(summary, step)
 
-    def write_final(self, hyperparameters: Mapping[str, Any], result: Mapping[str, Any], step: int) -> None:
-        """Write final/*, and the run's row on the HParams page.
+    def write_end(self, hyperparameters: Mapping[str, Any], result: Mapping[str, Any], step: int) -> None:
+        """Write end/*, and the run's row on the HParams page.
 
         Args:
             hyperparameters: values by name. Values that are not numbers, texts or booleans are written as text.
@@ -143,14 +177,16 @@ class TensorBoard:
             step: agent steps so far.
         """
         values = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
-        metrics = {f"final/{name}": values[name] for name in FINAL if values[name] is not None}
+        metrics = {f"end/{name}": values[name] for name in END if values[name] is not None}
         for tag, value in metrics.items():
             self.logger.writer.add_scalar(tag, value, step)
         plain = {
-            name: value if isinstance(value, bool | int | float | str) else str(value)
+            CAPITALS.get(name, name): value if isinstance(value, bool | int | float | str) else str(value)
             for name, value in hyperparameters.items()
         }
-        for summary in make_hparams_summaries(plain, metrics):
+        # The first summary, a list of columns, is left out. TensorBoard would use that of one run for all runs; without
+        # it, TensorBoard finds out in which columns the runs differ.
+        for summary in make_hparams_summaries(plain, metrics)[1:]:
             self.logger.writer.file_writer.add_summary(summary)
 
     def flush(self) -> None:
@@ -165,3 +201,17 @@ class TensorBoard:
 def _current_values(output: Mapping[str, Any]) -> dict[str, Any]:
     """Replace the functions in an iteration's output by the values that they return now."""
     return {name: value() if callable(value) else value for name, value in output.items()}
+
+
+def _charts_with_data(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:
+    """Return the charts of LAYOUT for which there is a tag."""
+    tags = list(tags)
+    layout = {
+        category: {
+            title: chart
+            for title, chart in charts.items()
+            if any(re.fullmatch(p, tag) for p in chart[1] for tag in tags)
+        }
+        for category, charts in LAYOUT.items()
+    }
+    return {category: charts for category, charts in layout.items() if charts}

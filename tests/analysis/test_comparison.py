@@ -2,8 +2,19 @@
 
 import os
 
+import numpy as np
+
 from finished_runs import make_run
-from lib.analysis.comparison import Group, group_runs, read_outcome, summarise
+from lib.analysis import intervals
+from lib.analysis.comparison import (
+    Group,
+    group_runs,
+    outcome_table,
+    read_outcome,
+    settings_table,
+    short_names,
+    summarise,
+)
 
 
 def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
@@ -21,15 +32,47 @@ def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
     ]
 
 
-def test_a_group_is_summarised_by_mean_and_range(tmp_path):
+def test_two_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
     one, two, three = (make_run(tmp_path / f"{seed}", seed, lambda n, seed=seed: 10.0 * seed) for seed in (1, 2, 3))
+    _, low, high = intervals.interval([np.array([1.0, 2.0, 3.0])])
     summary = summarise(Group("", (one, two, three)))
-    assert "return 20.00 (10.00 to 30.00)" in summary
-    assert "solved in 2.00 (1.00 to 3.00) minutes" in summary
+    assert f"return 20.00 (95% interval {10 * low:.2f} to {10 * high:.2f})" in summary
+    assert f"solved in 2.00 (95% interval {low:.2f} to {high:.2f}) minutes" in summary
+    summary = summarise(Group("", (one, two)))
+    assert "return 15.00 (10.00 to 20.00)" in summary
+    assert "solved in 1.50 (1.00 to 2.00) minutes" in summary
     (two / "result.json").unlink()
     summary = summarise(Group("", (one, two)))
     assert "return 15.00 (10.00 to 20.00)" in summary
     assert "in 1 of 2 runs in 1.00 minutes" in summary
+
+
+def test_differing_settings_begin_with_seed_script_and_learning_rate(tmp_path):
+    one = make_run(tmp_path / "one", knobs={"actors": 2}, episodes=1)
+    two = make_run(tmp_path / "two", 2, script="02_ppo", knobs={"actors": 3}, learning_rate=0.5, gamma=0.9, episodes=1)
+    assert list(settings_table([one, two])) == ["seed", "script", "learning_rate", "actors", "gamma"]
+
+
+def test_outcomes_that_no_run_has_are_left_out(tmp_path):
+    one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
+    assert "evaluated" not in outcome_table([one, two])
+    (two / "evaluation.json").write_text('{"mean": 20.5}')
+    assert outcome_table([one, two])["evaluated"].tolist()[1] == 20.5
+
+
+def test_short_names_leave_out_the_time_and_what_all_runs_share(tmp_path):
+    names = ("2026-11-20T1015-pong-01_ppo", "2026-11-20T1016-pong-01_ppo-seed2", "2026-11-20T1017-pong-01_ppo")
+    one, two, again = (make_run(tmp_path / name, episodes=1) for name in names)
+    assert short_names([one, two]) == ["01_ppo", "01_ppo-seed2"]
+    assert short_names([one, two, again]) == [names[0], "01_ppo-seed2", names[2]]
+    other = make_run(tmp_path / "2026-11-20T1018-mine-01_ppo", run_name="mine", episodes=1)
+    assert short_names([one, other]) == ["pong-01_ppo", "mine-01_ppo"]
+
+
+def test_a_label_names_the_game_before_the_settings_that_belong_to_it(tmp_path):
+    one = make_run(tmp_path / "one", episodes=1)
+    other = make_run(tmp_path / "other", env_name="Freeway", learning_rate=0.5, episodes=1)
+    assert [group.label for group in group_runs([one, other])] == ["PongNoFrameskip-v4", "Freeway"]
 
 
 def test_the_outcome_of_a_run_in_progress_comes_from_its_episodes(tmp_path):

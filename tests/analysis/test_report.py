@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -10,6 +11,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from matplotlib.text import Text
 from PIL import Image
 
 import browser
@@ -23,7 +25,8 @@ COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
 class StrictParser(HTMLParser):
     """Parses a page, checks that all tags are closed in order, and collects tags, addresses and texts."""
 
-    VOID = frozenset(("br", "img", "link", "meta"))
+    VOID = frozenset(("br", "img", "link", "meta", "source"))
+    ADDRESSES = frozenset(("src", "srcset", "href", "poster", "action", "data"))
 
     def __init__(self, html):
         super().__init__()
@@ -36,7 +39,7 @@ class StrictParser(HTMLParser):
         names = [name for name, _ in attributes]
         assert len(names) == len(set(names)), (tag, names)
         self.tags.append((tag, dict(attributes)))
-        self.addresses += [value for name, value in attributes if name in ("src", "href", "poster", "action", "data")]
+        self.addresses += [value for name, value in attributes if name in self.ADDRESSES]
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -85,7 +88,8 @@ def small_pictures(monkeypatch):
 
 
 def test_the_page_and_the_terminal_show_the_same_numbers(answer, runs, page):
-    terminal = {line.split()[0]: line.split()[1:] for line in answer(COMPARE, *runs).splitlines()}
+    table, *summaries = answer(COMPARE, *runs).split("\n\n")
+    terminal = {line.split()[0]: line.split()[1:] for line in table.splitlines()}
     html = page.read_text()
     for section, names in (
         ("outcomes", ("steps", "episodes", "mean", "minutes", "steps/s", "solved")),
@@ -99,6 +103,8 @@ def test_the_page_and_the_terminal_show_the_same_numbers(answer, runs, page):
         for column, run in enumerate(runs):
             row = text[text.index(run.name) + 1 :]
             assert [row[header.index(name)] for name in names] == [terminal[name][column] for name in names]
+    assert len(summaries) == 1
+    assert summaries[0].partition("runs: ")[2].strip() in html
 
 
 def test_the_page_of_one_run_is_written_to_its_folder(answer, tmp_path):
@@ -202,11 +208,76 @@ def test_the_page_warns_if_runs_have_different_commits(tmp_path):
     assert "do not all have the same commit." in report.render_page([one, other], [])
 
 
-def test_a_run_without_episodes_is_refused(refused, runs, tmp_path):
+def test_what_cannot_be_shown_is_skipped_with_a_note(ends, tmp_path, small_pictures):
+    folder = tmp_path / "runs"
+    good = make_run(folder / "good")
+    make_run(folder / "new", episodes=0)
+    broken = make_run(folder / "broken")
+    (broken / "params.json").write_text("{")
+    (folder / "README.md").write_text("")
+    (folder / "tune").mkdir()
+    code, _, errors = ends(REPORT, *sorted(folder.iterdir()), "--output", tmp_path / "page")
+    assert code == 0
+    notes = errors.splitlines()
+    for note, reason in zip(notes, ("README.md", "broken.*cannot be read", "new has no finished", "tune"), strict=True):
+        assert re.search(reason, note)
+    html = (tmp_path / "page" / "report.html").read_text()
+    texts = StrictParser(html).text
+    assert set(notes) <= set(texts)
+    assert good.name in texts
+    assert str(tmp_path) not in html  # the page may be sent to others
+
+
+def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused(refused, runs, tmp_path):
     run = make_run(tmp_path / "run", episodes=0)
-    message = refused(REPORT, runs[0], run)
-    assert f"{run} has no finished episode" in message
+    message = refused(REPORT, run)
+    assert "run has no finished episode" in message
     assert message.count("\n") == 1
+    assert "there is no run 'runn'" in refused(REPORT, runs[0], "runn")
+    assert "there is no run 'runn'" in refused(COMPARE, runs[0], "runn")
+
+
+def test_pictures_name_game_script_and_seeds(monkeypatch, runs):
+    titles = []
+
+    def keep(draw, dark):
+        titles.append(draw().get_suptitle().replace("\n", " "))
+        return b""
+
+    monkeypatch.setattr(report, "_draw_png", keep)
+    report.draw_pictures(runs)
+    assert set(titles) == {"PongNoFrameskip-v4 · 01_ppo · seeds 1 to 3"}
+
+
+def labels_outside(axis):
+    """Return the labels of an axis that are not drawn, because their ticks are outside."""
+    low, high = sorted(axis.get_view_interval())
+    return [tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high]
+
+
+def test_no_text_in_a_picture_touches_another(monkeypatch, tmp_path):
+    name = "02_ppo_actors-learning_rate=0.0003-batch_size=128-gamma=0.999-" + "-".join(f"knob{n}=1" for n in range(9))
+    one = add_scalars(make_run(tmp_path / "one", script=name, episodes=5_000), 5_000)
+    two = make_run(tmp_path / "two", 123_456, script="01_ppo", learning_rate=1.25e-7, episodes=40)
+    touching = []
+
+    def check(draw, dark):
+        figure = draw()
+        figure.draw_without_rendering()
+        width, height = figure.canvas.get_width_height()
+        hidden = {label for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for label in labels_outside(axis)}
+        texts = [text for text in figure.findobj(Text) if text.get_visible() and text.get_text() and text not in hidden]
+        boxes = [(text.get_text(), text.get_window_extent()) for text in texts]
+        for number, (text, box) in enumerate(boxes):
+            assert min(box.x0, box.y0) >= 0, text
+            assert box.x1 <= width, text
+            assert box.y1 <= height, text
+            touching.extend((text, other) for other, place in boxes[number + 1 :] if box.overlaps(place))
+        return b""
+
+    monkeypatch.setattr(report, "_draw_png", check)
+    assert len(report.draw_pictures([one, two])) == 4
+    assert touching == []
 
 
 def test_an_output_that_cannot_be_written_is_refused(tmp_path, small_pictures):
@@ -227,7 +298,8 @@ def look(page, picture, *options):
     return json.loads(process.stdout)
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, False), (390, True)])
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_shows_the_whole_page(page, tmp_path, width, dark):
     seen = look(page, tmp_path / "seen.png", "--width", width, *(["--dark"] if dark else []))
     assert seen["inner"] == width
@@ -236,16 +308,24 @@ def test_a_browser_shows_the_whole_page(page, tmp_path, width, dark):
     for natural, shown in seen["images"]:
         assert natural > 900
         assert 300 < shown < width
+    assert seen["dark_images"] == (4 if dark else 0)
+    assert len(seen["tables"]) == 2
+    for before, after in seen["tables"]:
+        assert after < 2  # the last column can be scrolled into view,
+        assert (before > 20) == (width == 390 and before > after)  # which is needed on a telephone only
     assert seen["videos"] == [[512, None]] * 2
     assert "\nrun\tsteps\tepisodes\t" in seen["text"]["outcomes"]
-    assert "run-2\t15007\t150\t2.10\t" in seen["text"]["outcomes"]
-    assert "other\t1\t0.9" in seen["text"]["differences"]
+    text = {section: text.replace("\n\t", "\t") for section, text in seen["text"].items()}
+    assert "run-2\t15007\t150\t2.10\t" in text["outcomes"]
+    assert "other\t1\t0.9" in text["differences"]
     assert (seen["scripts"], seen["fetched"], seen["console"]) == (0, [], [])
     assert seen["dark"] == dark
     picture = Image.open(tmp_path / "seen.png").convert("RGB")
     assert picture.size == (width, seen["height"])
     background = picture.getpixel((2, 2))
     assert (max(background) < 60) == dark
+    bright = (np.asarray(picture, int).min(axis=2) > 200).mean()
+    assert bright < 0.1 if dark else bright > 0.6  # pictures, too
     # Content is drawn all the way down, except for gaps between sections.
     pixels = np.asarray(picture, int)
     busy = (np.abs(pixels - pixels[:, :1]).sum(axis=2) > 30).any(axis=1)

@@ -53,17 +53,20 @@ def test_a_resumed_run_adds_its_session_and_logs_what_changed(tmp_path, monkeypa
     assert [session["versions"]["torch"] == "9.9" for session in sessions] == [False, False, True]
 
 
-def test_the_result_of_the_last_session_moves_into_params_json(tmp_path):
+def test_the_result_of_the_last_session_is_kept_until_the_run_learns(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
-    first.write_json("result.json", {"stopped": "solved", "evaluation": {"mean": 20.5}})
+    result = {"stopped": "solved", "evaluation": {"mean": 20.5}}
+    first.write_json("result.json", result)
     first.close()
     for _ in range(2):
         run = run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path))
         run.add_session()
-        run.close()  # without a result, like a killed process
-        assert not (first.path / "result.json").exists()
+        assert run.read_result() == result
+        run.close()  # like a process that was killed before it learnt anything
+    run.discard_result()
+    assert run.read_result() == {}
     first_session, *others = json.loads((first.path / "params.json").read_text())["sessions"]
-    assert first_session["result"] == {"stopped": "solved", "evaluation": {"mean": 20.5}}
+    assert first_session["result"] == result
     assert ["result" in session for session in others] == [False, False]
 
 

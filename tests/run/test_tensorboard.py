@@ -3,6 +3,7 @@ from ignite.engine import Engine, Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib.actors.players import Players
+from lib.experience.episodes import Episode
 from lib.run.episodes import EpisodeFile, Episodes, last_step
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.growing_files import GrowingFiles
@@ -50,6 +51,24 @@ def test_scalars_are_written_by_episode_and_by_agent_step(tmp_path):
     assert written["episodes/reward"] == [(1, 1.0), (2, 2.0)]
     assert [step for step, _ in written["train/loss"]] == [100, 200]
     assert written["train/loss"][1][1] == pytest.approx(1 / 200)
+
+
+def test_the_mean_of_100_episodes_begins_with_the_tenth(tmp_path):
+    run(CountingSource(dict.fromkeys(range(5, 65, 5), 1.0)), 100, tmp_path)
+    written = scalars(tmp_path)
+    assert [step for step, _ in written["episodes/reward"]] == list(range(1, 13))
+    assert [step for step, _ in written["episodes/mean_100"]] == [10, 11, 12]
+    assert [step for step, _ in written["episodes_by_step/mean_100"]] == [50, 55, 60]
+
+
+def test_agent_steps_of_episodes_never_decrease(tmp_path):
+    class Rollout(CountingSource):
+        def pop_episodes(self):
+            ends = (50, 20, 90) if self.steps_done == 100 else ()
+            return [Episode(float(end), 10, end, 5.0) for end in ends]
+
+    run(Rollout(), 100, tmp_path)
+    assert scalars(tmp_path)["episodes_by_step/reward"] == [(50, 50.0), (50, 20.0), (90, 90.0)]
 
 
 def test_a_source_in_other_processes_has_tags_of_its_own(tmp_path):

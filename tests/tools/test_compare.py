@@ -26,8 +26,17 @@ def test_the_table_shows_differing_settings_and_all_outcomes(answer, tmp_path):
 
 
 def test_long_names_are_cut_in_the_terminal_only(answer, tmp_path):
-    run = make_run(tmp_path / ("x" * 60))
+    run = make_run(tmp_path / f"01_ppo-{'x' * 60}-seed2")
     output = answer(COMPARE, run, "--csv", tmp_path / "table.csv")
-    assert "x" * 39 + "…" in output
-    assert "x" * 40 not in output
+    assert "01_ppo-xxxxxxxxx…xxxxxxxxx-seed2" in output
+    assert "x" * 10 not in output
     assert pd.read_csv(tmp_path / "table.csv")["run"].tolist() == [run.name]
+
+
+def test_a_terminal_of_80_columns_shows_all_runs_in_lines_that_fit(monkeypatch, answer, tmp_path):
+    runs = [make_run(tmp_path / f"2026-11-20T101{seed}-pong-01_ppo-seed{seed}", seed) for seed in range(1, 10)]
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    table = answer(COMPARE, *runs).split("\n01_ppo,")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    assert all(f"01_ppo-seed{seed}" in table for seed in range(1, 10))

@@ -1,0 +1,49 @@
+"""Runs that a person names, often as runs/*, without what cannot be shown."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lib.analysis import comparison, run_data
+from lib.errors import UsageError
+from lib.run import run_folder
+
+
+def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Path], list[str]]:
+    """Find runs, each given by its path or by its name in runs_dir. A run that is given twice counts once.
+
+    Files, other folders and damaged runs are skipped, because a pattern such as runs/* matches them, too.
+
+    Args:
+        names: paths or names.
+        runs_dir: folder of runs that are given by name.
+        with_episodes: also skip runs without a finished episode.
+
+    Returns:
+        The run folders, and the reason for each name that was skipped.
+
+    Raises:
+        UsageError: if a name does not exist, or no run is left.
+    """
+    runs: dict[Path, None] = {}
+    reasons = []
+    for name in names:
+        try:
+            runs[_usable_run(name, runs_dir, with_episodes)] = None
+        except UsageError as error:
+            if not Path(name).exists() and not (runs_dir / name).exists():
+                raise
+            reasons.append(str(error).replace(f"{Path(name).resolve().parent}/", ""))  # a page may be sent to others
+    if not runs:
+        raise UsageError(reasons[0])
+    return list(runs), reasons
+
+
+def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
+    if Path(name).is_file():
+        raise UsageError(f"{name} is a file, not a run folder")
+    run = run_folder.find(name, runs_dir)
+    comparison.read_settings(run)
+    comparison.read_outcome(run)
+    if with_episodes and run_data.read_episodes(run).empty:
+        raise UsageError(f"{run} has no finished episode yet, so there is nothing to show")
+    return run
