@@ -22,7 +22,7 @@ from lib.analysis import comparison
 from lib.analysis.selection import select_runs
 from lib.system import files
 
-NAME_WIDTH = 32
+MIN_NAME_WIDTH, MAX_NAME_WIDTH = 11, 32
 
 
 def main() -> None:
@@ -36,9 +36,10 @@ def main() -> None:
     for reason in skipped:
         print(f"Skipped: {reason}.", file=sys.stderr)
     table = comparison.comparison_table(runs)
-    names = [_shorten(name) for name in comparison.short_names(runs)]
     # One column per run, because there are more properties than fit in a line. A terminal shows as many as fit.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    room = MAX_NAME_WIDTH if width is None else (width - max(map(len, table))) // len(runs) - 2
+    names = [_shorten(name, min(MAX_NAME_WIDTH, max(MIN_NAME_WIDTH, room))) for name in comparison.short_names(runs)]
     print(table.set_axis(names).map(comparison.format_value).T.to_string(line_width=width))
     for group in comparison.group_runs(runs):
         if len(group.runs) > 1:
@@ -47,10 +48,10 @@ def main() -> None:
         files.write(args.csv, table.to_csv())
 
 
-def _shorten(name: str) -> str:
+def _shorten(name: str, width: int) -> str:
     """Cut a name in the middle, because it begins with the script and ends with the seed."""
-    half = NAME_WIDTH // 2
-    return name if len(name) <= NAME_WIDTH else f"{name[:half]}…{name[1 - half :]}"
+    end = width // 2
+    return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 
 if __name__ == "__main__":

@@ -85,7 +85,8 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     ray_package(local_only=True).shutdown()
     trials = [dict(each.metrics, **each.config) for each in results if each.metrics and "episodes" in each.metrics]
     if trials:
-        _write_results(folder, sorted(trials, key=_rank), list(space))
+        title = f"{params.env_name} · {script} · seed {args.seed}"
+        _write_results(folder, sorted(trials, key=_rank), list(space), title)
     if results.num_errors:
         raise Fault(
             f"{results.num_errors} trials failed; their messages are in {folder / 'ray'}. The same command retries"
@@ -185,7 +186,7 @@ def _rank(trial: Mapping[str, Any]) -> tuple[float, float]:
     return trial["episodes"], -(trial["best_mean"] if trial["best_mean"] is not None else float("-inf"))
 
 
-def _write_results(folder: Path, trials: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
+def _write_results(folder: Path, trials: Sequence[Mapping[str, Any]], names: Sequence[str], title: str) -> None:
     table = io.StringIO()
     writer = csv.DictWriter(table, [*COLUMNS, *names], extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -193,12 +194,12 @@ def _write_results(folder: Path, trials: Sequence[Mapping[str, Any]], names: Seq
         writer.writerow({**trial, "episodes": "" if trial["episodes"] == UNSOLVED else trial["episodes"]})
     files.write(folder / "trials.csv", table.getvalue())
     files.write(folder / "params.json", json.dumps({name: trials[0][name] for name in names}, indent=2) + "\n")
-    _draw(folder / "trials.png", trials)
+    _draw(folder / "trials.png", trials, title)
     log.info("Trials, best first:\n%s", table.getvalue().rstrip())
     log.info("Best hyperparameters: --config %s", folder / "params.json")
 
 
-def _draw(path: Path, trials: Sequence[Mapping[str, Any]]) -> None:
+def _draw(path: Path, trials: Sequence[Mapping[str, Any]], title: str) -> None:
     from matplotlib.figure import Figure  # imported late, because it takes a second
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -208,6 +209,7 @@ def _draw(path: Path, trials: Sequence[Mapping[str, Any]]) -> None:
         rates, means = [trial["learning_rate"] for trial in shown], [trial["best_mean"] for trial in shown]
         axes.scatter(rates, means, marker=marker, label=label)
     axes.set(xscale="log", xlabel="learning rate", ylabel="best mean return of 100 episodes")
+    axes.set_title(title, fontsize="medium", parse_math=False)
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside lower center", ncols=2)
     figure.savefig(path, dpi=110)
