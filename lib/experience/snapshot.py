@@ -14,6 +14,8 @@ import torch
 
 from lib.experience.episodes import LazyTrace
 
+REPLAYING = "Restoring the environments by replaying their actions"
+
 
 class Snapshot:
     """Resets and actions of environments that are stepped together.
