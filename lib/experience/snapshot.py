@@ -14,7 +14,7 @@ import torch
 
 from lib.experience.episodes import LazyTrace
 
-REPLAYING = "Restoring the environments by replaying their actions"
+REPLAYING = "Replaying actions"  # what restoring an environment is called on the screen
 
 
 class Snapshot:

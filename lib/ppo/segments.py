@@ -64,6 +64,7 @@ class Segments(ExperienceSource):
 
     PARTS = ("wait",)
     METRICS = ("policy_lag", "actor_fps", "replaced", "dropped")
+    STARTING = 5  # seconds in which actors start, roughly
 
     def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":
@@ -113,8 +114,8 @@ class Segments(ExperienceSource):
 
     def _start(self) -> Actors:
         seconds = math.ceil(max(handle.seconds_to_repeat for handle in self._handles))
-        if seconds and self.acting.engine != "inline":  # inline actors show their own progress
-            self._restoring = TaskProgress(REPLAYING, seconds, "s at most")
+        if seconds > 1 and self.acting.engine != "inline":  # inline actors show their own progress
+            self._restoring = TaskProgress(REPLAYING, seconds + self.STARTING)
         return start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),

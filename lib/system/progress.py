@@ -87,8 +87,10 @@ class TaskProgress:
         self.show(share, f"{self._task}: {text}", text)
 
     def count_seconds(self) -> None:
-        """Count the seconds since the start, up to `total`. This is for tasks whose duration alone is known."""
-        self.advance(min(self._total or 0, int(time.monotonic() - self._start)) - self._done)
+        """Show the seconds since the start, if an update is due. For tasks whose `total` is an estimate in seconds."""
+        seconds = time.monotonic() - self._start
+        if self.due and self._total:
+            self.show(min(1.0, seconds / self._total), f"{self._task}: {seconds:.0f} of about {self._total} s")
 
     def show(self, share: float | None, *texts: str) -> None:
         """Show the progress now.
