@@ -1,16 +1,26 @@
 # Every target that needs .venv creates or updates it first. Only Python 3.11 and make have to be installed.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
-PORT ?=
+PORT ?= 6006
 ARGS ?=
+RUN ?= $(shell ls -td runs/*/params.json 2>/dev/null | head -1 | xargs -r dirname)
 
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DEV := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
 
+# TensorBoard listens on this machine only. If the port is in use, the next free one is taken.
+HOST := 127.0.0.1
+FREE_PORT = $(BIN)/python -c 'import socket; print(next(port for port in range($(PORT), $(PORT) + 100) \
+  if socket.socket().connect_ex(("$(HOST)", port)) != 0))'
+PORT_NOTE = $$([ $$port = $(PORT) ] || echo "  (port $(PORT) is in use)")
+FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|triton)' \
+  | sed 's/^\(torch==[0-9.]*\)+.*/\1/'
+
 .DEFAULT_GOAL := help
-.PHONY: help train tensorboard check test docs-check lint ladder bench lock clean
+.PHONY: help train play tensorboard check test docs-check lint ladder bench lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -18,27 +28,40 @@ help:  ## list the targets
 # ptan 0.8.1 pins packages of 2024, so it is installed last and without its dependencies (docs/install.md).
 $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make test PYTHON=...")'
+	@echo "Installing into $(VENV): torch, gymnasium and the packages they need. They take 1.4 GB with a torch for the CPU,"
+	@echo "and several GB more with a torch for NVIDIA GPUs. docs/install.md says how to choose one."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --requirement requirements.lock
+	$(BIN)/python -m pip install --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps ptan==0.8.1
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
 
+# What only development needs: Ray, pytest, mypy and ruff.
+$(DEV): $(READY) requirements-dev.lock
+	@echo "Installing the packages for development: 0.5 GB."
+	$(BIN)/python -m pip install --requirement requirements-dev.lock
+	@touch $@
+
 # TensorBoard runs in the background and ends with the training, even if that is killed. The training saves and ends if
 # make is killed.
-train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ..."
-	@training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT; \
-	  $(BIN)/tensorboard --logdir runs $(PORT:%=--port %) >$$log 2>&1 & page=$$!; shown=; \
+train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ...", PORT=6006
+	@port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
+	training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT; \
+	  $(BIN)/tensorboard --logdir runs --host $(HOST) --port $$port >$$log 2>&1 & page=$$!; ended=; asked=; \
 	  while kill -0 $$training 2>/dev/null; do \
-	    kill -0 $$make 2>/dev/null || kill $$training; \
-	    [ "$$shown" ] || { shown=$$(sed -n 's/.* at \(http[^ ]*\).*/\1/p' $$log); [ -z "$$shown" ] || echo "TensorBoard: $$shown"; }; \
-	    [ "$$shown" ] || kill -0 $$page 2>/dev/null || { shown=none; echo "TensorBoard ended:"; tail -n 2 $$log; }; \
+	    [ "$$asked" ] || kill -0 $$make 2>/dev/null || { asked=yes; kill $$training; }; \
+	    [ "$$ended" ] || kill -0 $$page 2>/dev/null || { ended=yes; echo "TensorBoard ended:"; tail -n 2 $$log; }; \
 	    sleep 1; done; \
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
 	exec $(BIN)/python distributed/02_ppo_actors.py $(ARGS)
 
-tensorboard: $(READY)  ## show all runs, at http://localhost:6006 or the next free port
-	$(BIN)/tensorboard --logdir runs $(PORT:%=--port %)
+play: $(READY)  ## watch the agent of the newest run; another one: RUN=runs/...; options: ARGS="--scores"
+	@[ "$(RUN)" ] || { echo "There is no run yet; make train makes one."; exit 2; }
+	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)
+
+tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port
+	@port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
+	$(BIN)/tensorboard --logdir runs --host $(HOST) --port $$port
 
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
 	$(BIN)/python -m pytest -m "not slow and not learning and not long" $(ARGS)
@@ -50,12 +73,12 @@ docs-check: $(READY)  ## compare the pages with their CSV files, check links and
 	$(BIN)/python benchmarks/check_docs.py
 
 # A headless browser, 250 MB. Only one test of tools/report.py needs it, and is skipped without it.
-$(BROWSER): $(READY) requirements-browser.lock
+$(BROWSER): $(DEV) requirements-browser.lock
 	@$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock && touch $@ \
 	  || echo "no browser could be installed: the test of the page made by tools/report.py is skipped"
 
 # mypy checks tests and benchmarks with tests/mypy.ini, because they import their helpers without a package name.
-lint: $(READY)  ## format, lint and types
+lint: $(DEV)  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -68,11 +91,12 @@ bench: $(READY)  ## measure the speed of chapter 9's scripts: about 20 minutes
 	$(BIN)/python benchmarks/chapter09.py
 
 # torch's accelerator packages are left out, because each build of torch installs its own.
-lock:  ## write the newest versions that setup.cfg allows into requirements.lock
+lock:  ## write the newest versions that setup.cfg allows into requirements*.lock
 	rm -rf .lock && $(PYTHON) -m venv .lock
-	.lock/bin/python -m pip install --quiet '.[dev]'
-	.lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|triton)' \
-	  | sed 's/^\(torch==[0-9.]*\)+.*/\1/' >requirements.lock
+	.lock/bin/python -m pip install --quiet .
+	$(FREEZE) >requirements.lock
+	.lock/bin/python -m pip install --quiet --constraint requirements.lock '.[dev]'
+	$(FREEZE) | grep -vxFf requirements.lock >requirements-dev.lock
 	.lock/bin/python -m pip install --quiet '.[browser]'
 	.lock/bin/python -m pip freeze | grep -iE '^(pyside6|shiboken6)' >requirements-browser.lock
 	rm -rf .lock build *.egg-info

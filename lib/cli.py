@@ -92,6 +92,7 @@ def parser(
     parser.named = named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
+    output = group.add_mutually_exclusive_group()
     options = (
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
@@ -113,7 +114,8 @@ def parser(
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
-        add("--quiet", action="store_true", help="hide the progress bars and the line for each episode"),
+        output.add_argument("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
+        output.add_argument("--verbose", action="store_true", help="show a line for each episode, however short it is"),
         add("--tune", metavar="N", type=positive, help="search for hyperparameters with N runs; needs Ray Tune"),
     )
     parser.common = frozenset(option.dest for option in options)

@@ -13,6 +13,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -24,6 +25,7 @@ from lib.run import run_folder
 from lib.run.evaluation import EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second
+from lib.system.progress import TaskProgress
 
 import gymnasium as gym
 import numpy as np
@@ -35,7 +37,7 @@ def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace)
     window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env))
     play_episode = player(agent, env, args)
     for number in range(args.episodes):
-        play_episode(number, window.show)
+        print_result(number, play_episode(number, window.show))
     window.close()
 
 
@@ -48,15 +50,24 @@ def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -
         unfinished = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"
         video = Video(unfinished, frames_per_second(env))
         try:
-            result = play_episode(number, video.write)
+            with TaskProgress(
+                f"Recording episode {number + 1} of {args.episodes}", unit="frames", shown=True
+            ) as progress:
+                result = play_episode(number, partial(record, video, progress))
+            print_result(number, result)
             print(video.close_as(f"{stem}-return-{result.total:.7g}"))
         finally:
             video.close()
             unfinished.unlink(missing_ok=True)
 
 
+def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:
+    video.write(frame)
+    progress.advance()
+
+
 def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Callable[[int, FrameSink], EpisodeResult]:
-    """Return a function that plays the n-th episode, passes its frames on and prints its result."""
+    """Return a function that plays the n-th episode, and passes its frames on."""
     policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon, args.seed)
     episode_player = EpisodePlayer(env)
     names = action_names(env)
@@ -71,10 +82,13 @@ def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Calla
     def play(number: int, sink: FrameSink) -> EpisodeResult:
         result = episode_player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
         assert result is not None  # only a `stopped` function could abandon the episode
-        print(f"Episode {number + 1}: return {result.total:.7g}, {result.length} steps")
         return result
 
     return play
+
+
+def print_result(number: int, result: EpisodeResult) -> None:
+    print(f"Episode {number + 1}: return {result.total:.7g}, {result.length} steps")
 
 
 def main() -> None:

@@ -14,6 +14,8 @@ import torch
 
 from lib.experience.episodes import LazyTrace
 
+REPLAYING = "Replaying actions"  # what restoring an environment is called on the screen
+
 
 class Snapshot:
     """Resets and actions of environments that are stepped together.

@@ -26,8 +26,9 @@ from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import Snapshot, current_format
+from lib.experience.snapshot import REPLAYING, Snapshot, current_format
 from lib.system.clock import Stopwatch, since_process_start
+from lib.system.progress import TaskProgress
 from lib.system.seeds import episode_seed
 
 log = logging.getLogger(__name__)
@@ -188,14 +189,16 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     def _repeat(self, slot: _Slot, actions: Sequence[int]) -> int:
         """Take these actions until the episode ends, and return the number of steps."""
-        for step, action in enumerate(actions, 1):
-            slot.state, reward, terminated, truncated, _ = slot.env.step(action)
-            slot.snapshot.append([action])
-            slot.total += float(reward)
-            if self.on_step is not None:
-                self.on_step(1)
-            if terminated or truncated:
-                return step
+        with TaskProgress(REPLAYING, len(actions)) as progress:
+            for step, action in enumerate(actions, 1):
+                slot.state, reward, terminated, truncated, _ = slot.env.step(action)
+                slot.snapshot.append([action])
+                slot.total += float(reward)
+                progress.advance()
+                if self.on_step is not None:
+                    self.on_step(1)
+                if terminated or truncated:
+                    return step
         return len(actions)
 
 

@@ -13,8 +13,9 @@ from lib.envs import vector_env
 from lib.envs.observations import ObservationKind, observation_kind
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import Snapshot
+from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.system.clock import Stopwatch, since_process_start
+from lib.system.progress import TaskProgress
 from lib.system.seeds import derived_seeds, hashed_seed
 
 log = logging.getLogger(__name__)
@@ -240,13 +241,15 @@ class Stream(ExperienceSource):
         """
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.pause(self.envs, starts > 0)
-        for step in range(len(actions) + 1):
-            if step and (starting := starts == step).any():
-                self._reset(starting)
-            if step < len(actions):
-                chosen = np.where(starts <= step, actions[step], 0).astype(np.int64)
-                self.states, _, terminated, truncated, infos = self.envs.step(chosen)
-                self._record_no_ops(infos, terminated | truncated)
+        with TaskProgress(REPLAYING, actions.size) as progress:
+            for step in range(len(actions) + 1):
+                if step and (starting := starts == step).any():
+                    self._reset(starting)
+                if step < len(actions):
+                    chosen = np.where(starts <= step, actions[step], 0).astype(np.int64)
+                    self.states, _, terminated, truncated, infos = self.envs.step(chosen)
+                    self._record_no_ops(infos, terminated | truncated)
+                    progress.advance(len(chosen))
 
 
 class ExperienceStream(Stream):

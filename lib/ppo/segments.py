@@ -23,13 +23,14 @@ from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
-from lib.experience.snapshot import Snapshot
+from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.experience.stream import Part, snapshot_of
 from lib.ppo.actor import Acting, EndedEpisode, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Progress
 from lib.ppo.rollout import channels_first, require_memory
 from lib.system.clock import Stopwatch, since_process_start
+from lib.system.progress import TaskProgress
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Segments(ExperienceSource):
 
     PARTS = ("wait",)
     METRICS = ("policy_lag", "actor_fps", "replaced", "dropped")
+    STARTING = 5  # seconds in which actors start, roughly
 
     def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":
@@ -79,6 +81,7 @@ class Segments(ExperienceSource):
         self.clock = Stopwatch()
         self.dropped = 0
         self.actors: Actors | None = None
+        self._restoring: TaskProgress | None = None
         self.frame_skip = acting.env_facts.frame_skip
         self.native = self.frame_skip > 1
         self._handles = [_Handle(acting.seed, acting.part(number)) for number in range(acting.actors)]
@@ -110,6 +113,9 @@ class Segments(ExperienceSource):
             yield from self._as_they_come(actors, self.max_lag)
 
     def _start(self) -> Actors:
+        seconds = math.ceil(max(handle.seconds_to_repeat for handle in self._handles))
+        if seconds > 1 and self.acting.engine != "inline":  # inline actors show their own progress
+            self._restoring = TaskProgress(REPLAYING, seconds + self.STARTING)
         return start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),
@@ -117,13 +123,19 @@ class Segments(ExperienceSource):
             self.learner.get_model(),
             lambda number: self._handles[number].sampler_state(),
             patience=self.acting.patience,
-            stop_asked=self.stop_asked,
+            stop_asked=self._waiting,
             delay_of=lambda number: 2.0 * self._handles[number].seconds_to_repeat,
             room=self.acting.segment_size,
             imports=("lib.ppo.actor",),
             address=self.acting.address,
             cpus=self.acting.cpus,
         )
+
+    def _waiting(self) -> bool:
+        """Called by the actors about once a second. Return whether the run was asked to stop."""
+        if self._restoring is not None:
+            self._restoring.count_seconds()
+        return self.stop_asked()
 
     def _gathered(self, actors: Actors) -> list[Segment]:
         with self.clock("wait"):
@@ -167,6 +179,9 @@ class Segments(ExperienceSource):
 
     def _count(self, segments: Sequence[tuple[int, Segment]]) -> None:
         """Count the steps and episodes of segments that have arrived, and move the snapshots to their ends."""
+        if self._restoring is not None:
+            self._restoring.close()
+            self._restoring = None
         num_envs = self.acting.part(0).num_envs
         ended: list[tuple[EndedEpisode, LazyTrace]] = []
         for index, segment in segments:

@@ -1,6 +1,7 @@
 """Finished episodes of a run: their number, their mean return, and their rows in episodes.csv."""
 
 import csv
+import itertools
 import logging
 import math
 from collections import deque
@@ -207,6 +208,15 @@ class EpisodeFile:
     def _append(self, row: Sequence[str]) -> None:
         with self.path.open("a", newline="") as file:
             csv.writer(file).writerow(row)
+
+
+def first_returns(folder: Path, count: int) -> list[float]:
+    """Return the returns of the first episodes in a run folder's episodes.csv, at most `count`; [] if it is damaged."""
+    try:
+        with (folder / "episodes.csv").open(newline="") as file:
+            return [float(row["return"]) for row in itertools.islice(csv.DictReader(file), count)]
+    except (ValueError, TypeError, KeyError, csv.Error):
+        return []
 
 
 def last_step(folder: Path) -> int:

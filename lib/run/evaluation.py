@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RecordEpisodeStatistics
-from ignite.engine import Engine, Events
-from ignite.handlers import ProgressBar
+from ignite.engine import Engine, Events, State
 
 from lib.envs.atari import NOOP_MAX, DirectAtari, is_atari, reset_with_no_ops, wrappers
 from lib.run.events import EvaluationEvents
+from lib.system.progress import TaskProgress
 from lib.system.seeds import tagged_seed, undisturbed
 
 Policy = Callable[[np.ndarray], np.ndarray]
@@ -154,16 +154,22 @@ def evaluate(
         env: environment, see EpisodePlayer.
         episodes: number of episodes.
         seed: seed of the evaluation.
-        progress: show a progress bar.
+        progress: show the progress.
 
     Returns:
         "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths"; the number of "episodes";
         and "distinct", the number of episodes that differ in return, length or any state.
     """
-    engine = evaluator(policy, env, seed)
-    if progress:
-        ProgressBar(desc="Evaluation", persist=False).attach(engine)
-    return dict(engine.run(range(episodes)).metrics)
+    return dict(_play(evaluator(policy, env, seed), episodes, progress).metrics)
+
+
+def _play(evaluating: Engine, episodes: int, shown: bool | None = None) -> State:
+    """Play episodes and show the progress. See TaskProgress for `shown`."""
+    with (
+        TaskProgress("Evaluation", episodes, "episodes", shown) as progress,
+        evaluating.add_event_handler(Events.ITERATION_COMPLETED, lambda: progress.advance()),
+    ):
+        return evaluating.run(range(episodes))
 
 
 def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], int], untimed: Untimed) -> None:
@@ -185,7 +191,7 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
         nonlocal last
         last = steps()
         with untimed(), undisturbed():
-            evaluating.run(range(EPISODES_BETWEEN))
+            _play(evaluating, EPISODES_BETWEEN)
 
     engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
 

@@ -22,7 +22,8 @@ class RunOptions:
         time_limit: seconds after which this process stops; None for no limit.
         resume: folder of the run to resume; None for a new run.
         runs_dir: folder in which a new run's folder is created.
-        quiet: hide the progress bars and the line for each episode.
+        quiet: hide the progress bars and the lines about episodes.
+        verbose: show a line for each episode.
         evaluate_every: agent steps between evaluations; None for no evaluations.
         record_every: number of episodes between videos; None for no videos.
         game: key of HYPERPARAMS.
@@ -39,6 +40,7 @@ class RunOptions:
     resume: Path | None = None
     runs_dir: Path = DEFAULT_RUNS_DIR
     quiet: bool = False
+    verbose: bool = False
     evaluate_every: int | None = None
     record_every: int | None = None
     game: str = "pong"

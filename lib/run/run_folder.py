@@ -7,7 +7,7 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
     videos/           recorded episodes, if any
     checkpoints/      the newest, the one before it, and the best
     result.json       how the run ended
-    curve.png         learning curve of a solved run
+    curve.png         learning curve, drawn at the end
     lock, pid         file lock, and the id of the process that works on the run
 """
 

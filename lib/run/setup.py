@@ -23,19 +23,23 @@ from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparamete
 from lib.run import checkpoint, console, evaluation, run_folder, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
-from lib.run.episodes import EpisodeFile, Episodes, last_step
+from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
+from lib.run.goal import WayToGoal
 from lib.run.growing_files import GrowingFiles
+from lib.run.next_steps import next_steps, shown
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
+from lib.run.screen import Screen
 from lib.run.speed import Speed
-from lib.run.stopping import ENDED, SOLVED, Stopper, as_ctrl_c
+from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.run.watchdog import Watchdog
 from lib.system import memory
 from lib.system.console_log import start_console
+from lib.system.progress import show_progress
 from lib.system.seeds import RandomState
 
 log = logging.getLogger(__name__)
@@ -68,8 +72,7 @@ def setup_ignite(
         tuner_reward_min: see `tuner_reward_episode`.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
-            they are restored before this function returns. A solved run ends with an evaluation of "net" and with
-            a picture of its learning curve.
+            they are restored before this function returns. A solved run ends with an evaluation of "net".
         figures: functions that draw a figure for TensorBoard, by name. Those with a state_dict are saved, too.
 
     Returns:
@@ -86,6 +89,7 @@ def setup_ignite(
     checked = as_hyperparameters(params)
     source = adapt_source(exp_source, engine, saved=save is not None)
     options = args or RunOptions(runs_dir=Path("runs").absolute())
+    show_progress(not options.quiet)
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {})
     setup.resume()
     setup.attach_learning_rate()
@@ -273,10 +277,23 @@ class _Setup:
     def attach_console(self) -> None:
         """Log the run on the console."""
         console.attach_start(self.engine, self.speed, self.warm_up)
-        if not self.options.quiet:
-            console.attach_lines(self.engine, self.episodes, self.speed)
-            bars = console.ProgressBars(self.source, self.episodes, self.stopper.step_limit, self.warm_up)
-            bars.attach(self.engine)
+        if self.options.quiet:
+            return
+        way, step_limit = None, self.options.stop_after
+        if self.params.stop_reward is None:
+            step_limit = self.stopper.step_limit
+        else:
+            way = WayToGoal(self.episodes, first_returns(self.run.path, WayToGoal.FIRST))
+        Screen(
+            self.source,
+            self.episodes,
+            self.speed,
+            self.warm_up,
+            way,
+            step_limit,
+            self.options.time_limit,
+            self.options.verbose,
+        ).attach(self.engine)
 
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
@@ -289,6 +306,7 @@ class _Setup:
 
     def attach_checkpoints(self) -> None:
         """Save checkpoints."""
+        self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._failed)
         if self.save is None:
             return
         files = GrowingFiles(self.run.path, self.board.flush)
@@ -299,7 +317,7 @@ class _Setup:
         checkpointer.attach(self.engine)
 
     def attach_end(self) -> None:
-        """Write the result and close everything; evaluate a solved run."""
+        """Write the result, close everything, evaluate a solved run, and draw the learning curve."""
 
         @self.engine.on(Events.COMPLETED)
         def completed(engine: Engine) -> None:
@@ -310,7 +328,9 @@ class _Setup:
             self._write_result(result)
             self._close()
             if self.save is not None and stopped == SOLVED:
-                self._conclude(result)
+                self._evaluate_solved(result)
+            self._draw_curve()
+            self._log_next_steps(stopped)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         self.run.write_json("result.json", dict(result))
@@ -334,17 +354,34 @@ class _Setup:
         self.run.close()
         self.stopper.release_signals()
 
-    def _conclude(self, result: Mapping[str, Any]) -> None:
-        """Evaluate the network of a solved run, and draw its learning curve."""
+    def _evaluate_solved(self, result: Mapping[str, Any]) -> None:
+        """Evaluate the network of a solved run. Ctrl-C ends the evaluation, but not the program."""
         with as_ctrl_c():
             try:
                 self._evaluate(result)
             except KeyboardInterrupt:
-                log.info(
-                    "The evaluation was stopped; the run is solved and saved. To evaluate it: %s",
-                    run_folder.resume_options(self.run.path),
-                )
-        log.info("Learning curve: %s", draw_curve(self.run.path, self.params.stop_reward))
+                log.info("The evaluation was stopped; the run is solved and saved.")
+
+    def _failed(self, engine: Engine, error: Exception) -> None:
+        """Draw the curve of a run that ends with an error."""
+        self._draw_curve()
+        if self.save is None:
+            raise error  # otherwise the checkpointer does
+
+    def _draw_curve(self) -> None:
+        if not self.episodes.count:
+            return
+        try:
+            log.info("Learning curve: %s", shown(draw_curve(self.run.path, self.params.stop_reward)))
+        except (OSError, ValueError, TypeError, KeyError) as error:  # no space, or a damaged episodes.csv
+            log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
+
+    def _log_next_steps(self, stopped: str) -> None:
+        saved = bool(checkpoint.numbered(self.run.checkpoints, "step"))
+        at_limit = stopped == STEPS and self.options.stop_after is None
+        steps = next_steps(self.run.path, self.options, saved, stopped == SOLVED, self.steps() if at_limit else None)
+        for purpose, command in steps.items():
+            log.info("%s  # %s", command, purpose)
 
     def _evaluate(self, result: Mapping[str, Any]) -> None:
         log.info("Evaluation: %d episodes in a single environment, without exploration.", evaluation.EPISODES)

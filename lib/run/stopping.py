@@ -1,9 +1,10 @@
 """The end of a run: its reasons, its exit codes, and signals."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -156,6 +157,10 @@ class Stopper:
             self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._learning:
+            # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
+            with suppress(OSError):
+                os.write(2, b"\nStopping after this update, then saving ... (once more: at once, without saving)\n")
         self.reason = self.reason or signal.Signals(number).name
         if not self._learning:
             self.release_signals()

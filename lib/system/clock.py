@@ -1,5 +1,6 @@
 """Process time, and a stopwatch for the parts of a loop."""
 
+import math
 import os
 import time
 from collections import defaultdict
@@ -54,3 +55,12 @@ def _process_start() -> float:
 def format_duration(seconds: float) -> str:
     """Format seconds as h:mm:ss."""
     return str(timedelta(seconds=int(seconds)))
+
+
+def format_estimate(seconds: float) -> str:
+    """Format an estimated duration in one coarse unit: "40 s", "3 min", "2 h" or "4 days"."""
+    for unit, size, limit in (("s", 10, 60), ("min", 60, 90 * 60), ("h", 3600, 48 * 3600)):
+        rounded = max(1, math.ceil(seconds / size))
+        if rounded * size < limit:
+            return f"{rounded * 10 if unit == 's' else rounded} {unit}"
+    return f"{math.ceil(seconds / 86400)} days"

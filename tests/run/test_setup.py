@@ -184,7 +184,7 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     source, buffer = plain_ptan(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 1.0, "epsilon": 0.5})
     params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
-    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path))
+    run = setup_ignite(engine, params, source, "book", args=RunOptions(runs_dir=tmp_path, verbose=True))
     state = engine.run(common.batch_generator(buffer, 10, 4))
     assert state.stopped == "solved"  # type: ignore[attr-defined]
     output = capsys.readouterr().out

@@ -1,0 +1,78 @@
+"""The way of a run to its goal: the share that is done, and the time that is left."""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from lib.run.episodes import WINDOW, Episodes
+
+
+class WayToGoal:
+    """Way of the mean return from the first episodes to stop_reward.
+
+    Args:
+        episodes: counter of the episodes, with a stop_reward.
+        first_returns: returns of the run's first episodes, if it is resumed.
+    """
+
+    FIRST = 10  # episodes whose mean return is the start of the way
+    FEWEST = 20  # episodes in which a trend can be seen
+    SIGNIFICANT = 3.0  # least number of standard errors by which the slope differs from 0
+    HORIZON = 10.0  # longest estimate, as a multiple of the time in which the trend was seen
+
+    def __init__(self, episodes: Episodes, first_returns: Sequence[float] = ()):
+        assert episodes.stop_reward is not None
+        self.episodes = episodes
+        self.goal = episodes.stop_reward
+        self._first = list(first_returns[: self.FIRST])
+        self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # (seconds, return) of this process
+
+    def add(self) -> None:
+        """Take the newest episode into account."""
+        episode = self.episodes.last
+        assert episode is not None
+        if len(self._first) < self.FIRST:
+            self._first.append(episode.total)
+        self._recent.append((episode.clock, episode.total))
+
+    @property
+    def share(self) -> float:
+        """Share of the way that is done, 0 to 1. It is 1 only if there are as many episodes as the goal needs."""
+        if not self.episodes.returns:
+            return 0.0
+        start = sum(self._first) / len(self._first)
+        way = self.goal - start
+        done = (self.episodes.mean - start) / way if way > 0 else 1.0
+        return min(max(0.0, done), 1.0, len(self.episodes.returns) / WINDOW)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds to the goal; None while the returns have no clear trend upward.
+
+        The mean return is extrapolated along the regression line of the last returns.
+        """
+        count = len(self._recent)
+        if count < self.FEWEST:
+            return None
+        seconds, returns = np.array(self._recent).T
+        span = float(seconds[-1] - seconds[0])
+        missing = max(0, WINDOW - len(self.episodes.returns)) * span / count  # time for the rest of 100 episodes
+        if self.episodes.mean >= self.goal:
+            return missing
+        slope = _significant_slope(seconds, returns, self.SIGNIFICANT)
+        if slope is None:
+            return None
+        left = max(missing, (self.goal - self.episodes.mean) / slope)
+        return left if left <= self.HORIZON * span else None
+
+
+def _significant_slope(x: np.ndarray, y: np.ndarray, errors: float) -> float | None:
+    """Return the slope of the regression line, or None if it is not `errors` standard errors above 0."""
+    if np.ptp(x) == 0.0 or np.ptp(y) == 0.0:
+        return None
+    slope = float(np.polyfit(x - x.mean(), y, 1)[0])
+    correlation = float(np.corrcoef(x, y)[0, 1])
+    unexplained = max(1e-12, 1.0 - correlation**2)
+    return slope if correlation * math.sqrt((len(x) - 2) / unexplained) >= errors else None

@@ -1,0 +1,63 @@
+"""Commands to copy at the end of a run: play its agent, see its report, and go on."""
+
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from lib.envs.single_env import module_of
+from lib.run.options import RunOptions
+from lib.run.run_folder import read_params
+from lib.system.files import PROJECT
+
+
+def next_steps(run: Path, options: RunOptions, saved: bool, solved: bool, steps_done: int | None) -> dict[str, str]:
+    """Return commands by their purpose, as a shell in the current folder reads them.
+
+    Args:
+        run: run folder.
+        options: options of the run.
+        saved: whether the run has a checkpoint. Without one, only its report can be shown.
+        solved: whether the run was solved. A solved run is not trained any further, so its evaluation is repeated with
+            more episodes instead.
+        steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
+    """
+    module = module_of(str(read_params(run)["hyperparameters"].get("env_name")))
+    module_option = ["--env-module", module] if module else []
+    commands = {"see its report": command(PROJECT / "tools/report.py", shown(run))}
+    if not saved:
+        return commands
+    commands = {"watch it play": command(PROJECT / "tools/play.py", shown(run), *module_option), **commands}
+    if solved:
+        commands["play 100 episodes"] = command(PROJECT / "tools/evaluate.py", shown(run), *module_option)
+    elif Path(sys.argv[0]).is_file():
+        commands["go on"] = command(Path(sys.argv[0]), "--resume", shown(run), *module_option, *_again(options))
+        if steps_done is not None:
+            commands["go on"] += f" --stop-after {2 * steps_done}"
+    return commands
+
+
+def command(script: Path, *words: str) -> str:
+    """Return the command that runs a script with this Python, which is left out if the shell finds it by itself."""
+    path = shown(script)
+    path = path if os.sep in path else f".{os.sep}{path}"
+    found = shutil.which("python3")
+    is_found = found is not None and Path(found).parent == Path(sys.executable).parent
+    return shlex.join([*([] if is_found else [shown(Path(sys.executable))]), path, *words])
+
+
+def shown(path: Path) -> str:
+    """Return a path relative to the current folder, or the absolute one if that is shorter."""
+    absolute = os.path.abspath(path)
+    try:
+        return min(os.path.relpath(absolute), absolute, key=len)
+    except OSError:  # the current folder was deleted
+        return absolute
+
+
+def _again(options: RunOptions) -> list[str]:
+    """Return the options that a run does not record."""
+    given = {"--evaluate-every": options.evaluate_every, "--record-every": options.record_every}
+    words = ["--device", str(options.device)] if options.device.type != "cpu" else []
+    return words + [word for name, value in given.items() if value is not None for word in (name, str(value))]

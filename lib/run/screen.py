@@ -1,0 +1,204 @@
+"""What a person sees while a run trains: a bar with the way to the goal, and lines about the episodes.
+
+| option | on a terminal | in a file, or on a terminal that cannot move its cursor |
+|---|---|---|
+| none | a bar; at most one line a second | at most a line every 10 seconds for single episodes; the state every 30 |
+| `--verbose` | a bar; a line for each episode | a line for each episode; the state every 30 seconds |
+| `--quiet` | nothing | nothing |
+"""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Collection
+
+from ignite.engine import Engine, Events
+
+from lib.experience.interface import ExperienceSource
+from lib.run.episodes import Episodes
+from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.goal import WayToGoal
+from lib.run.speed import Speed
+from lib.system.clock import format_duration, format_estimate, since_process_start
+from lib.system.progress import TaskProgress, is_terminal
+
+log = logging.getLogger(__name__)
+
+
+class EpisodeLines:
+    """Lines about finished episodes: the book's line for each slow episode, otherwise a summary.
+
+    Args:
+        episodes: counter of the episodes.
+        speed: speed of this process.
+        every_episode: whether each episode gets its line.
+    """
+
+    SLOW_ON_TERMINAL, SLOW_IN_FILE = 1.0, 10.0  # least seconds between two lines
+
+    def __init__(self, episodes: Episodes, speed: Speed, every_episode: bool):
+        self.episodes = episodes
+        self.speed = speed
+        self.every_episode = every_episode
+        self.on_terminal = is_terminal(sys.stdout)
+        self._interval = self.SLOW_ON_TERMINAL if self.on_terminal else self.SLOW_IN_FILE
+        self._last = -math.inf
+        self._returns: list[float] = []  # of the episodes since the last line
+
+    def add(self) -> None:
+        """Take the newest episode into account."""
+        episode = self.episodes.last
+        assert episode is not None
+        if self.every_episode:
+            self._log_episode()
+        else:
+            self._returns.append(episode.total)
+
+    def log_due(self) -> None:
+        """Log a line if one is due. In a file, only a single episode gets one; summaries are part of the state."""
+        if self._returns and time.monotonic() - self._last >= self._interval:
+            if len(self._returns) == 1:
+                self._log_episode()
+            elif self.on_terminal:
+                self.log_rest()
+
+    def log_rest(self) -> None:
+        """Log a line about the episodes since the last line, if there are any."""
+        if len(self._returns) == 1:
+            self._log_episode()
+        elif self._returns:
+            count, elapsed = self.episodes.count, format_duration(self.episodes.seconds)
+            first = count - len(self._returns) + 1
+            log.info("Episodes %d to %d: %s, elapsed=%s", first, count, self.take_summary(), elapsed)
+
+    def take_summary(self) -> str:
+        """Return a summary of the episodes since the last line, which counts as their line. "" if there are none."""
+        returns, self._returns = self._returns, []
+        self._last = time.monotonic()
+        return f"count={len(returns)}, best={max(returns):g}, mean={_mean(returns)}" if returns else ""
+
+    def _log_episode(self) -> None:
+        episode = self.episodes.last
+        assert episode is not None
+        in_warm_up = episode.clock < self.speed.learning_since
+        log.info(
+            "Episode %d: reward=%g, steps=%d, speed=%.1f f/s, elapsed=%s",
+            self.episodes.count,
+            episode.total,
+            episode.length,
+            self.speed.warm_up_speed if in_warm_up else self.speed.recent,
+            format_duration(self.episodes.seconds_at(episode.clock)),
+        )
+        self._returns = []
+        self._last = time.monotonic()
+
+
+class Screen:
+    """Lines and bars of a run that trains.
+
+    Args:
+        exp_source: experience source; it reports the steps of the warm-up.
+        episodes: counter of the episodes.
+        speed: speed of this process.
+        warm_up: agent steps of the warm-up.
+        way: way to the goal, or None if the run has none. Then the bar shows the steps until `step_limit`.
+        step_limit: agent steps at which the run is expected to stop; None if it should reach its goal before.
+        time_limit: seconds after which this process stops, or None.
+        every_episode: whether each episode gets its line.
+    """
+
+    def __init__(
+        self,
+        exp_source: ExperienceSource,
+        episodes: Episodes,
+        speed: Speed,
+        warm_up: int,
+        way: WayToGoal | None,
+        step_limit: int | None,
+        time_limit: float | None,
+        every_episode: bool,
+    ):
+        self.exp_source = exp_source
+        self.episodes = episodes
+        self.speed = speed
+        self.warm_up = warm_up
+        self.way = way
+        self.step_limit = step_limit
+        self.time_limit = time_limit
+        self.lines = EpisodeLines(episodes, speed, every_episode)
+        self._progress: TaskProgress | None = None
+
+    def attach(self, engine: Engine) -> None:
+        """Show lines and bars while the engine runs. Attach this after the counter of the episodes."""
+        engine.add_event_handler(Events.STARTED, self._start_warm_up)
+        engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._start_training)
+        engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, self._episode_completed)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
+        engine.add_event_handler(Events.COMPLETED, self._end)
+
+    def _start_warm_up(self) -> None:
+        if self.warm_up > 0:
+            progress = self._progress = TaskProgress("Replay warm-up", self.warm_up)
+            self.exp_source.on_step = progress.advance
+
+    def _start_training(self) -> None:
+        self.exp_source.on_step = None
+        self._close()
+        self._progress = TaskProgress("Training", shown=True)
+
+    def _episode_completed(self) -> None:
+        self.lines.add()
+        if self.way is not None:
+            self.way.add()
+
+    def _iteration_completed(self) -> None:
+        self.lines.log_due()
+        if self._progress is not None and self._progress.due:
+            self._show(self._progress)
+
+    def _show(self, progress: TaskProgress) -> None:
+        share = self.episodes.steps / self.step_limit if self.step_limit else None
+        share = min(1.0, share) if self.way is None and share is not None else share
+        long, short = self._texts()
+        if not progress.on_terminal:
+            summary = self.lines.take_summary()
+            long = f"Step {self.episodes.steps:,}: {long}{summary and f'; since the last line: {summary}'}"
+        progress.show(share if self.way is None else self.way.share, long, short)
+
+    def _texts(self) -> tuple[str, str]:
+        """Return the state of the run in a long and in a short form."""
+        episodes, number = self.episodes, len(self.episodes.returns)
+        mean = _mean(episodes.returns)
+        goal = [] if self.way is None else [f"goal {self.way.goal:g}"]
+        speed = [f"{self.speed.recent:,.0f} steps/s"] if math.isfinite(self.speed.recent) else []
+        elapsed, seconds_left = format_duration(episodes.seconds), self._seconds_left()
+        left = None if seconds_left is None else format_estimate(seconds_left)
+        long = [f"mean of the last {number} episodes {mean}" if number else "no episode yet", *goal, *speed]
+        long += [f"elapsed {elapsed}", *([f"about {left} left"] if left else [])]
+        short = [f"mean of {number}: {mean}" if number else "no episode yet", *goal, *speed, elapsed]
+        short += [f"~{left} left"] if left else []
+        return ", ".join(long), ", ".join(short)
+
+    def _seconds_left(self) -> float | None:
+        """Return the estimated seconds to the first end of the run that can be foreseen, or None."""
+        ends = [] if self.way is None else [self.way.seconds_left]
+        if self.step_limit is not None and self.speed.recent > 0:
+            ends.append((self.step_limit - self.episodes.steps) / self.speed.recent)
+        if self.time_limit is not None:
+            ends.append(self.time_limit - since_process_start())
+        return min((max(0.0, end) for end in ends if end is not None), default=None)
+
+    def _end(self) -> None:
+        self._close()
+        self.lines.log_rest()
+
+    def _close(self) -> None:
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+
+def _mean(returns: Collection[float]) -> str:
+    mean = sum(returns) / len(returns) if returns else math.nan
+    return f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:.2f}"

@@ -1,0 +1,54 @@
+"""The way to the goal: the share that is done, and the time that is left."""
+
+import numpy as np
+import pytest
+
+from lib.experience.episodes import Episode
+from lib.run.episodes import Episodes
+from lib.run.goal import WayToGoal
+
+
+class Source:
+    steps_done = 0
+
+
+def way_of(returns, seconds_per_episode=1.0, goal=100.0, first=()):
+    episodes = Episodes(Source(), goal)
+    way = WayToGoal(episodes, first)
+    for number, total in enumerate(returns):
+        episodes._add(Episode(float(total), 10, 10 * number, number * seconds_per_episode, None))
+        way.add()
+    return way
+
+
+def test_there_is_no_estimate_without_a_trend():
+    noise = np.random.default_rng(1).normal(size=200)
+    assert way_of([]).seconds_left is None
+    assert way_of(noise).seconds_left is None
+    assert way_of([5.0] * 200).seconds_left is None
+    assert way_of(-np.arange(200.0)).seconds_left is None
+
+
+def test_nor_if_the_goal_is_too_far_for_the_trend():
+    assert way_of(np.arange(150.0) * 0.001).seconds_left is None
+
+
+@pytest.mark.parametrize("seconds_per_episode", [0.5, 2.0])
+def test_a_trend_is_extrapolated_to_the_goal(seconds_per_episode):
+    # After 150 episodes, the mean of the last 100 is 99.5 / 4 and rises by 1 / 4 with each episode.
+    noise = np.random.default_rng(1).normal(size=150)
+    way = way_of(np.arange(150.0) / 4 + noise, seconds_per_episode)
+    assert way.seconds_left == pytest.approx(4 * (100 - 99.5 / 4) * seconds_per_episode, rel=0.1)
+
+
+def test_a_goal_that_is_reached_early_still_needs_a_hundred_episodes():
+    way = way_of([200.0] * 60)
+    assert way.seconds_left == pytest.approx(40, abs=1)
+    assert way.share == 0.6
+
+
+def test_the_share_starts_at_the_first_episodes():
+    assert way_of([10.0] * 100).share == 0.0
+    assert way_of([0.0] * 100 + [50.0] * 100).share == 0.5
+    assert way_of([50.0] * 100, first=[0.0] * 10).share == 0.5  # a resumed run
+    assert way_of([500.0] * 100).share == 1.0

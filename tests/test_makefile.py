@@ -1,0 +1,46 @@
+"""Targets of the Makefile, without an installation."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from running import ENVIRONMENT, PROJECT
+
+
+def make(*words):
+    """Run make with this Python's packages in place of .venv."""
+    words = ("make", "--silent", "--assume-old=.venv/.ready", f"BIN={Path(sys.executable).parent}", *words)
+    return subprocess.run(words, cwd=PROJECT, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def taken_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.slow
+def test_make_train_takes_the_next_free_port_and_says_so(taken_port):
+    process = make("train", f"PORT={taken_port}", "ARGS=--help")
+    [(port, note)] = re.findall(r"TensorBoard: http://127\.0\.0\.1:(\d+)/(.*)", process.stdout)
+    assert int(port) > taken_port
+    assert note == f"  (port {taken_port} is in use)"
+
+
+def test_users_install_no_package_of_development():
+    locked = {name: (PROJECT / name).read_text() for name in ("requirements.lock", "requirements-dev.lock")}
+    for package in ("ray", "pytest", "mypy", "ruff", "hypothesis"):
+        assert f"\n{package}==" not in locked["requirements.lock"]
+        assert f"\n{package}==" in locked["requirements-dev.lock"]
+    names = [line.partition("==")[0] for text in locked.values() for line in text.splitlines()]
+    assert len(names) == len(set(names))
+
+
+def test_make_play_without_a_run_says_what_to_do():
+    process = make("play", "RUN=")
+    assert process.returncode == 2
+    assert "make train" in process.stdout
