@@ -18,9 +18,10 @@ from torch.optim import Optimizer
 
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
+from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, console, evaluation, run_folder, videos
+from lib.run import checkpoint, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, last_step
@@ -33,6 +34,7 @@ from lib.run.result import describe_result
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
+from lib.run.video_file import Animation
 from lib.run.watchdog import Watchdog
 from lib.system import memory
 from lib.system.console_log import start_console
@@ -120,6 +122,7 @@ class _Setup:
         self.save = save
         self.figures = figures
         self.warm_up = params.warm_up
+        self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
         self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
         register_events(engine)
@@ -156,6 +159,9 @@ class _Setup:
         if self.options.record_every:
             videos.cut_back(self.run.path, self.episodes.count)
         self.board = TensorBoard(self.run.path)
+        if self.options.track:
+            self.tracker = tracking.start(self.options.track, self.run.path, self._described(), self.steps)
+            self.board.add_mirror(self.tracker)
         if content:
             self._restore_loop(content)
 
@@ -263,11 +269,16 @@ class _Setup:
                 self.speed.paused,
                 self.stopper.interrupted,
             )
-            recorder.on_video = lambda animation, episode: self.board.write_video(animation, episode.step)
+            recorder.on_video = lambda animation, episode: self._send_video(recorder, animation, episode)
             episode_file.video = lambda: recorder.video
             self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
             self.engine.add_event_handler(Events.COMPLETED, self.replayer.close)
         self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
+
+    def _send_video(self, recorder: videos.Recorder, animation: Animation, episode: Episode) -> None:
+        self.board.write_video(animation, episode.step)
+        if self.tracker is not None:
+            self.tracker.video(self.run.path / recorder.video)
 
     def attach_console(self) -> None:
         """Log the run on the console."""
@@ -310,12 +321,14 @@ class _Setup:
             self._close()
             if self.save is not None and stopped == SOLVED:
                 self._conclude(result)
+            if self.tracker is not None:
+                self.tracker.finish(
+                    run_folder.read_json(self.run.path / "result.json", run_folder.RESULT), self.run.path / "curve.png"
+                )
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         self.run.write_json("result.json", dict(result))
-        settings = {"seed": self.options.seed, "script": self.script}
-        settings |= self.options.knobs | dataclasses.asdict(self.params)
-        self.board.write_final(settings, result, self.steps())
+        self.board.write_final(self._described(), result, self.steps())
         checkpoints = None if self.save is None else self.run.checkpoints
         console.log_result(
             self.engine,
@@ -326,6 +339,11 @@ class _Setup:
             checkpoints,
             self.stopper.wrong_inputs,
         )
+
+    def _described(self) -> dict[str, Any]:
+        """Return seed, script, its options and the hyperparameters, for TensorBoard and trackers."""
+        settings = {"seed": self.options.seed, "script": self.script}
+        return settings | self.options.knobs | dataclasses.asdict(self.params)
 
     def _close(self) -> None:
         self.board.close()
