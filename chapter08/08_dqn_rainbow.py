@@ -45,7 +45,7 @@ def train(params, args):
     steps = params.steps_per_update(args.envs)
     double, dueling, noisy, prioritised, n_step, distributional = (part not in args.without for part in PARTS)
     params = params.with_epsilon_to_zero() if noisy else params
-    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     v_max = args.v_max or (2.0 if "Pong" in params.env_name else 10.0)  # see docs/chapter08.md
     net = dqn_extra.ExtendedDQN(
@@ -105,4 +105,5 @@ if __name__ == "__main__":
     parser.add_argument("--sigma", type=cli.above_zero, default=0.1, metavar="S", help="initial sigma of the noise")
     parser.add_argument("--envs", type=cli.positive, default=1, metavar="N", help="number of environments")
     parser.add_argument("--fast", action="store_true", help="smaller network that normalises its input")
+    cli.add_env_option(parser)
     cli.main(train, parser, NAME)

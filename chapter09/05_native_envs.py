@@ -29,7 +29,7 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     steps = params.steps_per_update(args.envs)
-    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, normalise=params.normalise).to(
         args.device
     )
@@ -70,4 +70,5 @@ def train(params, args):
 if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
+    cli.add_env_option(parser)
     cli.main(train, parser, NAME)

@@ -29,7 +29,7 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     steps = params.steps_per_update(args.envs)
-    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     dtype = precision.fast_dtype(args.device)
     net = dqn_model.DQN(
         envs.single_observation_space, envs.single_action_space.n, dtype, normalise=params.normalise
@@ -75,4 +75,5 @@ if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     parser.add_argument("--compile", action="store_true", help="compile the network, which takes some seconds")
+    cli.add_env_option(parser)
     cli.main(train, parser, NAME)

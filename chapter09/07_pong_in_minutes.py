@@ -40,7 +40,7 @@ def calc_loss(batch, net, tgt_net, device, huber):
 
 def train(params, args):
     steps = params.steps_per_update(args.envs)
-    envs = vector_env.make_vector_env(params.env_name, args.envs)
+    envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     dtype = precision.fast_dtype(args.device)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_model.DQN(space, n_actions, dtype, normalise=True).to(args.device)
@@ -83,4 +83,5 @@ if __name__ == "__main__":
     parser.add_argument("--envs", type=cli.positive, default=8, metavar="N", help="number of environments")
     parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
     parser.add_argument("--compile", action="store_true", help="compile the network, which takes some seconds")
+    cli.add_env_option(parser)
     cli.main(train, parser, NAME)

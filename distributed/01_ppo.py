@@ -30,7 +30,7 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    envs = vector_env.make_vector_env(params.env_name, params.envs)
+    envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs)
     dtype = precision.fast_dtype(args.device)
     model = Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
     sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
@@ -47,4 +47,5 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_HYPERPARAMS)
+    cli.add_env_option(parser)
     cli.main(train, parser, NAME)

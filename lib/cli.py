@@ -15,7 +15,7 @@ from tqdm import tqdm
 from lib.actors.engines import ENGINES
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
-from lib.run import run_folder, search
+from lib.run import run_folder, search, tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.option_types import (
     above_zero,
@@ -40,6 +40,8 @@ __all__ = [
     "Parser",
     "above_zero",
     "add_engine_options",
+    "add_env_option",
+    "checkpoint_tool",
     "existing_run",
     "exit_codes",
     "main",
@@ -116,6 +118,7 @@ def parser(
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
         output.add_argument("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
         output.add_argument("--verbose", action="store_true", help="show a line for each episode, however short it is"),
+        add("--track", choices=tuple(tracking.TRACKERS), help="send the run to this tracker as well"),
         add("--tune", metavar="N", type=positive, help="search for hyperparameters with N runs; needs Ray Tune"),
     )
     parser.common = frozenset(option.dest for option in options)
@@ -145,6 +148,16 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
     add("--address", metavar="HOST:PORT", help="Ray cluster to join (default: start a local one)")
 
 
+def add_env_option(parser: Parser) -> None:
+    """Add --async-envs for scripts whose environments step together. No result depends on it."""
+    parser.free = (*parser.free, "async_envs")
+    parser.add_argument(
+        "--async-envs",
+        action="store_true",
+        help="step each environment in a process of its own, for games whose step takes more than a millisecond",
+    )
+
+
 def tool(doc: str | None) -> Parser:
     """Return the parser of a tool, whose docstring is the help. The tool adds its options."""
     return Parser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -172,13 +185,20 @@ def runs_tool(doc: str | None) -> Parser:
     return _RunsParser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def run_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that plays a run's agent: run, module, checkpoint, device, epsilon, seed."""
+def checkpoint_tool(doc: str | None) -> Parser:
+    """Return the parser of a tool that reads a run's checkpoint: run, module, checkpoint."""
     parser = runs_tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in --runs-dir")
     add("--env-module", metavar="M", help="module of the run's environment, which may be imported")
-    add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to play (default: best)")
+    add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to take (default: best)")
+    return parser
+
+
+def run_tool(doc: str | None) -> Parser:
+    """Return the parser of a tool that plays a run's agent: checkpoint_tool's options, device, epsilon, seed."""
+    parser = checkpoint_tool(doc)
+    add = parser.add_argument
     add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
     add("--epsilon", default=0.0, type=share, metavar="E", help="probability of a random action (default: 0)")
     add("--seed", default=1, type=seed, metavar="N", help="seed of the episodes (default: 1)")

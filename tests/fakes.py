@@ -514,6 +514,7 @@ def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: obj
 for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Talkative, Refusing, Forgetful, Poisoned):
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
+register("Slow", Slow, seconds=0.05)
 for name, game, sticky_actions in (
     ("ShortPong", "pong", 0.0),  # episodes of 100 steps
     ("StickyPong", "pong", 0.25),

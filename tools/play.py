@@ -3,6 +3,7 @@
 
     ./play.py ../runs/2026-11-20T1200-pong-01_ppo
     ./play.py 2026-11-20T1200-pong-01_ppo --checkpoint last --scores
+    ./play.py 2026-11-20T1200-pong-01_ppo --scale 2       # the window can be resized, too
     ./play.py 2026-11-20T1200-pong-01_ppo --record --episodes 3      # needs no display
 
 Videos are written to the run folder as videos/play-<step>-episode-<number>-return-<return>.webm, where <step> is the
@@ -34,7 +35,7 @@ FrameSink = Callable[[np.ndarray], object]
 
 
 def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
-    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env))
+    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env), args.scale)
     play_episode = player(agent, env, args)
     for number in range(args.episodes):
         print_result(number, play_episode(number, window.show))
@@ -95,6 +96,9 @@ def main() -> None:
     parser = cli.run_tool(__doc__)
     parser.add_argument("--episodes", default=1, type=cli.positive, metavar="N", help="number of episodes (default: 1)")
     parser.add_argument("--record", action="store_true", help="write a video of each episode instead of a window")
+    parser.add_argument(
+        "--scale", default=1.0, type=cli.above_zero, metavar="S", help="size of the window (default: 1)"
+    )
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = parser.parse_args()
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)

@@ -1,5 +1,6 @@
 """Window on the local display, and a panel of action scores beside a frame."""
 
+import functools
 import os
 import sys
 from typing import Any
@@ -7,13 +8,15 @@ from typing import Any
 import cv2
 import gymnasium as gym
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from lib.errors import UsageError
 from lib.run import video_file
 
 MAX_SCORES = 20
-MIN_LINE, MAX_LINE = 16, 28  # height of a score in pixels
+MIN_LINE, MAX_LINE = 17, 28  # height of a score in pixels
 PANEL_WIDTH, MARGIN, HEADER = 220, 8, 28  # pixels
+SMALLEST_TYPE, LARGEST_TYPE = 13, 17  # pixels
 BACKGROUND, TEXT, BAR, BEST_BAR = (24, 24, 24), (235, 235, 235), (90, 110, 140), (80, 160, 90)
 
 
@@ -23,12 +26,13 @@ class Window:
     Args:
         title: window title.
         frames_per_second: frames shown per second.
+        scale: size of the window, relative to the frames. A person may change it.
 
     Raises:
         UsageError: if there is no display or pygame is not installed.
     """
 
-    def __init__(self, title: str, frames_per_second: float):
+    def __init__(self, title: str, frames_per_second: float, scale: float = 1.0):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         if sys.platform == "linux" and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
             raise UsageError(
@@ -41,17 +45,27 @@ class Window:
         self._pygame: Any = pygame
         self._title = title
         self._frames_per_second = frames_per_second
-        self._surface: Any = None
+        self._scale = scale
+        self._opened = False
         self._clock = pygame.time.Clock()
 
     def show(self, frame: np.ndarray) -> None:
         """Show an RGB frame, (height, width, 3) uint8, and wait until the next one is due."""
         pygame, frame = self._pygame, video_file.enlarge(frame)
-        if self._surface is None:
-            self._surface = self._open(frame.shape[1], frame.shape[0])
+        height, width = frame.shape[:2]
+        if not self._opened:
+            self._open(round(width * self._scale), round(height * self._scale))
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
             raise KeyboardInterrupt
-        pygame.surfarray.blit_array(self._surface, frame.swapaxes(0, 1))
+        surface = pygame.display.get_surface()
+        factor = min(surface.get_width() / width, surface.get_height() / height)
+        picture = pygame.surfarray.make_surface(frame.swapaxes(0, 1))
+        size = max(1, round(width * factor)), max(1, round(height * factor))
+        scale = pygame.transform.scale if factor.is_integer() else pygame.transform.smoothscale
+        surface.fill((0, 0, 0))
+        surface.blit(
+            scale(picture, size), ((surface.get_width() - size[0]) // 2, (surface.get_height() - size[1]) // 2)
+        )
         pygame.display.flip()
         self._clock.tick(self._frames_per_second)
 
@@ -59,15 +73,15 @@ class Window:
         """Close the window."""
         self._pygame.display.quit()
 
-    def _open(self, width: int, height: int) -> Any:
+    def _open(self, width: int, height: int) -> None:
         display = self._pygame.display
         try:
             display.init()
-            surface = display.set_mode((width, height))
+            display.set_mode((width, height), self._pygame.RESIZABLE)
         except self._pygame.error as error:
             raise UsageError(f"no window can be opened: {error}; --record writes videos without one") from error
         display.set_caption(self._title)
-        return surface
+        self._opened = True
 
 
 def action_names(env: gym.Env) -> list[str]:
@@ -102,16 +116,24 @@ def add_score_panel(
     lengths = (scores[actions] - low) / (high - low) if high > low else np.zeros(len(actions))
 
     panel = np.full((height, PANEL_WIDTH, 3), BACKGROUND, np.uint8)
-    _write(panel, score_name, (MARGIN, 18), 0.45)
     line = min(MAX_LINE, (height - 30) // max(1, len(actions)))
     best = scores.argmax()
-    for row, (action, length) in enumerate(zip(actions, lengths, strict=True)):
-        top = HEADER + row * line
+    tops = [HEADER + row * line for row in range(len(actions))]
+    for top, action, length in zip(tops, actions, lengths, strict=True):
         corner = (MARGIN + int((PANEL_WIDTH - 2 * MARGIN) * float(length)), top + max(2, line - 4))
         cv2.rectangle(panel, (MARGIN, top), corner, BEST_BAR if action == best else BAR, -1)
-        _write(panel, f"{names[action]} {scores[action]:.2f}", (MARGIN + 4, top + line // 2 + 2), 0.4)
-    return np.concatenate([frame, panel], axis=1)
+    image = Image.fromarray(panel)
+    draw = ImageDraw.Draw(image)
+    draw.text((MARGIN, HEADER // 2), score_name, TEXT, _font(LARGEST_TYPE), anchor="lm")
+    font = _font(max(SMALLEST_TYPE, min(LARGEST_TYPE, line - 8)))
+    for top, action in zip(tops, actions, strict=True):
+        middle = top + max(2, line - 4) // 2
+        draw.text((MARGIN + 4, middle), names[action], TEXT, font, anchor="lm")
+        draw.text((PANEL_WIDTH - MARGIN - 4, middle), f"{scores[action]:.2f}", TEXT, font, anchor="rm")
+    return np.concatenate([frame, np.asarray(image)], axis=1)
 
 
-def _write(panel: np.ndarray, text: str, position: tuple[int, int], size: float) -> None:
-    cv2.putText(panel, text, position, cv2.FONT_HERSHEY_SIMPLEX, size, TEXT, 1, cv2.LINE_AA)
+@functools.cache
+def _font(size: int) -> Any:
+    """Return pillow's own typeface, which needs no file of the system."""
+    return ImageFont.load_default(size)

@@ -11,6 +11,7 @@ episode ended. These entries may be missing if no episode ended.
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, SupportsFloat, cast
 
 import ale_py
@@ -23,6 +24,7 @@ from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
 from lib.envs.preprocessing import without_options
+from lib.envs.process_env import ProcessVectorEnv
 from lib.envs.single_env import ActionSpace, make_env, make_plain_env
 from lib.errors import UsageError
 from lib.system import memory
@@ -31,6 +33,7 @@ from lib.system.seeds import derived_seeds
 STACK = 4  # frames in a state of an Atari game
 NATIVE_BYTES = 2 * 2**20  # memory of a native environment, measured for Pong and Breakout and rounded up
 OTHER_BYTES = 6 * 2**10  # minimum memory of any other environment, measured for CartPole, without its observations
+PROCESS_BYTES = 40 * 2**20  # the same in a process of its own, which shares the imports with all others
 
 # The arguments with which ale_py registers games. A native environment takes all of them except frameskip, which
 # make_plain_env sets.
@@ -56,11 +59,12 @@ def make_vector_env(
     threads: int = 0,
     noop_max: int = NOOP_MAX,
     clip_rewards: bool = True,
+    processes: bool = False,
 ) -> DiscreteVectorEnv:
     """Make several environments that step together.
 
     States of an Atari game are (num_envs, 4, 84, 84) uint8, equal to those of single_env.make_env; see NativeAtari. Any
-    other environment is made by single_env.make_env, and the environments step one after the other.
+    other environment is made by single_env.make_env. They step one after the other, or at the same time in processes.
 
     Args:
         env_id: id registered with gymnasium; "package.module:Id" imports the module first.
@@ -68,6 +72,7 @@ def make_vector_env(
         threads: number of threads that step Atari games; 0 for one per core.
         noop_max: maximum number of no-op actions at the start of an episode of an Atari game.
         clip_rewards: clip an Atari game's rewards to [-1, 1]. infos["episode"]["r"] is always the unclipped return.
+        processes: step each environment in a process of its own; not for Atari games, which have native threads.
 
     Raises:
         UsageError: if make_env raises it, num_envs is below 1, there is not enough free memory, or an Atari game has
@@ -78,9 +83,16 @@ def make_vector_env(
     env = make_plain_env(env_id)
     env.close()
     native = is_atari(env)
-    require_memory(num_envs, native)
+    if native and processes:
+        raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")
+    require_memory(num_envs, native, processes)
     if not native:
-        others = SyncVectorEnv([lambda: Pausable(make_env(env_id))] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+        make = partial(_make_pausable, env_id)
+        others: VectorEnv[Any, Any, Any]
+        if processes:
+            others = ProcessVectorEnv(make, num_envs, env_id)
+        else:
+            others = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         return cast(DiscreteVectorEnv, RecordEpisodeStatistics(FinalStates(others)))
     if env_id != without_options(env_id):
         raise UsageError(
@@ -89,6 +101,10 @@ def make_vector_env(
     game = _registered_arguments(env, env_id)
     envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, noop_max))
     return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0) if clip_rewards else envs)
+
+
+def _make_pausable(env_id: str) -> gym.Env:
+    return Pausable(make_env(env_id))
 
 
 def vector_frame_skip(envs: VectorEnv) -> int:
@@ -108,16 +124,17 @@ def pause(envs: VectorEnv, which: np.ndarray) -> None:
         envs: vector environment of this module.
         which: (num_envs,) bool, the environments that are paused.
     """
-    if isinstance(envs.unwrapped, SyncVectorEnv) and which.any():
+    if isinstance(envs.unwrapped, SyncVectorEnv | ProcessVectorEnv) and which.any():
         envs.unwrapped.set_attr("paused", which.tolist())
 
 
-def require_memory(num_envs: int, native: bool) -> None:
+def require_memory(num_envs: int, native: bool, processes: bool = False) -> None:
     """Check that there is enough free memory for a number of environments.
 
     Args:
         num_envs: number of environments.
         native: whether the environments are native Atari games.
+        processes: whether each environment has a process of its own.
 
     Raises:
         UsageError: if there is not enough free memory.
@@ -125,7 +142,7 @@ def require_memory(num_envs: int, native: bool) -> None:
     memory.require(
         f"{num_envs} environments need",
         num_envs,
-        num_envs * (NATIVE_BYTES if native else OTHER_BYTES),
+        num_envs * (NATIVE_BYTES if native else PROCESS_BYTES if processes else OTHER_BYTES),
         lambda fitting: f"use at most --envs {fitting}, or in distributed/ at most --set envs={fitting}",
     )
 

@@ -11,7 +11,7 @@ from lib.actors.ray_cluster import require_listener
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
-from lib.run import config_file, run_folder
+from lib.run import config_file, run_folder, tracking
 from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
@@ -66,6 +66,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     overrides = options.pop("set", [])
     tuned = options.pop("params", "common") == "best"
     _check_engine(knobs)
+    if "track" in options:
+        tracking.require(options["track"])
     if "tune" in options:
         _check_search(options, overrides)
     options.pop("config", None)

@@ -26,6 +26,7 @@ class RunOptions:
         verbose: show a line for each episode.
         evaluate_every: agent steps between evaluations; None for no evaluations.
         record_every: number of episodes between videos; None for no videos.
+        track: key of tracking.TRACKERS; None for no tracker.
         game: key of HYPERPARAMS.
         tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
@@ -43,6 +44,7 @@ class RunOptions:
     verbose: bool = False
     evaluate_every: int | None = None
     record_every: int | None = None
+    track: str | None = None
     game: str = "pong"
     tune: int | None = None
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)

@@ -18,9 +18,10 @@ from torch.optim import Optimizer
 
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
+from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, console, evaluation, run_folder, videos
+from lib.run import checkpoint, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
@@ -36,6 +37,7 @@ from lib.run.screen import Screen
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
+from lib.run.video_file import Animation
 from lib.run.watchdog import Watchdog
 from lib.system import memory
 from lib.system.console_log import start_console
@@ -124,6 +126,7 @@ class _Setup:
         self.save = save
         self.figures = figures
         self.warm_up = params.warm_up
+        self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
         self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
         register_events(engine)
@@ -161,6 +164,9 @@ class _Setup:
         if self.options.record_every:
             videos.cut_back(self.run.path, self.episodes.count)
         self.board = TensorBoard(self.run.path)
+        if self.options.track:
+            self.tracker = tracking.start(self.options.track, self.run.path, self._described(), self.steps)
+            self.board.add_mirror(self.tracker)
         if content:
             self._restore_loop(content)
 
@@ -268,11 +274,16 @@ class _Setup:
                 self.speed.paused,
                 self.stopper.interrupted,
             )
-            recorder.on_video = lambda animation, episode: self.board.write_video(animation, episode.step)
+            recorder.on_video = lambda animation, episode: self._send_video(recorder, animation, episode)
             episode_file.video = lambda: recorder.video
             self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
             self.engine.add_event_handler(Events.COMPLETED, self.replayer.close)
         self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
+
+    def _send_video(self, recorder: videos.Recorder, animation: Animation, episode: Episode) -> None:
+        self.board.write_video(animation, episode.step)
+        if self.tracker is not None:
+            self.tracker.video(self.run.path / recorder.video)
 
     def attach_console(self) -> None:
         """Log the run on the console."""
@@ -330,13 +341,13 @@ class _Setup:
             if self.save is not None and stopped == SOLVED:
                 self._evaluate_solved(result)
             self._draw_curve()
+            if self.tracker is not None:
+                self.tracker.finish(self.run.read_result(), self.run.path / "curve.png")
             self._log_next_steps(stopped)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         self.run.write_json("result.json", dict(result))
-        settings = {"seed": self.options.seed, "script": self.script}
-        settings |= self.options.knobs | dataclasses.asdict(self.params)
-        self.board.write_end(settings, result, self.steps())
+        self.board.write_end(self._described(), result, self.steps())
         checkpoints = None if self.save is None else self.run.checkpoints
         console.log_result(
             self.engine,
@@ -347,6 +358,11 @@ class _Setup:
             checkpoints,
             self.stopper.wrong_inputs,
         )
+
+    def _described(self) -> dict[str, Any]:
+        """Return seed, script, its options and the hyperparameters, for TensorBoard and trackers."""
+        settings = {"seed": self.options.seed, "script": self.script}
+        return settings | self.options.knobs | dataclasses.asdict(self.params)
 
     def _close(self) -> None:
         self.board.close()

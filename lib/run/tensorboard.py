@@ -59,11 +59,25 @@ class FigureFunction(Protocol):
         ...
 
 
+class Mirror(Protocol):
+    """A tracker that gets the scalars of TensorBoard."""
+
+    def mirror(self, engine: Engine, original: OutputHandler, event: Any) -> None:
+        """Attach a handler that writes what `original` writes."""
+        ...
+
+
 class _TorchLogger(TensorboardLogger):
     """ignite's logger with torch's writer. ignite itself prefers tensorboardX, which takes other summaries."""
 
     def __init__(self, folder: Path):
         self.writer = SummaryWriter(log_dir=str(folder))
+        self.mirrors: list[Mirror] = []
+
+    def attach(self, engine: Engine, log_handler: Any, event_name: Any, *args: Any, **kwargs: Any) -> Any:
+        for mirror in self.mirrors:
+            mirror.mirror(engine, log_handler, event_name)
+        return super().attach(engine, log_handler, event_name, *args, **kwargs)
 
 
 class TensorBoard:
@@ -81,6 +95,10 @@ class TensorBoard:
         self.logger = _TorchLogger(folder)
         self._tags: list[str] = []  # scalars that the run writes
         self._layout_written = False
+
+    def add_mirror(self, mirror: Mirror) -> None:
+        """Let a tracker get whatever is attached from now on."""
+        self.logger.mirrors.append(mirror)
 
     def attach(self, engine: Engine, speed: Speed, extra_metrics: Sequence[str]) -> None:
         """Write episodes/* when an episode ends, and train/* and time/* whenever the speed is measured.

@@ -40,7 +40,7 @@ def start_server(*modules: str) -> None:
     """
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["lib.system.forkserver", *modules])
-        with _signals_blocked():
+        with signals_blocked():
             forkserver.ensure_running()
 
 
@@ -101,7 +101,7 @@ class Child:
 
     def _start(self) -> None:
         if context.get_start_method() != "forkserver":
-            with _signals_blocked():
+            with signals_blocked():
                 self.process.start()
             return
         failures: list[BaseException] = []
@@ -159,7 +159,7 @@ class Child:
 
 
 @contextmanager
-def _signals_blocked() -> Iterator[None]:
+def signals_blocked() -> Iterator[None]:
     """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
     if not hasattr(signal, "pthread_sigmask"):
         yield

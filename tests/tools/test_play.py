@@ -5,9 +5,11 @@ import sys
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pytest
 
 from finished_runs import edit_params
+from lib.analysis.window import Window
 from running import ENVIRONMENT, FAKES, run
 
 pytestmark = pytest.mark.slow
@@ -42,6 +44,26 @@ def test_a_window_writes_nothing(answer, monkeypatch, original_run):
     before = set(original_run.rglob("*"))
     assert re.fullmatch(r"Episode 1: return -?1, 6 steps\n", answer(PLAY, original_run, *FAKES, "--scores"))
     assert set(original_run.rglob("*")) == before
+
+
+def test_the_window_has_the_given_scale_and_can_be_resized(monkeypatch):
+    import pygame
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    window = Window("title", 1000, scale=1.5)
+    frame = np.zeros((400, 600, 3), np.uint8)
+    frame[:, :300] = 200
+    window.show(frame)
+    assert pygame.display.get_surface().get_size() == (900, 600)
+    assert pygame.display.get_surface().get_flags() & pygame.RESIZABLE
+    pygame.display.set_mode((600, 800), pygame.RESIZABLE)  # as a person does with the mouse
+    window.show(frame)
+    shown = pygame.surfarray.array3d(pygame.display.get_surface()).swapaxes(0, 1)
+    assert shown.shape == (800, 600, 3)
+    assert (shown[200:600] == frame).all()  # in the middle, with its proportions
+    assert not shown[:200].any()
+    window.close()
 
 
 def test_a_window_needs_pygame(refused, monkeypatch, original_run):

@@ -1,0 +1,200 @@
+"""Export a trained policy as ONNX or TorchScript, checked against the original policy on recorded states.
+
+Input of an exported policy: states, (batch, ...), as make_env returns them. Outputs: the best action of each state,
+(batch,) int64, and the scores of all actions, (batch, n_actions) float32, Q-values or probabilities. If states carry
+action masks, invalid actions have the lowest score.
+"""
+
+import json
+import logging
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lib.analysis.trained_agent import TrainedAgent
+from lib.analysis.window import action_names
+from lib.errors import Fault, UsageError
+from lib.ppo.model import Model
+from lib.run.evaluation import EpisodePlayer
+from lib.run.policy import GreedyPolicy
+from lib.system import files
+
+ONNX, TORCHSCRIPT = "onnx", "torchscript"
+FILES = {ONNX: "policy.onnx", TORCHSCRIPT: "policy.pt"}
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+BATCH = 100  # states that are checked together
+TIE = 1e-5  # two scores that differ by less, relative to the larger one, may change places by rounding
+
+Outputs = tuple[np.ndarray, np.ndarray]  # actions and scores
+
+
+class ExportedPolicy(nn.Module):
+    """A network as a function from states to actions and scores.
+
+    Args:
+        net: network of a GreedyPolicy, on the CPU.
+    """
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the best actions, (batch,) int64, and the scores, (batch, n_actions) float32."""
+        scores: torch.Tensor
+        if isinstance(self.net, Model):
+            logits, _ = self.net(states.movedim(1, -1) if states.ndim == 4 else states)
+            scores = logits.softmax(1)
+        else:
+            scores = self.net(states)
+        return scores.argmax(1), scores
+
+
+def require_packages(kinds: tuple[str, ...]) -> None:
+    """Refuse an export whose packages are not installed.
+
+    Raises:
+        UsageError: if one is missing.
+    """
+    missing = [name for name in ONNX_PACKAGES if ONNX in kinds and find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"an ONNX file needs {', '.join(missing)}: pip install {' '.join(missing)}, or add --format {TORCHSCRIPT}"
+        )
+
+
+def record_states(agent: TrainedAgent, count: int, seed: int) -> np.ndarray:
+    """Return the first states, (count, ...), of the agent's greedy episodes."""
+    env = agent.make_env()
+    player = EpisodePlayer(env)
+    states: list[np.ndarray] = []
+    episode = 0
+    while len(states) < count:
+        player.play(agent.policy, seed, episode, lambda batch: states.append(batch[0]), lambda: len(states) >= count)
+        episode += 1
+    env.close()
+    return np.stack(states[:count])
+
+
+def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np.ndarray) -> dict[Path, float]:
+    """Write the policy and a description of it, policy.json. No file is kept that disagrees with the original.
+
+    Args:
+        agent: trained agent on the CPU.
+        folder: output folder; it is created if it does not exist.
+        kinds: ONNX, TORCHSCRIPT, or both.
+        states: (n, ...) states on which the exported policy is checked.
+
+    Returns:
+        The files, with the largest difference of a score from the original's.
+
+    Raises:
+        Fault: if an exported policy takes other actions than the original.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    policy = ExportedPolicy(agent.policy.net).eval()
+    differences = {}
+    for kind in kinds:
+        file = folder / FILES[kind]
+        unfinished = file.with_suffix(f".{os.getpid()}.part{file.suffix}")
+        try:
+            run = _write_onnx(policy, states, unfinished) if kind == ONNX else _trace(policy, states, unfinished)
+            differences[file] = compare(agent.policy, run, states, file.name)
+            unfinished.replace(file)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    env = agent.make_env()
+    description = {
+        "env_id": agent.env_id,
+        "state": {"shape": states.shape[1:], "dtype": str(states.dtype)},
+        "actions": action_names(env),
+        "scores": agent.policy.score_name,
+        "run": agent.run.name,
+        "checkpoint": agent.file.name,
+        "checked_states": len(states),
+        "largest_difference": {file.name: difference for file, difference in differences.items()},
+    }
+    env.close()
+    files.write(folder / "policy.json", json.dumps(description, indent=2) + "\n")
+    return differences
+
+
+def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], states: np.ndarray, name: str) -> float:
+    """Return the largest difference between the scores of an exported policy and the original.
+
+    Raises:
+        Fault: if the exported policy takes another action in any state, other than between two equal scores.
+    """
+    wrong, largest = 0, 0.0
+    for batch in np.split(states, range(BATCH, len(states), BATCH)):
+        actions, scores = exported(batch)
+        expected = original.scores(batch)
+        best = expected.max(1)
+        taken = expected[np.arange(len(batch)), actions]
+        wrong += int((best - taken > TIE * np.maximum(1.0, np.abs(best))).sum())
+        largest = max(largest, float(np.abs(scores - expected).max()))
+    if wrong:
+        raise Fault(f"{name} takes another action than the run's policy in {wrong} of {len(states)} states; not kept")
+    return largest
+
+
+def load_onnx(file: Path) -> Callable[[np.ndarray], Outputs]:
+    """Return a function that runs an ONNX file."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    return lambda states: session.run(["action", "scores"], {"state": states})
+
+
+def _write_onnx(policy: ExportedPolicy, states: np.ndarray, file: Path) -> Callable[[np.ndarray], Outputs]:
+    with _quiet():
+        program: Any = torch.onnx.export(
+            policy,
+            (torch.from_numpy(states[:2]),),
+            dynamo=True,
+            input_names=["state"],
+            output_names=["action", "scores"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            verbose=False,
+        )
+        program.save(str(file))
+    return load_onnx(file)
+
+
+def _trace(policy: ExportedPolicy, states: np.ndarray, file: Path) -> Callable[[np.ndarray], Outputs]:
+    with _quiet(), torch.no_grad():
+        traced = torch.jit.trace(policy, torch.from_numpy(states[:2]))  # type: ignore[no-untyped-call]
+        traced.save(str(file))
+        loaded = torch.jit.load(str(file))  # type: ignore[no-untyped-call]
+
+    def run(batch: np.ndarray) -> Outputs:
+        with torch.no_grad():
+            actions, scores = loaded(torch.from_numpy(batch))
+        return actions.numpy(), scores.numpy()
+
+    return run
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Hide what the exporters tell their own developers."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

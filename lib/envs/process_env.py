@@ -1,0 +1,128 @@
+"""Environments in processes of their own, for games whose step is slow: gymnasium's AsyncVectorEnv with this project's
+rules for processes. Errors name the environment, a process that died is reported, and none outlives this process.
+"""
+
+import atexit
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, cast
+
+import gymnasium as gym
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
+
+from lib.envs.border import Border, Call
+from lib.errors import Fault, UsageError
+from lib.system import processes
+from lib.system.console_log import start_console
+from lib.system.parent import end_with_learner
+
+PATIENCE = 1.0  # seconds until a process that was asked to end is killed
+
+
+class ProcessVectorEnv(AsyncVectorEnv):
+    """Environments that step at the same time, one per process. An environment that ends its episode is reset.
+
+    Args:
+        make: function that makes an environment. It has to be picklable.
+        num_envs: number of environments and processes.
+        env_id: gymnasium id, for messages.
+
+    Raises:
+        Fault: by all methods, if a process has died, or if an environment raises it. Other errors of an environment
+            are raised unchanged, with the traceback of its process as a note.
+    """
+
+    def __init__(self, make: Callable[[], gym.Env], num_envs: int, env_id: str):
+        self._env_id = env_id
+        processes.start_server("lib.envs.vector_env")
+        with processes.signals_blocked(), self._named():
+            super().__init__(
+                [make] * num_envs,
+                context=processes.context.get_start_method(),
+                worker=_work,
+                autoreset_mode=AutoresetMode.SAME_STEP,
+            )
+        atexit.register(self.close)  # before multiprocessing waits for its processes
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        with self._named():
+            return super().reset(**options)
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        with self._named():
+            return super().step(actions)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        with self._named():
+            super().set_attr(name, values)
+
+    def place(self) -> str:
+        """Return a name of the environments, for messages about a call that does not return."""
+        return f"one of {len(self.env_fns)} processes of {self._env_id}"
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Let the watchdog see a call, and name a process that died in it."""
+        Border.call = Call(cast(Border, self), time.monotonic())
+        try:
+            yield
+        except (EOFError, ConnectionError) as error:
+            self._report_death(error)
+        finally:
+            Border.call = None
+
+    def _report_death(self, error: BaseException) -> NoReturn:
+        time.sleep(0.1)  # until the exit code is known
+        codes = [(index, process.exitcode) for index, process in enumerate(self.processes)]
+        dead = [(index, code) for index, code in codes if code is not None]
+        if not dead:
+            raise Fault(f"{self.place()} ended its connection: {error!r}") from error
+        index, code = dead[0]
+        how = f"was killed by signal {-code}" if code < 0 else f"died with exit code {code}"
+        raise Fault(
+            f"the process of environment {index} of {self._env_id} {how}. Look for its error above, correct the "
+            "environment, or leave --async-envs out"
+        ) from error
+
+    def _raise_if_errors(self, successes: Iterable[bool]) -> None:
+        if all(successes):
+            return
+        try:
+            index, kind, error, trace = self.error_queue.get(timeout=PATIENCE)
+        except Exception as unreadable:  # what an environment raises may be impossible to pickle
+            raise Fault(f"{self.place()} raised an error that cannot be sent: {unreadable!r}") from unreadable
+        if isinstance(error, Fault | UsageError):
+            raise error
+        error = error if isinstance(error, BaseException) else kind(error)
+        error.add_note(f"This happened in the process of environment {index} of {self._env_id}:\n{trace}")
+        raise error
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Ask the processes to end, and kill those that do not."""
+        atexit.unregister(self.close)
+        pipes = [pipe for pipe in self.parent_pipes if pipe is not None and not pipe.closed]
+        if self._state == AsyncState.DEFAULT:
+            for pipe in pipes:
+                with suppress(OSError):
+                    pipe.send(("close", None))
+            end = time.monotonic() + PATIENCE
+            for process in self.processes:
+                process.join(max(0.0, end - time.monotonic()))
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+            process.join(PATIENCE)
+        for pipe in pipes:
+            pipe.close()
+
+
+def _work(index: int, make: Callable[[], gym.Env], *arguments: Any) -> None:
+    """Serve an environment in its process until the parent closes the connection or ends."""
+    end_with_learner()
+    start_console()
+    logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the parent has logged its warnings
+    with suppress(EOFError, ConnectionError):
+        _async_worker(index, make, *arguments)

@@ -1,0 +1,202 @@
+"""Experiment trackers: the run at Weights & Biases or MLflow, beside its own files. ignite's handlers write to both.
+
+A tracker gets what TensorBoard gets, under the same tags: whatever is attached to TensorBoard's logger is attached to
+the tracker's, too. Its x axis is always agent steps.
+"""
+
+import abc
+import logging
+import os
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from ignite.engine import Engine
+from ignite.handlers.base_logger import BaseOutputHandler
+
+from lib.errors import UsageError
+from lib.run.evaluation import SPREAD
+from lib.run.tensorboard import END
+from lib.system.seeds import undisturbed
+
+log = logging.getLogger(__name__)
+
+PROJECT_NAME = "pong-ladder"  # of the project or experiment at the tracker, unless its own variable names another
+FOLDER = ".track"  # in the folder of the runs; hidden, so that runs/* names runs only
+
+
+class Tracker(abc.ABC):
+    """A run at a tracker. An error of the tracker is logged once and ends the tracking, not the training.
+
+    Args:
+        name: name of the tracker.
+        steps: function that returns the agent steps so far.
+        logger: ignite's logger.
+        handler: class of ignite's handlers for that logger.
+    """
+
+    def __init__(self, name: str, steps: Callable[[], int], logger: Any, handler: Callable[..., BaseOutputHandler]):
+        self.name = name
+        self.steps = steps
+        self.logger = logger
+        self._handler = handler
+        self._failed = False
+
+    def mirror(self, engine: Engine, original: BaseOutputHandler, event: Any) -> None:
+        """Attach a handler that writes what one of TensorBoard's handlers writes."""
+
+        def agent_step(engine: Engine, event_name: object) -> int:
+            return self.steps()
+
+        copy = self._handler(original.tag, original.metric_names, original.output_transform, agent_step)
+        engine.add_event_handler(event, lambda engine: self._attempt(copy, engine, self.logger, event))
+
+    def video(self, path: Path) -> None:
+        """Send the video of an episode."""
+        self._attempt(self._send_video, path)
+
+    def finish(self, result: Mapping[str, Any], curve: Path) -> None:
+        """Send end/* and the learning curve, and close the run at the tracker.
+
+        Args:
+            result: content of result.json.
+            curve: picture of the learning curve, which may be missing.
+        """
+        values = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
+        metrics = {f"end/{name}": values[name] for name in END if values[name] is not None}
+        evaluation = result.get("evaluation", {})
+        metrics |= {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
+        self._attempt(self._send_metrics, metrics)
+        if curve.exists():
+            self._attempt(self._send_picture, curve)
+        self._attempt(self.logger.close)
+
+    def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
+        if self._failed:
+            return
+        try:
+            with undisturbed():
+                call(*arguments)
+        except Exception as error:  # noqa: BLE001 - the tracker is not our code, and its server may be anywhere
+            self._failed = True
+            log.warning("%s failed, and gets nothing more: %s. The run goes on, and keeps all files.", self.name, error)
+
+    @abc.abstractmethod
+    def _send_metrics(self, metrics: Mapping[str, float]) -> None: ...
+
+    @abc.abstractmethod
+    def _send_picture(self, path: Path) -> None: ...
+
+    @abc.abstractmethod
+    def _send_video(self, path: Path) -> None: ...
+
+
+class WandB(Tracker):
+    """A run at Weights & Biases. wandb's own variables apply, such as WANDB_MODE=offline."""
+
+    def __init__(self, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]):
+        import wandb
+        from ignite.handlers.wandb_logger import OutputHandler, WandBLogger
+
+        self._wandb: Any = wandb
+        logger = WandBLogger(
+            project=os.environ.get("WANDB_PROJECT", PROJECT_NAME),
+            name=run.name,
+            id=run.name[-128:],  # the same id when the run is resumed
+            resume="allow",
+            dir=os.environ.get("WANDB_DIR", str(_folder(run))),
+            config=dict(settings),
+            settings=wandb.Settings(console="off"),
+        )
+        super().__init__("wandb", steps, logger, OutputHandler)
+
+    def _send_metrics(self, metrics: Mapping[str, float]) -> None:
+        self.logger.log(dict(metrics), step=self.steps())
+
+    def _send_picture(self, path: Path) -> None:
+        self.logger.log({"curve": self._wandb.Image(str(path))}, step=self.steps())
+
+    def _send_video(self, path: Path) -> None:
+        self.logger.log({"videos/last": self._wandb.Video(str(path), format="webm")}, step=self.steps())
+
+
+class MLflow(Tracker):
+    """A run at MLflow: at MLFLOW_TRACKING_URI, by default a database in the folder of the runs."""
+
+    def __init__(self, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]):
+        import mlflow
+        from ignite.handlers.mlflow_logger import MLflowLogger, OutputHandler
+
+        class Logger(MLflowLogger):
+            """ignite's logger with TensorBoard's tags, "train/loss" instead of "train loss", that does not wait."""
+
+            def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+                tags = {name.replace(" ", "/", 1): value for name, value in metrics.items()}
+                mlflow.log_metrics(tags, step=step, synchronous=False)
+
+            def close(self) -> None:
+                mlflow.flush_async_logging()
+                super().close()
+
+        local = "MLFLOW_TRACKING_URI" not in os.environ  # set_tracking_uri sets it
+        if local:
+            mlflow.set_tracking_uri(f"sqlite:///{_folder(run) / 'mlflow.db'}")
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT_NAME)
+        if mlflow.get_experiment_by_name(name) is None:
+            mlflow.create_experiment(name, (_folder(run) / "mlartifacts").as_uri() if local else None)
+        mlflow.set_experiment(name)
+        earlier = mlflow.search_runs(filter_string=f"tags.folder = '{run.name}'", output_format="list", max_results=1)
+        run_id = earlier[0].info.run_id if earlier else None
+        mlflow.start_run(run_id=run_id, run_name=run.name, tags={"folder": run.name})
+        mlflow.log_params(dict(settings))
+        super().__init__("mlflow", steps, Logger(), OutputHandler)
+
+    def _send_metrics(self, metrics: Mapping[str, float]) -> None:
+        self.logger.log_metrics(metrics, self.steps())
+
+    def _send_picture(self, path: Path) -> None:
+        self.logger.log_artifact(str(path))
+
+    def _send_video(self, path: Path) -> None:
+        self.logger.log_artifact(str(path), "videos")
+
+
+TRACKERS: dict[str, type[WandB] | type[MLflow]] = {"wandb": WandB, "mlflow": MLflow}
+
+
+def require(name: str) -> None:
+    """Refuse a tracker that is not installed, before a run folder is made.
+
+    Raises:
+        UsageError: if its package is missing.
+    """
+    if find_spec(name) is None:
+        raise UsageError(f"--track {name} needs the package {name}, which is not installed: pip install {name}")
+
+
+def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:
+    """Open a new or resumed run at a tracker.
+
+    Args:
+        name: key of TRACKERS.
+        run: run folder.
+        settings: seed, script, its options and the hyperparameters, by name.
+        steps: function that returns the agent steps so far.
+
+    Raises:
+        UsageError: if the tracker does not answer or refuses.
+    """
+    try:
+        with undisturbed():
+            return TRACKERS[name](run, settings, steps)
+    except Exception as error:  # the tracker is not our code, and its server may be anywhere
+        offline = "; WANDB_MODE=offline needs no account" if name == "wandb" else ""
+        reason = str(error).strip().splitlines()[:1]
+        raise UsageError(f"--track {name} failed at the start: {' '.join(reason)}{offline}") from error
+
+
+def _folder(run: Path) -> Path:
+    folder = run.parent / FOLDER
+    folder.mkdir(exist_ok=True)
+    return folder

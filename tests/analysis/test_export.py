@@ -1,0 +1,152 @@
+"""Exported policies take the actions of the original, on states of every kind."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from lib import dqn_extra, dqn_model
+from lib.analysis import export
+from lib.envs.masks import MaskedBox
+from lib.envs.single_env import make_env
+from lib.errors import Fault, UsageError
+from lib.nets import losses
+from lib.nets.masking import MaskSplitter
+from lib.ppo.model import Model
+from lib.run.policy import GreedyPolicy
+
+IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+VECTOR = spaces.Box(-1.0, 1.0, (5,), np.float32)
+BOARD = spaces.Box(-1.0, 1.0, (2, 6, 7), np.float32)
+MASKED_VECTOR, MASKED_BOARD = MaskedBox(VECTOR, 7), MaskedBox(BOARD, 7)
+
+SUPPORT = losses.support(-2.0, 2.0, 51)
+NETWORKS = {
+    "basic": lambda space: dqn_model.DQN(space, 7),
+    "normalising": lambda space: dqn_model.DQN(space, 7, normalise=True),
+    "rainbow": lambda space: dqn_extra.ExtendedDQN(space, 7, dueling=True, sigma=0.5, support=SUPPORT),
+    "ppo": lambda space: Model(space, 7),
+}
+
+
+def make_net(name, space, states):
+    """Make a network whose actions depend on the state, as those of a trained one do."""
+    torch.manual_seed(1)
+    net = NETWORKS[name](space)
+    with torch.no_grad():
+        for parameter, weights in net.named_parameters():
+            if parameter.endswith("bias"):
+                weights.zero_()
+            elif parameter.startswith(("policy", "advantage")):
+                weights.mul_(10)
+    if name == "ppo":
+        net.normalise_by(torch.from_numpy(states).movedim(1, -1) if states.ndim == 4 else torch.from_numpy(states))
+    return net
+
+
+class Agent:
+    """What an export needs of a TrainedAgent, with a network that has not been trained."""
+
+    def __init__(self, net, tmp_path):
+        self.policy = GreedyPolicy(net)
+        self.env_id = "CartPole-v1"
+        self.run = self.file = tmp_path
+
+    def make_env(self):
+        return make_env(self.env_id)
+
+
+def states_of(space, count=1000):
+    """Random states; each mask allows at least one action."""
+    rng = np.random.default_rng(1)
+    if space is IMAGE:
+        # Coarse blocks, because an untrained network takes the same action in all pictures of noise.
+        return rng.integers(0, 256, (count, 4, 4, 4), np.uint8).repeat(21, axis=2).repeat(21, axis=3)
+    states = rng.uniform(-1, 1, (count, *space.shape)).astype(np.float32)
+    if isinstance(space, MaskedBox):
+        masks = rng.random((count, 7)) < 0.4
+        masks[np.arange(count), rng.integers(7, size=count)] = True
+        if len(space.shape) == 1:
+            states[:, 5:] = masks
+        else:
+            states[:, :, 6] = masks[:, None]
+    return states
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "space"),
+    [
+        *((name, IMAGE) for name in NETWORKS),
+        *((name, MASKED_BOARD) for name in ("rainbow", "ppo")),
+        ("ppo", MASKED_VECTOR),
+        ("basic", VECTOR),
+    ],
+)
+def test_actions_are_equal_on_a_thousand_states(tmp_path, name, space):
+    pytest.importorskip("onnxruntime")
+    states = states_of(space)
+    net = make_net(name, space, states)
+    files = export.export(Agent(net, tmp_path), tmp_path / "export", (export.ONNX, export.TORCHSCRIPT), states)
+    assert {file.name for file in files} == {"policy.onnx", "policy.pt"}
+    assert max(files.values()) < 1e-5
+    # The files alone, without the project's networks.
+    expected = GreedyPolicy(net)(states)
+    exported = export.load_onnx(tmp_path / "export" / "policy.onnx")
+    assert np.array_equal(exported(states)[0], expected)
+    assert np.array_equal(exported(states[:1])[0], expected[:1])
+    with torch.no_grad():
+        actions, _ = torch.jit.load(tmp_path / "export" / "policy.pt")(torch.from_numpy(states))
+    assert np.array_equal(actions.numpy(), expected)
+    assert len(set(expected.tolist())) > 1
+    _, allowed = MaskSplitter(space)(torch.from_numpy(states))
+    if allowed is not None:
+        assert allowed[np.arange(len(states)), expected].all()
+        unmasked = exported(np.where(np.isin(states, (0, 1)), 1, states).astype(np.float32))[0]
+        assert not np.array_equal(unmasked, expected)
+
+
+def act_worst(policy, states):
+    scores = policy.net(states)
+    return scores.argmin(1), scores
+
+
+def test_an_export_that_acts_differently_is_not_kept(tmp_path, monkeypatch):
+    net, states = NETWORKS["basic"](VECTOR), states_of(VECTOR, 50)
+    agent = Agent(net, tmp_path)
+    monkeypatch.setattr(export.ExportedPolicy, "forward", act_worst)
+    with pytest.raises(Fault, match=r"policy\.pt takes another action .* in 50 of 50 states"):
+        export.export(agent, tmp_path / "export", (export.TORCHSCRIPT,), states)
+    assert list((tmp_path / "export").iterdir()) == []
+
+
+def test_actions_may_differ_between_equal_scores_only():
+    class Original:
+        def scores(self, states):
+            return np.array([[1.0, 1.0 + 1e-7, 0.5]] * len(states), np.float32)
+
+    def takes(action):
+        return lambda states: (np.full(len(states), action), Original().scores(states))
+
+    states = np.zeros((250, 1), np.float32)
+    assert export.compare(Original(), takes(0), states, "x") == 0.0
+    with pytest.raises(Fault, match="250 of 250"):
+        export.compare(Original(), takes(2), states, "x")
+
+
+def test_missing_packages_are_named(monkeypatch):
+    monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
+    with pytest.raises(UsageError, match="pip install onnxscript, or add --format torchscript"):
+        export.require_packages((export.ONNX,))
+    export.require_packages((export.TORCHSCRIPT,))
+
+
+def test_the_description_names_the_actions_and_the_state(tmp_path):
+    states = states_of(VECTOR, 10)
+    export.export(Agent(NETWORKS["ppo"](VECTOR), tmp_path), tmp_path, (export.TORCHSCRIPT,), states)
+    description = json.loads((tmp_path / "policy.json").read_text())
+    assert description["state"] == {"shape": [5], "dtype": "float32"}
+    assert description["scores"] == "probability"
+    assert description["checked_states"] == 10

@@ -1,0 +1,189 @@
+"""Environments in processes of their own: the same steps as one after the other, and no process is lost or left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from lib.envs import vector_env
+from lib.errors import Fault, UsageError
+from lib.experience.stream import Stream
+from running import ENVIRONMENT, assignments, checkpoint_of, differences, episodes_of, folder, run
+
+PPO = Path("distributed/01_ppo.py")
+CATCH, SNAKE = "fakes:Catch-v0", "examples.snake:Snake-v0"
+
+pytestmark = pytest.mark.usefixtures("warm_fork_server")
+
+
+@pytest.fixture
+def make():
+    """Function that makes environments, in processes by default. They are closed after the test."""
+    made = []
+
+    def make_envs(env_id, num_envs=3, processes=True):
+        made.append(vector_env.make_vector_env(env_id, num_envs, processes=processes))
+        return made[-1]
+
+    yield make_envs
+    for envs in made:
+        envs.close()
+
+
+def assert_equal_infos(infos, others, ended):
+    assert infos.keys() == others.keys()
+    if ended.any():
+        assert np.array_equal(infos["final_obs"][ended], others["final_obs"][ended])
+        for name in ("r", "l"):
+            assert np.array_equal(infos["episode"][name][ended], others["episode"][name][ended])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", [CATCH, SNAKE, "examples.blocks:Blocks-v0", "CartPole-v1"])
+def test_steps_and_episode_ends_are_those_of_one_after_the_other(make, env_id):
+    envs, others = make(env_id), make(env_id, processes=False)
+    assert envs.single_observation_space == others.single_observation_space
+    seeds = [5, 6, 7]
+    states, expected = envs.reset(seed=seeds)[0], others.reset(seed=seeds)[0]
+    rng = np.random.default_rng(1)
+    for step in range(60):
+        assert np.array_equal(states, expected)
+        actions = allowed_actions(envs, states, rng)
+        states, *results, infos = envs.step(actions)
+        expected, *others_results, others_infos = others.step(actions)
+        assert all(np.array_equal(a, b) for a, b in zip(results, others_results, strict=True))
+        assert_equal_infos(infos, others_infos, results[1] | results[2])
+        if step % 20 == 7:
+            which = np.array([False, True, step > 20])
+            states, expected = (each.reset(seed=[1, 2, 3], options={"reset_mask": which})[0] for each in (envs, others))
+
+
+def allowed_actions(envs, states, rng):
+    import torch
+
+    from lib.nets.masking import MaskSplitter
+
+    _, allowed = MaskSplitter(envs.single_observation_space)(torch.from_numpy(states))
+    if allowed is None:
+        return rng.integers(envs.single_action_space.n, size=envs.num_envs)
+    return np.array([rng.choice(np.flatnonzero(row)) for row in allowed.numpy()])
+
+
+@pytest.mark.slow
+def test_slow_environments_step_at_the_same_time(make):
+    envs = make("fakes:Slow-v0", 8)
+    envs.reset(seed=1)
+    start = time.perf_counter()
+    envs.step(np.zeros(8, np.int64))
+    together = time.perf_counter() - start
+    alone = make("fakes:Slow-v0", 8, processes=False)
+    alone.reset(seed=1)
+    start = time.perf_counter()
+    alone.step(np.zeros(8, np.int64))
+    assert together < 0.6 * (time.perf_counter() - start)
+
+
+@pytest.mark.slow
+def test_a_stream_is_restored_bit_for_bit(make):
+    def stream(processes):
+        source = Stream(make(CATCH, processes=processes), seed=3)
+        source.RESTART = 60  # environments are reset at different steps
+        source.begin()
+        return source
+
+    def play(source, steps, first=0):
+        return [source.step(np.full(3, (first + t) % 3)).rewards.tolist() for t in range(steps)], source.states.copy()
+
+    uninterrupted, stopped, resumed = stream(False), stream(True), Stream(make(CATCH), seed=3)
+    resumed.RESTART = 60
+    play(uninterrupted, 50), play(stopped, 50)
+    resumed.load_state_dict(stopped.state_dict())
+    rewards, states = play(uninterrupted, 40, 50)
+    assert play(resumed, 40, 50)[0] == rewards
+    assert np.array_equal(resumed.states, states)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env_id", "kind", "facts"),
+    [
+        ("fakes:FailingSoon-raise-v0", RuntimeError, "the paddle broke"),
+        ("fakes:FailingSoon-none-v0", Fault, "fakes:FailingSoon-none-v0 .*its observation is None"),
+        ("fakes:FailingSoon-nan-v0", Fault, "its reward is nan"),
+        (
+            "fakes:FailingSoon-die-v0",
+            Fault,
+            "environment 0 of fakes:FailingSoon-die-v0 died with exit code 7",
+        ),
+    ],
+)
+def test_an_error_of_an_environment_arrives(make, env_id, kind, facts):
+    envs = make(env_id, 2)
+    envs.reset(seed=1)
+    for _ in range(101):
+        envs.step(np.zeros(2, np.int64))
+    with pytest.raises(kind, match=facts) as caught:
+        envs.step(np.zeros(2, np.int64))
+    if kind is RuntimeError:
+        assert any("process of environment" in note for note in caught.value.__notes__)
+    processes = envs.unwrapped.processes
+    envs.close()
+    assert not any(process.is_alive() for process in processes)
+
+
+HOLDER = """
+import sys
+from lib.envs.vector_env import make_vector_env
+
+if __name__ == "__main__":
+    envs = make_vector_env("CartPole-v1", 2, processes=True)
+    envs.reset(seed=1)
+    print(*(process.pid for process in envs.unwrapped.processes), flush=True)
+    if sys.argv[1] == "wait":
+        sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["end", "kill"])
+def test_no_process_outlives_the_program(tmp_path, how):
+    (tmp_path / "holder.py").write_text(HOLDER)
+    command = [sys.executable, "holder.py", "wait" if how == "kill" else "end"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, text=True, stdin=pipe, stdout=pipe) as program:
+        assert program.stdout is not None
+        numbers = [int(number) for number in program.stdout.readline().split()]
+        assert len(numbers) == 2
+        if how == "kill":
+            os.kill(program.pid, signal.SIGKILL)
+        program.wait(60)
+    end = time.monotonic() + 20
+    while any(psutil.pid_exists(number) for number in numbers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_atari_games_are_refused():
+    with pytest.raises(UsageError, match="leave --async-envs out"):
+        vector_env.make_vector_env("PongNoFrameskip-v4", 2, processes=True)
+
+
+@pytest.mark.slow
+def test_a_run_may_change_between_both_when_it_is_resumed(tmp_path):
+    small = ("--env-id", SNAKE, *assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640"))
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    process = run(PPO, *small, "--stop-after", 1920, "--quiet", "--runs-dir", whole)
+    assert process.returncode == 0, process.stderr
+    process = run(PPO, *small, "--stop-after", 960, "--quiet", "--runs-dir", halves, "--async-envs")
+    assert process.returncode == 0, process.stderr
+    path = folder(halves)
+    process = run(PPO, "--resume", path, "--env-module", "examples.snake", "--stop-after", 1920, "--async-envs")
+    assert process.returncode == 0, process.stderr
+    assert differences(checkpoint_of(folder(whole)), checkpoint_of(path)) == []
+    assert episodes_of(folder(whole)) == episodes_of(path)

@@ -1,0 +1,36 @@
+"""tools/export.py on a short run."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lib.analysis.export import load_onnx
+from lib.analysis.trained_agent import TrainedAgent
+from running import FAKES
+
+pytestmark = pytest.mark.slow
+
+EXPORT = Path("tools/export.py")
+
+
+def test_the_exported_policy_plays_the_run_s_actions(answer, trained_run):
+    pytest.importorskip("onnxruntime")
+    output = answer(EXPORT, trained_run, *FAKES)
+    assert re.findall(r"policy\.\w+: same actions in 1,000 states", output) == [
+        "policy.onnx: same actions in 1,000 states",
+        "policy.pt: same actions in 1,000 states",
+    ]
+    folder = trained_run / "export"
+    assert {path.name for path in folder.iterdir()} == {"policy.onnx", "policy.pt", "policy.json"}
+    agent = TrainedAgent(trained_run, module="fakes")
+    shape = json.loads((folder / "policy.json").read_text())["state"]["shape"]
+    states = np.random.default_rng(1).integers(0, 256, (64, *shape)).astype(np.uint8)
+    assert np.array_equal(load_onnx(folder / "policy.onnx")(states)[0], agent.policy(states))
+
+
+def test_wrong_use_is_explained(refused, original_run, tmp_path):
+    assert "--env-module fakes" in refused(EXPORT, original_run)
+    assert "invalid choice: 'keras'" in refused(EXPORT, original_run, *FAKES, "--format", "keras")
