@@ -279,6 +279,24 @@ class Coded(gym.Env):
         return screen
 
 
+class CodedDying(Coded):
+    """Coded, whose process dies once, in the fourth step of an episode.
+
+    Args:
+        once: file that is created before the process dies. If it exists, the process does not die.
+    """
+
+    def __init__(self, once):
+        super().__init__()
+        self.once = once
+
+    def step(self, action):
+        if self.t == 3 and not self.once.exists():
+            self.once.touch()
+            os._exit(7)
+        return super().step(action)
+
+
 class Continuous(Catch):
     """Catch with a continuous action space, which no script supports."""
 
@@ -504,6 +522,11 @@ class Linear(nn.Module):
 
     def forward(self, states):
         return self.layer(states.reshape(len(states), -1).float() / 255.0)
+
+
+def draw_actions(states, randoms):
+    """Policy of an evaluation that draws one of two actions from the generators of the episodes."""
+    return np.array([random.integers(2) for random in randoms])
 
 
 def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: object) -> None:

@@ -29,10 +29,8 @@ def main() -> None:
     args = parser.parse_args()
     output = cli.writable(args.output or args.run / "evaluation.json")
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
-    policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon, args.seed)
-    env = agent.make_env()
-    metrics = evaluation.evaluate(policy, env, args.episodes, args.seed, progress=not args.quiet)
-    env.close()
+    policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon)
+    metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)
     console.log_evaluation(metrics)
     context = {"checkpoint": agent.file.name, "step": agent.step, "epsilon": args.epsilon, "seed": args.seed}
     files.write(output, json.dumps(context | metrics, indent=2) + "\n")

@@ -193,7 +193,7 @@ class Sampler(Stream):
         """Play the next steps and store them in `rollout`, overwriting its contents."""
         # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. The
         # outer autocast context is disabled. So the model's own autocast casts the weights only once per rollout.
-        with _one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
+        with one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
             self._play(rollout)
 
     def _play(self, rollout: Rollout) -> None:
@@ -284,7 +284,8 @@ def channels_first(state: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
+    """Let torch use a single thread in this context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,5 +1,6 @@
 """Greedy and epsilon-greedy policies of a trained network."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -55,8 +56,8 @@ class GreedyPolicy:
             return np.ones((len(states), 1), np.bool_)
         return mask.numpy()
 
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        """Return the best actions, (batch,) int64."""
+    def __call__(self, states: np.ndarray, randoms: object = None) -> np.ndarray:
+        """Return the best actions, (batch,) int64. No random generators are needed."""
         actions: np.ndarray = self.scores(states).argmax(1)
         return actions
 
@@ -68,21 +69,24 @@ class EpsilonGreedyPolicy:
         policy: policy for all other actions.
         n_actions: number of actions.
         epsilon: probability of a random action.
-        seed: seed of the random actions.
     """
 
-    def __init__(self, policy: GreedyPolicy, n_actions: int, epsilon: float, seed: int):
+    def __init__(self, policy: GreedyPolicy, n_actions: int, epsilon: float):
         self.policy = policy
         self.n_actions = n_actions
         self.epsilon = epsilon
-        self._rng = np.random.default_rng(seed)
 
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        """Return actions, (batch,) int64."""
-        random_actions = self._rng.integers(self.n_actions, size=len(states))
-        exploring = self._rng.random(len(states)) < self.epsilon
-        if exploring.any():
+    def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator]) -> np.ndarray:
+        """Return actions, (batch,) int64.
+
+        Args:
+            states: (batch, ...).
+            randoms: random generator of each state's episode.
+        """
+        actions = self.policy(states, randoms)
+        exploring = [row for row, random in enumerate(randoms) if random.random() < self.epsilon]
+        if exploring:
             mask = np.broadcast_to(self.policy.action_mask(states), (len(states), self.n_actions))
-            for row in np.flatnonzero(~mask[np.arange(len(states)), random_actions]):
-                random_actions[row] = self._rng.choice(np.flatnonzero(mask[row]))
-        return np.where(exploring, random_actions, self.policy(states))
+            for row in exploring:
+                actions[row] = randoms[row].choice(np.flatnonzero(mask[row]))
+        return actions

@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -244,11 +245,12 @@ class _Setup:
         """Evaluate the network during training, with --evaluate-every."""
         if not self.options.evaluate_every or self.save is None:
             return
-        env = make_env(self.params.env_name)
-        evaluating = evaluation.evaluator(self._policy(), env, self.options.seed, self.stopper.interrupted)
+        envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
+        evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
         evaluation.attach(self.engine, evaluating, self.options.evaluate_every, self.steps, self.speed.paused)
-        self.engine.add_event_handler(Events.COMPLETED, env.close)
+        for env in envs:
+            self.engine.add_event_handler(Events.COMPLETED, env.close)
 
     def attach_episode_records(self) -> None:
         """Write episodes.csv, and videos with --record-every."""
@@ -346,10 +348,9 @@ class _Setup:
         log.info("Learning curve: %s", draw_curve(self.run.path, self.params.stop_reward))
 
     def _evaluate(self, result: Mapping[str, Any]) -> None:
-        log.info("Evaluation: %d episodes in a single environment, without exploration.", evaluation.EPISODES)
-        env = make_env(self.params.env_name)
-        evaluated = evaluation.evaluate(self._policy(), env, seed=self.options.seed, progress=not self.options.quiet)
-        env.close()
+        log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
+        make = partial(make_env, self.params.env_name)
+        evaluated = evaluation.evaluate(self._policy(), make, seed=self.options.seed, progress=not self.options.quiet)
         self.run.write_json("result.json", {**result, "evaluation": evaluated})
         console.log_evaluation(evaluated)
 
