@@ -147,7 +147,7 @@ def tool(doc: str | None) -> Parser:
 
 
 def run_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that plays a run's agent: run, module, checkpoint, device, epsilon, seed."""
+    """Return the parser of a tool that plays a run's agent: run, module, checkpoint, device, epsilon, sample, seed."""
     parser = tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in runs/")
@@ -155,6 +155,7 @@ def run_tool(doc: str | None) -> Parser:
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to play (default: best)")
     add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
     add("--epsilon", default=0.0, type=share, metavar="E", help="probability of a random action (default: 0)")
+    add("--sample", action="store_true", help="draw actions from PPO's probabilities instead of taking the best one")
     add("--seed", default=1, type=seed, metavar="N", help="seed of the episodes (default: 1)")
     return parser
 

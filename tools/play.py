@@ -53,7 +53,7 @@ def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -
 
 def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Callable[[int, FrameSink], EpisodeResult]:
     """Return a function that plays the n-th episode, passes its frames on and prints its result."""
-    policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon)
+    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     episode_player = EpisodePlayer(env)
     names = action_names(env)
 

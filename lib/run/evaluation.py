@@ -1,6 +1,7 @@
 """Evaluation: whole episodes of a policy without exploration."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from typing import Any
 
@@ -99,6 +100,17 @@ def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
         "returns": returns,
         "lengths": [result.length for result in ordered],
     }
+
+
+def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bool:
+    """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
+
+    Args:
+        result: result of `evaluate`.
+        training: returns of training episodes.
+    """
+    error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
+    return bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
 
 
 def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], int], untimed: Untimed) -> None:

@@ -1,4 +1,4 @@
-"""Greedy and epsilon-greedy policies of a trained network."""
+"""Greedy, sampled and epsilon-greedy policies of a trained network."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from lib.errors import UsageError
 from lib.nets.masking import MaskSplitter
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, channels_last
@@ -56,9 +57,35 @@ class GreedyPolicy:
             return np.ones((len(states), 1), np.bool_)
         return mask.numpy()
 
-    def __call__(self, states: np.ndarray, randoms: object = None) -> np.ndarray:
+    def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
         """Return the best actions, (batch,) int64. No random generators are needed."""
         actions: np.ndarray = self.scores(states).argmax(1)
+        return actions
+
+
+class SampledPolicy(GreedyPolicy):
+    """Policy that draws its actions from a network's probabilities, as a PPO agent does in training.
+
+    Args:
+        net: ppo.Model.
+        device: device of the network.
+
+    Raises:
+        UsageError: if the network gives action values instead of probabilities.
+    """
+
+    def __init__(self, net: nn.Module, device: torch.device | str = "cpu"):
+        super().__init__(net, device)
+        if self.score_name != "probability":
+            raise UsageError(
+                "--sample needs a network that gives probabilities, and this run's gives action values; use --epsilon"
+            )
+
+    def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
+        """Return actions, (batch,) int64, drawn with the random generator of each state's episode."""
+        shares = self.scores(states).astype(np.float64).cumsum(1)
+        draws = np.array([random.random() for random in randoms]) * shares[:, -1]
+        actions: np.ndarray = (shares > draws[:, None]).argmax(1)
         return actions
 
 

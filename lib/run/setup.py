@@ -350,9 +350,22 @@ class _Setup:
     def _evaluate(self, result: Mapping[str, Any]) -> None:
         log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
         make = partial(make_env, self.params.env_name)
-        evaluated = evaluation.evaluate(self._policy(), make, seed=self.options.seed, progress=not self.options.quiet)
+        policy = self._policy()
+        evaluated = evaluation.evaluate(policy, make, seed=self.options.seed, progress=not self.options.quiet)
+        returns = list(self.episodes.returns)
+        below = evaluation.is_clearly_below(evaluated, returns)
+        evaluated |= {"training_mean": self.episodes.mean, "below_training": below}
         self.run.write_json("result.json", {**result, "evaluation": evaluated})
         console.log_evaluation(evaluated)
+        if below:
+            option = "--sample" if policy.score_name == "probability" else "--epsilon 0.05"
+            log.warning(
+                "Greedy play is clearly below training: mean return %.2f, not %.2f. Try tools/evaluate.py %s %s",
+                evaluated["mean"],
+                self.episodes.mean,
+                self.run.path,
+                option,
+            )
 
     def _policy(self) -> GreedyPolicy:
         assert self.save is not None

@@ -7,9 +7,10 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import dqn_extra
+from lib.errors import UsageError
 from lib.nets.masking import INVALID
 from lib.ppo.model import Model
-from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy
+from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy, SampledPolicy
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -77,3 +78,14 @@ def test_random_actions_depend_only_on_the_generator_of_the_episode():
     together = policy(np.zeros((50, 1)), randoms(50))
     assert together.tolist() == [policy(np.zeros((1, 1)), [random])[0] for random in randoms(50)]
     assert len(set(together)) == 3
+
+
+def test_a_sampled_policy_draws_actions_by_their_probabilities_and_respects_the_mask():
+    model = Model(VECTOR, 3)
+    with torch.no_grad():
+        model.policy.weight.zero_()
+        model.policy.bias.copy_(torch.tensor([0.0, -1e9, 1.0]))
+    shares = np.bincount(SampledPolicy(model)(np.zeros((20_000, 3), np.float32), randoms(20_000)), minlength=3) / 20_000
+    assert shares == pytest.approx([0.269, 0.0, 0.731], abs=0.02)
+    with pytest.raises(UsageError, match="action values"):
+        SampledPolicy(ConstantValues(0.0))
