@@ -196,11 +196,12 @@ def checkpoint_tool(doc: str | None) -> Parser:
 
 
 def run_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that plays a run's agent: checkpoint_tool's options, device, epsilon, seed."""
+    """Return the parser of a tool that plays a run's agent: the checkpoint's options, and how to play it."""
     parser = checkpoint_tool(doc)
     add = parser.add_argument
     add("--device", default="cpu", type=usable_device, metavar="D", help="cpu, cuda, ... (default: cpu)")
     add("--epsilon", default=0.0, type=share, metavar="E", help="probability of a random action (default: 0)")
+    add("--sample", action="store_true", help="draw actions from PPO's probabilities instead of taking the best one")
     add("--seed", default=1, type=seed, metavar="N", help="seed of the episodes (default: 1)")
     return parser
 

@@ -279,6 +279,45 @@ class Coded(gym.Env):
         return screen
 
 
+class Alternating(gym.Env):
+    """A constant observation. An action earns 1 if it differs from the one before, so a deterministic policy earns 0.
+
+    A uniformly random policy earns 9.5 of 19 on average.
+    """
+
+    def __init__(self):
+        self.observation_space = spaces.Box(0.0, 1.0, (2,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.t, self.last = 0, None
+        return np.ones(2, np.float32), {}
+
+    def step(self, action):
+        reward = float(self.last is not None and action != self.last)
+        self.t, self.last = self.t + 1, action
+        return np.ones(2, np.float32), reward, self.t == 20, False, {}
+
+
+class CodedDying(Coded):
+    """Coded, whose process dies once, in the fourth step of an episode.
+
+    Args:
+        once: file that is created before the process dies. If it exists, the process does not die.
+    """
+
+    def __init__(self, once):
+        super().__init__()
+        self.once = once
+
+    def step(self, action):
+        if self.t == 3 and not self.once.exists():
+            self.once.touch()
+            os._exit(7)
+        return super().step(action)
+
+
 class Continuous(Catch):
     """Catch with a continuous action space, which no script supports."""
 
@@ -506,12 +545,29 @@ class Linear(nn.Module):
         return self.layer(states.reshape(len(states), -1).float() / 255.0)
 
 
+def draw_actions(states, randoms):
+    """Policy of an evaluation that draws one of two actions from the generators of the episodes."""
+    return np.array([random.integers(2) for random in randoms])
+
+
 def register(name: str, environment: Callable[..., gym.Env] | str, **kwargs: object) -> None:
     """Register an environment class, or its import path, as `fakes:<name>-v0`."""
     gym.register(f"{name}-v0", cast(Any, environment), kwargs=kwargs)
 
 
-for environment in (Chain, Delayed, Shown, Coded, Continuous, Heat, Talkative, Refusing, Forgetful, Poisoned):
+for environment in (
+    Alternating,
+    Chain,
+    Delayed,
+    Shown,
+    Coded,
+    Continuous,
+    Heat,
+    Talkative,
+    Refusing,
+    Forgetful,
+    Poisoned,
+):
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
 register("Slow", Slow, seconds=0.05)

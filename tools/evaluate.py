@@ -4,7 +4,8 @@
     ./evaluate.py ../runs/2026-11-20T1200-pong-01_ppo
     ./evaluate.py 2026-11-20T1200-pong-01_ppo --checkpoint last --episodes 20 --epsilon 0.05
 
-The agent takes the best action it knows. With --epsilon it takes random actions with that probability. The mean,
+The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
+--epsilon it takes random actions with that probability. The mean,
 standard deviation, lowest and highest return and the number of distinct episodes are printed. They are also written
 to evaluation.json in the run folder, with the return and length of every episode.
 """
@@ -32,12 +33,16 @@ def main() -> None:
     args = parser.parse_args()
     output = cli.writable(args.output or args.run / "evaluation.json")
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
-    policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon, args.seed)
-    env = agent.make_env()
-    metrics = evaluation.evaluate(policy, env, args.episodes, args.seed, progress=not args.quiet)
-    env.close()
+    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
+    metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)
     console.log_evaluation(metrics)
-    context = {"checkpoint": agent.file.name, "step": agent.step, "epsilon": args.epsilon, "seed": args.seed}
+    context = {
+        "checkpoint": agent.file.name,
+        "step": agent.step,
+        "epsilon": args.epsilon,
+        "sample": args.sample,
+        "seed": args.seed,
+    }
     files.write(output, json.dumps(context | metrics, indent=2) + "\n")
 
 

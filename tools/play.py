@@ -23,7 +23,7 @@ from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, action_names, add_score_panel
 from lib.run import run_folder
-from lib.run.evaluation import EpisodePlayer, EpisodeResult
+from lib.run.episode_player import EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second
 from lib.system.progress import TaskProgress
@@ -69,7 +69,7 @@ def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:
 
 def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Callable[[int, FrameSink], EpisodeResult]:
     """Return a function that plays the n-th episode, and passes its frames on."""
-    policy = EpsilonGreedyPolicy(agent.policy, agent.n_actions, args.epsilon, args.seed)
+    policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     episode_player = EpisodePlayer(env)
     names = action_names(env)
 
@@ -82,7 +82,6 @@ def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Calla
 
     def play(number: int, sink: FrameSink) -> EpisodeResult:
         result = episode_player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
-        assert result is not None  # only a `stopped` function could abandon the episode
         return result
 
     return play

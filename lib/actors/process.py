@@ -1,6 +1,7 @@
 """Actors in processes of this machine. Weights and segments go through shared memory."""
 
 import atexit
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from multiprocessing import connection
@@ -10,6 +11,8 @@ from lib.actors.contract import Actors, Lost
 from lib.actors.process_worker import act
 from lib.system.processes import Child, start_server, to_shared_memory
 from lib.system.shared_memory import SharedWeights, Slots
+
+ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed
 
 
 class ProcessActors(Actors):
@@ -50,8 +53,9 @@ class ProcessActors(Actors):
         try:
             for child in self._children.values():
                 child.connection.close()
+            deadline = time.monotonic() + ENDING
             for child in self._children.values():
-                child.end()
+                child.end(max(0.0, deadline - time.monotonic()))
         finally:  # even if a second Ctrl-C interrupts the waiting
             for child in self._children.values():
                 child.kill()

@@ -23,7 +23,7 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names
 from lib.errors import Fault, UsageError
 from lib.ppo.model import Model
-from lib.run.evaluation import EpisodePlayer
+from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy
 from lib.system import files
 
@@ -79,10 +79,13 @@ def record_states(agent: TrainedAgent, count: int, seed: int) -> np.ndarray:
     states: list[np.ndarray] = []
     episode = 0
     while len(states) < count:
-        player.play(agent.policy, seed, episode, lambda batch: states.append(batch[0]), lambda: len(states) >= count)
+        game = player.start(seed, episode)
+        while game.result is None and len(states) < count:
+            states.append(game.state)
+            game.step(int(agent.policy(game.state[None], [game.random])[0]))
         episode += 1
     env.close()
-    return np.stack(states[:count])
+    return np.stack(states)
 
 
 def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np.ndarray) -> dict[Path, float]:

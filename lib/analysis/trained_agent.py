@@ -16,7 +16,7 @@ from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
-from lib.run.policy import GreedyPolicy
+from lib.run.policy import GreedyPolicy, SampledPolicy
 
 BEST, LAST = "best", "last"
 
@@ -71,6 +71,14 @@ class TrainedAgent:
                 raise
             choice = BEST if self.file == find_checkpoint(self.run, LAST) else LAST
             raise Fault(f"{fault}. Another one may be intact: add --checkpoint {choice}") from fault
+
+    def sampled(self) -> SampledPolicy:
+        """Return the policy that draws its actions.
+
+        Raises:
+            UsageError: if the network gives action values instead of probabilities.
+        """
+        return SampledPolicy(self.policy.net, self.policy.device)
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """Build a single environment with the default wrappers of make_env."""

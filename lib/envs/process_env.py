@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
@@ -66,7 +66,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
     @contextmanager
     def _named(self) -> Iterator[None]:
         """Let the watchdog see a call, and name a process that died in it."""
-        Border.call = Call(cast(Border, self), time.monotonic())
+        Border.call = Call(self.place, time.monotonic())
         try:
             yield
         except (EOFError, ConnectionError) as error:

@@ -1,8 +1,11 @@
 """Batches of transitions, sampled from a replay ring."""
 
 import dataclasses
+from functools import partial
 
 import torch
+
+from lib.system.transfer import to_device
 
 
 @dataclasses.dataclass
@@ -34,13 +37,10 @@ class Batch:
         """Return the batch on a device, with states in the layout of networks.
 
         Stacked frames become (batch, stack, *frame_shape). Vectors and boards, which are not stacked, become
-        (batch, *frame_shape). Copies to a GPU go through page-locked memory, so that the CPU does not wait for them.
+        (batch, *frame_shape). The indices stay on the CPU. Copies to a GPU go through page-locked memory, so that the
+        CPU does not wait for them.
         """
-        to_gpu = torch.device(device).type == "cuda"
-
-        def move(tensor: torch.Tensor) -> torch.Tensor:
-            return tensor.pin_memory().to(device, non_blocking=True) if to_gpu else tensor.to(device)
-
+        move = partial(to_device, device=device)
         states, next_states = move(self.states).movedim(-1, 1), move(self.next_states).movedim(-1, 1)
         if states.shape[1] == 1 and states.ndim != 4:  # vectors and boards, which are not stacked
             states, next_states = states.squeeze(1), next_states.squeeze(1)
@@ -50,6 +50,6 @@ class Batch:
             returns=move(self.returns),
             next_states=next_states,
             discounts=move(self.discounts),
-            indices=move(self.indices),
+            indices=self.indices,  # the ring needs them on the CPU
             weights=move(self.weights),
         )

@@ -134,9 +134,11 @@ class Model(nn.Module):
         self.returns_seen.copy_(total)
         self.return_mean.add_(gap * new_count / total)
         self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
-        if old_count:
-            self.value.weight.mul_(old_std / self.return_std)
-            self.value.bias.mul_(old_std).add_(old_mean - self.return_mean).div_(self.return_std)
+        # Without a branch on `old_count`, for which the CPU would have to wait for the device.
+        known = old_count > 0
+        bias = (self.value.bias * old_std + (old_mean - self.return_mean)) / self.return_std
+        self.value.weight.mul_(torch.where(known, old_std / self.return_std, 1.0))
+        self.value.bias.copy_(torch.where(known, bias, self.value.bias))
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute logits and values.

@@ -16,6 +16,7 @@ from lib.experience.stream import Part, Step, Stream
 from lib.ppo.model import Model
 from lib.ppo.progress import Progress
 from lib.system import memory
+from lib.system.transfer import to_device
 
 
 @dataclasses.dataclass
@@ -77,15 +78,15 @@ class Agent:
             noise: exponentially distributed numbers, (N, n_actions) float32. They are the only source of randomness.
 
         Returns:
-            Actions, (N,) int64, their log-probabilities, (N,) float32, and the states' values, (N,) float32, all on
-            the CPU.
+            Actions, (N,) int64, on the CPU; their log-probabilities, (N,) float32, and the states' values, (N,)
+            float32, both on the model's device.
         """
-        logits, values = self.model(states.to(self.device))
+        logits, values = self.model(to_device(states, self.device))
         log_probs = F.log_softmax(logits, dim=1)
         # The Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample from their softmax. In rare cases the
         # noise is 0. It is clamped, because the logarithm of 0 would select the action even if it is invalid.
-        actions = (log_probs - noise.to(self.device).clamp(min=1e-30).log()).argmax(1)
-        return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1).cpu(), values.cpu()
+        actions = (log_probs - to_device(noise, self.device).clamp(min=1e-30).log()).argmax(1)
+        return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1), values
 
     @torch.no_grad()
     def probabilities(self, states: np.ndarray) -> np.ndarray:
@@ -98,7 +99,7 @@ class Agent:
             (N, n_actions) float32.
         """
         logits: torch.Tensor
-        logits, _ = self.model(channels_last(states).to(self.device))
+        logits, _ = self.model(to_device(channels_last(states), self.device))
         return logits.softmax(1).cpu().numpy()
 
     @torch.no_grad()
@@ -112,7 +113,7 @@ class Agent:
             (N,) float32, on the CPU.
         """
         values: torch.Tensor
-        _, values = self.model(states.to(self.device))
+        _, values = self.model(to_device(states, self.device))
         return values.cpu()
 
 
@@ -193,16 +194,22 @@ class Sampler(Stream):
         """Play the next steps and store them in `rollout`, overwriting its contents."""
         # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. The
         # outer autocast context is disabled. So the model's own autocast casts the weights only once per rollout.
-        with _one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
+        with one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
             self._play(rollout)
 
     def _play(self, rollout: Rollout) -> None:
-        noise = self._noise()
+        noise = to_device(self._noise(), self.agent.device)
+        log_probs, values = (
+            [],
+            [],
+        )  # they stay on the device until the end of the rollout; only actions are needed before
         for t in range(self.steps):
             with self.clock("store"):
                 rollout.states[t].copy_(channels_last(self.states))
             with self.clock("act"):
-                actions, rollout.log_probs[t], rollout.values[t] = self.agent(rollout.states[t], noise[t])
+                actions, log_prob, value = self.agent(rollout.states[t], noise[t])
+                log_probs.append(log_prob)
+                values.append(value)
             rewards, terminated, truncated, final_states = self.step(actions.numpy())
             with self.clock("store"):
                 rollout.actions[t] = actions
@@ -214,6 +221,8 @@ class Sampler(Stream):
                     rollout.next_values[t, truncated] = self.agent.values(channels_last(final_states[truncated]))
         with self.clock("act"):
             bootstrap_values = self.agent.values(channels_last(self.states))
+            rollout.log_probs.copy_(torch.stack(log_probs))
+            rollout.values.copy_(torch.stack(values))
         self._fill_next_values(rollout, bootstrap_values)
 
     def _noise(self) -> torch.Tensor:
@@ -284,7 +293,8 @@ def channels_first(state: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def _one_torch_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
+    """Let torch use a single thread in this context."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -12,10 +12,14 @@ from lib.errors import divisors
 from lib.ppo.losses import divergence, estimate_advantages, normalised, policy_loss, value_loss
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
+from lib.system.transfer import to_device
 
 VALUE_WEIGHT = 0.5  # weight of the value loss
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
 MAX_RATE = 1e-2  # largest value to which an adaptive learning rate grows
+
+METRICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clipped")  # of a minibatch
+KL = METRICS.index("kl")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -177,8 +181,7 @@ class Trainer:
             )
         estimates = estimate_advantages(rollout, self.settings.gamma, self.settings.lam)
         columns = (rollout.states, rollout.actions, rollout.log_probs, estimates, estimates + rollout.values)
-        # Copies from pinned memory, such as a Sampler's states, do not block.
-        return Transitions(*(column.flatten(0, 1).to(self.device, non_blocking=True) for column in columns))
+        return Transitions(*(to_device(column.flatten(0, 1), self.device) for column in columns))
 
     def learn(self, transitions: Transitions, progress: float) -> dict[str, float]:
         """Learn from the transitions of a rollout.
@@ -193,30 +196,33 @@ class Trainer:
         self.model.normalise_values(transitions.value_targets)
         entropy_weight = self.settings.entropy * (1.0 - progress)
         epochs = self.settings.epochs if progress < self.SINGLE_EPOCH_FROM else 1
-        metrics: list[dict[str, float]] = []
+        metrics: list[torch.Tensor] = []
         for _ in range(epochs):
             minibatches = self._shuffled(len(transitions.actions))
             epoch = [self._minibatch_step(transitions, indices, entropy_weight) for indices in minibatches]
-            self._adapt_learning_rate(sum(step["kl"] for step in epoch) / len(epoch), progress)
+            if (
+                self.settings.kl_target is not None
+            ):  # the learning rate is set by the CPU, which has to wait for the epoch
+                divergences = [row[KL] for row in fetched(epoch)]
+                self._adapt_learning_rate(sum(divergences) / len(divergences), progress)
             metrics += epoch
         # This comes after learning, because the rollout was played at the old temperature.
         if progress >= self.FINAL_TEMPERATURE_FROM:
             self.model.temperature.fill_(self.settings.final_temperature)
-        means = {name: sum(step[name] for step in metrics) / len(metrics) for name in metrics[0]}
+        columns = zip(*fetched(metrics), strict=True)
+        means = {name: sum(column) / len(metrics) for name, column in zip(METRICS, columns, strict=True)}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"], "progress": progress}
 
     def _shuffled(self, size: int) -> Iterator[torch.Tensor]:
         """Yield the minibatches of one epoch: indices (minibatch,) of a random permutation, equal on all learners."""
-        order = torch.randperm(size).to(self.device)
+        order = torch.randperm(size, device=self.device)
         if self.group is not None:
             self.group.broadcast(order)
         for start in range(0, size, self.settings.minibatch):
             yield order[start : start + self.settings.minibatch]
 
-    def _minibatch_step(
-        self, transitions: Transitions, indices: torch.Tensor, entropy_weight: float
-    ) -> dict[str, float]:
-        """Make one optimizer step on the transitions at `indices`, and return its metrics."""
+    def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor, entropy_weight: float) -> torch.Tensor:
+        """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""
         # Advantages are normalised over the whole minibatch, even if other learners take parts of it.
         advantages = normalised(transitions.advantages.index_select(0, indices))
         if self.group is not None:
@@ -230,7 +236,7 @@ class Trainer:
             self.group.average([*gradients, *metrics.values()])
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
         self.optimizer.step()
-        return {name: value.item() for name, value in metrics.items()}
+        return torch.stack(list(metrics.values()))
 
     def _loss(
         self, batch: Transitions, advantages: torch.Tensor, entropy_weight: float
@@ -275,3 +281,9 @@ class Trainer:
         for group in self.optimizer.param_groups:
             # A rate that starts above MAX_RATE may stay or fall.
             group["lr"] = min(group["lr"] * factor, max(group["lr"], MAX_RATE))
+
+
+def fetched(rows: Sequence[torch.Tensor]) -> list[list[float]]:
+    """Return the numbers of tensors of equal shape (n,), in one copy to the CPU."""
+    numbers: list[list[float]] = torch.stack(list(rows)).tolist()
+    return numbers

@@ -1,175 +1,118 @@
 """Evaluation: whole episodes of a policy without exploration."""
 
-import hashlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-from gymnasium.wrappers import RecordEpisodeStatistics
-from ignite.engine import Engine, Events, State
+from ignite.engine import Engine, Events
 
-from lib.envs.atari import NOOP_MAX, DirectAtari, is_atari, reset_with_no_ops, wrappers
+from lib.ppo.rollout import one_torch_thread
+from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
 from lib.run.events import EvaluationEvents
+from lib.run.side_by_side import results_of
 from lib.system.progress import TaskProgress
-from lib.system.seeds import tagged_seed, undisturbed
+from lib.system.seeds import undisturbed
 
-Policy = Callable[[np.ndarray], np.ndarray]
 Untimed = Callable[[], AbstractContextManager[None]]
 
 EPISODES = 20  # in the evaluation of a solved run
 EPISODES_BETWEEN = 10  # in an evaluation during training
 SPREAD = ("mean", "std", "min", "max")  # statistics of the returns
-MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
 
 
-class EpisodeResult(NamedTuple):
-    """Undiscounted return and length in agent steps of an episode."""
-
-    total: float
-    length: int
-
-
-class EpisodePlayer:
-    """Player of whole episodes.
-
-    With a deterministic policy, the episodes of most Atari games differ only in the number of no-ops at their start.
-    Each number from 1 to NOOP_MAX is therefore used once before any is repeated.
+def evaluator(
+    policy: Policy,
+    envs: Sequence[gym.Env],
+    seed: int = 0,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Engine:
+    """Build an engine whose `run([0])` plays an episode in each environment, all together.
 
     Args:
-        env: environment from make_env. Returns are those of the game, before rewards are clipped.
-    """
-
-    def __init__(self, env: gym.Env):
-        statistics = _statistics_wrapper(env)
-        if statistics is None:
-            env = statistics = RecordEpisodeStatistics(env)
-        self.env = env
-        self._statistics = statistics
-
-    def play(
-        self,
-        policy: Policy,
-        seed: int,
-        number: int,
-        watch: Callable[[np.ndarray], object] | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> EpisodeResult | None:
-        """Play an episode.
-
-        Args:
-            policy: function from states (1, ...) to actions (1,).
-            seed: seed of the evaluation. The episode's own seed is derived from it.
-            number: index of the episode in the evaluation.
-            watch: function that receives every state (1, ...), including the first and the last.
-            stopped: function that is called before every step. The episode is abandoned if it returns True.
-
-        Returns:
-            The result, or None if the episode was abandoned.
-        """
-        state = self._reset(seed, number)
-        for _ in range(MAX_STEPS):
-            states = np.asarray(state)[None]
-            if watch is not None:
-                watch(states)
-            if stopped():
-                return None
-            state, _, terminated, truncated, _ = self.env.step(int(policy(states)[0]))
-            if terminated or truncated:
-                break
-        if watch is not None:
-            watch(np.asarray(state)[None])
-        return EpisodeResult(float(self._statistics.episode_returns), int(self._statistics.episode_lengths))
-
-    def _reset(self, seed: int, number: int) -> Any:
-        state, _ = self.env.reset(seed=tagged_seed("evaluation", seed, number))
-        if not is_atari(self.env):
-            return state
-        order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
-        return reset_with_no_ops(self.env, int(order[number % NOOP_MAX]) + 1)
-
-
-def evaluator(policy: Policy, env: gym.Env, seed: int = 0, stopped: Callable[[], bool] = lambda: False) -> Engine:
-    """Build an engine that plays one episode per iteration. Start it with `run(range(episodes))`.
-
-    Args:
-        policy: function from states (1, ...) to actions (1,).
-        env: environment, see EpisodePlayer.
+        policy: see EpisodePlayer.play.
+        envs: environments from make_env.
         seed: seed of the evaluation.
         stopped: function that is called before every step. The evaluation is abandoned if it returns True.
 
     Returns:
-        The engine. After the last episode its metrics are those that `evaluate` returns, and it fires
+        The engine. After the episodes its metrics are those that `evaluate` returns, and it fires
         EvaluationEvents.EVALUATED. An abandoned evaluation does not fire the event.
     """
-    player = EpisodePlayer(env)
-    results: list[EpisodeResult] = []
-    digests: list[bytes] = []  # digest of all states of each episode
+    players = [EpisodePlayer(env) for env in envs]
 
-    def play(engine: Engine, number: int) -> None:
-        digest = hashlib.blake2b()
-        result = player.play(policy, seed, number, lambda states: digest.update(states.tobytes()), stopped)
-        if result is None:
-            engine.terminate()
-        else:
-            results.append(result)
-            digests.append(digest.digest())
+    def play(engine: Engine, batch: object) -> None:
+        with one_torch_thread():
+            results = list(play_together(policy, players, seed, range(len(players)), stopped))
+        if len(results) == len(players):
+            engine.state.metrics |= summary(results)
+            engine.fire_event(EvaluationEvents.EVALUATED)
 
     engine = Engine(play)
     engine.register_events(*EvaluationEvents, event_to_attr={EvaluationEvents.EVALUATED: "evaluated"})
-
-    @engine.on(Events.STARTED)
-    def start(engine: Engine) -> None:
-        results.clear()
-        digests.clear()
-
-    @engine.on(Events.COMPLETED)
-    def summarise(engine: Engine) -> None:
-        if len(results) < (engine.state.epoch_length or 0):
-            return
-        returns = [result.total for result in results]
-        engine.state.metrics |= {
-            "mean": float(np.mean(returns)),
-            "std": float(np.std(returns)),
-            "min": float(np.min(returns)),
-            "max": float(np.max(returns)),
-            "episodes": len(results),
-            "distinct": len(set(zip(results, digests, strict=True))),
-            "returns": returns,
-            "lengths": [result.length for result in results],
-        }
-        engine.fire_event(EvaluationEvents.EVALUATED)
-
     return engine
 
 
 def evaluate(
-    policy: Policy, env: gym.Env, episodes: int = EPISODES, seed: int = 0, progress: bool = False
+    policy: Policy,
+    make_env: Callable[[], gym.Env],
+    episodes: int = EPISODES,
+    seed: int = 0,
+    progress: bool = False,
+    processes: int | None = None,
 ) -> dict[str, Any]:
-    """Play whole episodes.
+    """Play whole episodes, side by side in several processes if they take long.
 
     Args:
-        policy: function from states (1, ...) to actions (1,).
-        env: environment, see EpisodePlayer.
+        policy: see EpisodePlayer.play.
+        make_env: function that makes an environment; see make_env.
         episodes: number of episodes.
         seed: seed of the evaluation.
         progress: show the progress.
+        processes: see results_of.
 
     Returns:
         "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths"; the number of "episodes";
         and "distinct", the number of episodes that differ in return, length or any state.
     """
-    return dict(_play(evaluator(policy, env, seed), episodes, progress).metrics)
-
-
-def _play(evaluating: Engine, episodes: int, shown: bool | None = None) -> State:
-    """Play episodes and show the progress. See TaskProgress for `shown`."""
+    results: list[EpisodeResult] = []
+    engine = Engine(lambda engine, result: results.append(result))
     with (
-        TaskProgress("Evaluation", episodes, "episodes", shown) as progress,
-        evaluating.add_event_handler(Events.ITERATION_COMPLETED, lambda: progress.advance()),
+        TaskProgress("Evaluation", episodes, "episodes", progress) as shown,
+        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: shown.advance()),
+        closing(results_of(policy, make_env, episodes, seed, processes)) as played,
     ):
-        return evaluating.run(range(episodes))
+        engine.run(played, epoch_length=episodes)
+    return summary(results)
+
+
+def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
+    """Return statistics of episodes, in the order of their numbers; see `evaluate`."""
+    ordered = sorted(results)
+    returns = [result.total for result in ordered]
+    return {
+        "mean": float(np.mean(returns)),
+        "std": float(np.std(returns)),
+        "min": float(np.min(returns)),
+        "max": float(np.max(returns)),
+        "episodes": len(ordered),
+        "distinct": len({(result.total, result.length, result.digest) for result in ordered}),
+        "returns": returns,
+        "lengths": [result.length for result in ordered],
+    }
+
+
+def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bool:
+    """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
+
+    Args:
+        result: result of `evaluate`.
+        training: returns of training episodes.
+    """
+    error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
+    return bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
 
 
 def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], int], untimed: Untimed) -> None:
@@ -177,7 +120,7 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
 
     Args:
         engine: training engine.
-        evaluating: engine that `evaluator` has built. It plays EPISODES_BETWEEN episodes.
+        evaluating: engine that `evaluator` has built.
         every: agent steps between two evaluations.
         steps: function that returns the agent steps so far.
         untimed: function that returns a context manager; time spent in it does not count as training.
@@ -191,11 +134,6 @@ def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], i
         nonlocal last
         last = steps()
         with untimed(), undisturbed():
-            _play(evaluating, EPISODES_BETWEEN)
+            evaluating.run([0])
 
     engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
-
-
-def _statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:
-    """Find the wrapper that counts unclipped returns."""
-    return next((each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics | DirectAtari)), None)

@@ -1,11 +1,13 @@
-"""Greedy and epsilon-greedy policies of a trained network."""
+"""Greedy, sampled and epsilon-greedy policies of a trained network."""
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 import torch
 from torch import nn
 
+from lib.errors import UsageError
 from lib.nets.masking import MaskSplitter
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, channels_last
@@ -55,9 +57,35 @@ class GreedyPolicy:
             return np.ones((len(states), 1), np.bool_)
         return mask.numpy()
 
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        """Return the best actions, (batch,) int64."""
+    def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
+        """Return the best actions, (batch,) int64. No random generators are needed."""
         actions: np.ndarray = self.scores(states).argmax(1)
+        return actions
+
+
+class SampledPolicy(GreedyPolicy):
+    """Policy that draws its actions from a network's probabilities, as a PPO agent does in training.
+
+    Args:
+        net: ppo.Model.
+        device: device of the network.
+
+    Raises:
+        UsageError: if the network gives action values instead of probabilities.
+    """
+
+    def __init__(self, net: nn.Module, device: torch.device | str = "cpu"):
+        super().__init__(net, device)
+        if self.score_name != "probability":
+            raise UsageError(
+                "--sample needs a network that gives probabilities, and this run's gives action values; use --epsilon"
+            )
+
+    def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
+        """Return actions, (batch,) int64, drawn with the random generator of each state's episode."""
+        shares = self.scores(states).astype(np.float64).cumsum(1)
+        draws = np.array([random.random() for random in randoms]) * shares[:, -1]
+        actions: np.ndarray = (shares > draws[:, None]).argmax(1)
         return actions
 
 
@@ -68,21 +96,24 @@ class EpsilonGreedyPolicy:
         policy: policy for all other actions.
         n_actions: number of actions.
         epsilon: probability of a random action.
-        seed: seed of the random actions.
     """
 
-    def __init__(self, policy: GreedyPolicy, n_actions: int, epsilon: float, seed: int):
+    def __init__(self, policy: GreedyPolicy, n_actions: int, epsilon: float):
         self.policy = policy
         self.n_actions = n_actions
         self.epsilon = epsilon
-        self._rng = np.random.default_rng(seed)
 
-    def __call__(self, states: np.ndarray) -> np.ndarray:
-        """Return actions, (batch,) int64."""
-        random_actions = self._rng.integers(self.n_actions, size=len(states))
-        exploring = self._rng.random(len(states)) < self.epsilon
-        if exploring.any():
+    def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator]) -> np.ndarray:
+        """Return actions, (batch,) int64.
+
+        Args:
+            states: (batch, ...).
+            randoms: random generator of each state's episode.
+        """
+        actions = self.policy(states, randoms)
+        exploring = [row for row, random in enumerate(randoms) if random.random() < self.epsilon]
+        if exploring:
             mask = np.broadcast_to(self.policy.action_mask(states), (len(states), self.n_actions))
-            for row in np.flatnonzero(~mask[np.arange(len(states)), random_actions]):
-                random_actions[row] = self._rng.choice(np.flatnonzero(mask[row]))
-        return np.where(exploring, random_actions, self.policy(states))
+            for row in exploring:
+                actions[row] = randoms[row].choice(np.flatnonzero(mask[row]))
+        return actions

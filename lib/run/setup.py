@@ -8,6 +8,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -255,11 +256,12 @@ class _Setup:
         """Evaluate the network during training, with --evaluate-every."""
         if not self.options.evaluate_every or self.save is None:
             return
-        env = make_env(self.params.env_name)
-        evaluating = evaluation.evaluator(self._policy(), env, self.options.seed, self.stopper.interrupted)
+        envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
+        evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
         evaluation.attach(self.engine, evaluating, self.options.evaluate_every, self.steps, self.speed.paused)
-        self.engine.add_event_handler(Events.COMPLETED, env.close)
+        for env in envs:
+            self.engine.add_event_handler(Events.COMPLETED, env.close)
 
     def attach_episode_records(self) -> None:
         """Write episodes.csv, and videos with --record-every."""
@@ -400,12 +402,24 @@ class _Setup:
             log.info("%s  # %s", command, purpose)
 
     def _evaluate(self, result: Mapping[str, Any]) -> None:
-        log.info("Evaluation: %d episodes in a single environment, without exploration.", evaluation.EPISODES)
-        env = make_env(self.params.env_name)
-        evaluated = evaluation.evaluate(self._policy(), env, seed=self.options.seed, progress=not self.options.quiet)
-        env.close()
+        log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
+        make = partial(make_env, self.params.env_name)
+        policy = self._policy()
+        evaluated = evaluation.evaluate(policy, make, seed=self.options.seed, progress=not self.options.quiet)
+        returns = list(self.episodes.returns)
+        below = evaluation.is_clearly_below(evaluated, returns)
+        evaluated |= {"training_mean": self.episodes.mean, "below_training": below}
         self.run.write_json("result.json", {**result, "evaluation": evaluated})
         console.log_evaluation(evaluated)
+        if below:
+            option = "--sample" if policy.score_name == "probability" else "--epsilon 0.05"
+            log.warning(
+                "Greedy play is clearly below training: mean return %.2f, not %.2f. Try tools/evaluate.py %s %s",
+                evaluated["mean"],
+                self.episodes.mean,
+                self.run.path,
+                option,
+            )
 
     def _policy(self) -> GreedyPolicy:
         assert self.save is not None

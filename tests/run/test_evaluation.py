@@ -1,6 +1,9 @@
 """Evaluation: whole episodes with their own seeds, and no effect on the training around them."""
 
+import threading
+import time
 from contextlib import contextmanager
+from functools import partial
 
 import gymnasium as gym
 import numpy as np
@@ -10,9 +13,11 @@ from gymnasium import spaces
 from gymnasium.wrappers import ClipReward, RecordEpisodeStatistics
 from ignite.engine import Engine, Events
 
-from fakes import Counting
+from fakes import Coded, CodedDying, Counting, Slow, draw_actions
+from lib.actors.process import ProcessActors
 from lib.envs.single_env import make_env
-from lib.run import evaluation
+from lib.run import episode_player, evaluation, side_by_side
+from lib.run.episode_player import EpisodePlayer
 from lib.run.evaluation import evaluate, evaluator
 from lib.run.events import EvaluationEvents
 
@@ -44,33 +49,39 @@ class EqualReturns(RandomReturns):
 
 
 def always(action):
-    return lambda states: np.full(len(states), action)
+    return lambda states, randoms: np.full(len(states), action)
+
+
+def five(make_env):
+    return [make_env() for _ in range(5)]
 
 
 def test_returns_and_lengths_of_whole_episodes_are_reported():
-    metrics = evaluate(always(0), Counting(3), episodes=4)
+    metrics = evaluate(always(0), lambda: Counting(3), episodes=4)
     assert metrics["returns"] == [6.0] * 4
     assert metrics["lengths"] == [3] * 4
     assert (metrics["episodes"], metrics["mean"], metrics["std"], metrics["distinct"]) == (4, 6.0, 0.0, 1)
 
 
 def test_returns_are_not_clipped():
-    env = ClipReward(RecordEpisodeStatistics(Counting(3)), -1.0, 1.0)
-    assert evaluate(always(0), env, episodes=2)["returns"] == [6.0, 6.0]
+    def make_env():
+        return ClipReward(RecordEpisodeStatistics(Counting(3)), -1.0, 1.0)
+
+    assert evaluate(always(0), make_env, episodes=2)["returns"] == [6.0, 6.0]
 
 
 def test_episodes_with_equal_returns_but_other_states_are_distinct():
-    metrics = evaluate(always(0), EqualReturns(), episodes=3)
+    metrics = evaluate(always(0), EqualReturns, episodes=3)
     assert (metrics["returns"], metrics["distinct"]) == ([2.0] * 3, 3)
 
 
 def test_each_number_of_no_ops_starts_one_atari_episode_before_any_is_repeated(monkeypatch):
-    monkeypatch.setattr(evaluation, "NOOP_MAX", 5)
+    monkeypatch.setattr(episode_player, "NOOP_MAX", 5)
     env = make_env("PongNoFrameskip-v4")
-    player = evaluation.EpisodePlayer(env)
+    player = EpisodePlayer(env)
 
     def first_frame(seed, number):
-        assert player.play(always(0), seed, number, stopped=lambda: True) is None
+        player.start(seed, number)
         return env.unwrapped.ale.getEpisodeFrameNumber()  # type: ignore[attr-defined]
 
     first, other = ([first_frame(seed, number) for number in range(6)] for seed in (3, 4))
@@ -80,13 +91,13 @@ def test_each_number_of_no_ops_starts_one_atari_episode_before_any_is_repeated(m
 
 
 def test_an_endless_episode_is_cut(monkeypatch):
-    monkeypatch.setattr(evaluation, "MAX_STEPS", 5)
-    metrics = evaluate(always(0), Counting(100), episodes=2)
+    monkeypatch.setattr(episode_player, "MAX_STEPS", 5)
+    metrics = evaluate(always(0), lambda: Counting(100), episodes=2)
     assert (metrics["lengths"], metrics["returns"]) == ([5, 5], [15.0, 15.0])
 
 
 def test_every_episode_has_a_seed_derived_from_that_of_the_evaluation():
-    first, again, other = (evaluate(always(0), RandomReturns(), episodes=5, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (evaluate(always(0), RandomReturns, episodes=5, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first["distinct"] == 5
     assert not set(first["returns"]) & set(other["returns"])
@@ -97,19 +108,20 @@ def test_every_episode_has_a_seed_derived_from_that_of_the_evaluation():
 def test_the_policy_chooses_every_action():
     seen = []
 
-    def policy(states):
+    def policy(states, randoms):
         seen.append(states.tolist())
-        return np.array([1])
+        return np.full(len(states), 1)
 
-    metrics = evaluate(policy, RandomReturns(), episodes=2)
-    assert seen == [[[0]], [[1]]] * 2
+    metrics = evaluate(policy, RandomReturns, episodes=2)
+    assert seen == [[[0]] * 2, [[1]] * 2]  # both episodes in one batch
     assert all(20.0 < total < 22.0 for total in metrics["returns"])
 
 
 def test_an_evaluator_can_run_again():
-    engine = evaluator(always(0), RandomReturns(), seed=1)
-    first = dict(engine.run(range(5)).metrics)
-    assert dict(engine.run(range(5)).metrics) == first
+    engine = evaluator(always(0), five(RandomReturns), seed=1)
+    first = dict(engine.run([0]).metrics)
+    assert dict(engine.run([0]).metrics) == first
+    assert first == evaluate(always(0), RandomReturns, episodes=5, seed=1)
 
 
 def test_an_abandoned_evaluation_reports_nothing_and_can_be_repeated():
@@ -117,15 +129,15 @@ def test_an_abandoned_evaluation_reports_nothing_and_can_be_repeated():
 
     def stopped():
         calls.append(None)
-        return len(calls) == 8
+        return len(calls) == 2
 
     reported = []
-    engine = evaluator(always(0), RandomReturns(), seed=1, stopped=stopped)
+    engine = evaluator(always(0), five(RandomReturns), seed=1, stopped=stopped)
     engine.add_event_handler(EvaluationEvents.EVALUATED, lambda engine: reported.append(engine.state.metrics))
-    engine.run(range(5))
-    assert len(calls) == 8
+    engine.run([0])
+    assert len(calls) == 2
     assert not reported
-    engine.run(range(5))
+    engine.run([0])
     assert reported[0]["episodes"] == 5
 
 
@@ -137,7 +149,7 @@ def test_evaluations_during_training_change_neither_random_numbers_nor_the_train
         steps += 4
         return torch.rand(()).item()
 
-    def drawing_policy(states):
+    def drawing_policy(states, randoms):
         evaluated_at.append(steps)
         torch.rand(3)
         return np.zeros(len(states), np.int64)
@@ -154,7 +166,7 @@ def test_evaluations_during_training_change_neither_random_numbers_nor_the_train
         torch.manual_seed(1)
         engine = Engine(train)
         if every:
-            evaluation.attach(engine, evaluator(drawing_policy, RandomReturns()), every, lambda: steps, untimed)
+            evaluation.attach(engine, evaluator(drawing_policy, five(RandomReturns)), every, lambda: steps, untimed)
         engine.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: collected.append(engine.state.output))
         engine.run(range(10))
         return collected
@@ -167,5 +179,71 @@ def test_evaluations_during_training_change_neither_random_numbers_nor_the_train
 @pytest.mark.parametrize("count", [1, 3])
 def test_all_states_are_watched_including_the_last(count):
     watched = []
-    evaluation.EpisodePlayer(Counting(count)).play(always(0), 0, 0, watch=watched.append)
+    EpisodePlayer(Counting(count)).play(always(0), 0, 0, watch=watched.append)
     assert len(watched) == count + 1
+
+
+@pytest.fixture
+def in_three_processes(warm_fork_server, monkeypatch):
+    monkeypatch.setattr(side_by_side, "GROUP", 3)
+    return lambda make_env, **options: evaluate(draw_actions, make_env, episodes=11, seed=4, processes=3, **options)
+
+
+def test_episodes_side_by_side_equal_those_played_one_after_the_other(in_three_processes, caplog):
+    together = in_three_processes(Coded)
+    assert "in this process alone" not in caplog.text
+    player = EpisodePlayer(Coded())
+    alone = [player.play(draw_actions, 4, number) for number in range(11)]
+    assert together["returns"] == [result.total for result in alone]
+    assert together["lengths"] == [result.length for result in alone]
+    assert together["distinct"] == 11
+    assert len(set(together["lengths"])) > 3  # the episodes of a group do not end together
+
+
+def test_an_evaluation_that_takes_long_goes_on_in_processes(warm_fork_server, monkeypatch):
+    monkeypatch.setattr(side_by_side, "GROUP", 3)
+    monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+    expected = evaluate(draw_actions, Coded, episodes=8, seed=4, processes=1)
+    started = []
+    start_actors = side_by_side.start_actors
+    monkeypatch.setattr(
+        side_by_side, "start_actors", lambda *args, **options: started.append(args) or start_actors(*args, **options)
+    )
+    assert evaluate(draw_actions, Coded, episodes=8, seed=4) == expected
+    assert not started
+    monkeypatch.setattr(side_by_side, "SHORT", 0.0)
+    assert evaluate(draw_actions, Coded, episodes=8, seed=4) == expected
+    assert started
+
+
+def test_a_player_that_dies_is_replaced(in_three_processes, tmp_path):
+    expected = in_three_processes(Coded)
+    assert in_three_processes(partial(CodedDying, tmp_path / "died")) == expected
+    assert (tmp_path / "died").exists()
+
+
+def test_an_evaluation_that_cannot_use_processes_goes_on_in_this_one(in_three_processes, caplog):
+    lock = threading.Lock()  # cannot be pickled
+
+    def make_env():
+        with lock:
+            return Coded()
+
+    assert in_three_processes(make_env) == in_three_processes(Coded)
+    assert "goes on in this process alone" in caplog.text
+
+
+def test_an_interrupted_evaluation_leaves_no_process(in_three_processes, monkeypatch):
+    taken = []
+
+    def interrupt(actors, least=1):
+        taken.extend(actors.children)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ProcessActors, "take", interrupt)
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        in_three_processes(partial(Slow, 5.0))
+    assert len(taken) == 3
+    assert not any(child.process.is_alive() for child in taken)
+    assert time.monotonic() - begun < 10

@@ -7,9 +7,10 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import dqn_extra
+from lib.errors import UsageError
 from lib.nets.masking import INVALID
 from lib.ppo.model import Model
-from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy
+from lib.run.policy import EpsilonGreedyPolicy, GreedyPolicy, SampledPolicy
 
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 STATES = np.random.default_rng(0).normal(size=(5, 3)).astype(np.float32)
@@ -55,14 +56,36 @@ def test_without_a_mask_all_actions_are_allowed():
     assert GreedyPolicy(Model(VECTOR, 6)).action_mask(STATES).tolist() == [[True]] * 5
 
 
+def randoms(number):
+    return [np.random.default_rng([2, row]) for row in range(number)]
+
+
 def test_random_actions_are_taken_with_probability_epsilon():
     best = GreedyPolicy(ConstantValues(0.0, 0.0, 0.0, 0.0, 0.0, 1.0))
-    actions = EpsilonGreedyPolicy(best, 6, 0.3, seed=2)(np.zeros((10_000, 1)))
+    actions = EpsilonGreedyPolicy(best, 6, 0.3)(np.zeros((10_000, 1)), randoms(10_000))
     assert (actions != 5).mean() == pytest.approx(0.3 * 5 / 6, abs=0.02)
-    assert (EpsilonGreedyPolicy(best, 6, 0.0, seed=2)(np.zeros((100, 1))) == 5).all()
+    assert (EpsilonGreedyPolicy(best, 6, 0.0)(np.zeros((100, 1)), randoms(100)) == 5).all()
 
 
 def test_random_actions_respect_the_mask():
-    policy = EpsilonGreedyPolicy(GreedyPolicy(ConstantValues(INVALID, 1.0, 2.0, INVALID, 0.0)), 5, 0.6, seed=2)
-    shares = np.bincount(policy(np.zeros((30_000, 1))), minlength=5) / 30_000
+    policy = EpsilonGreedyPolicy(GreedyPolicy(ConstantValues(INVALID, 1.0, 2.0, INVALID, 0.0)), 5, 0.6)
+    shares = np.bincount(policy(np.zeros((20_000, 1)), randoms(20_000)), minlength=5) / 20_000
     assert shares == pytest.approx([0.0, 0.2, 0.6, 0.0, 0.2], abs=0.02)
+
+
+def test_random_actions_depend_only_on_the_generator_of_the_episode():
+    policy = EpsilonGreedyPolicy(GreedyPolicy(ConstantValues(0.0, 1.0, 2.0)), 3, 0.5)
+    together = policy(np.zeros((50, 1)), randoms(50))
+    assert together.tolist() == [policy(np.zeros((1, 1)), [random])[0] for random in randoms(50)]
+    assert len(set(together)) == 3
+
+
+def test_a_sampled_policy_draws_actions_by_their_probabilities_and_respects_the_mask():
+    model = Model(VECTOR, 3)
+    with torch.no_grad():
+        model.policy.weight.zero_()
+        model.policy.bias.copy_(torch.tensor([0.0, -1e9, 1.0]))
+    shares = np.bincount(SampledPolicy(model)(np.zeros((20_000, 3), np.float32), randoms(20_000)), minlength=3) / 20_000
+    assert shares == pytest.approx([0.269, 0.0, 0.731], abs=0.02)
+    with pytest.raises(UsageError, match="action values"):
+        SampledPolicy(ConstantValues(0.0))

@@ -8,11 +8,12 @@ import pytest
 
 from finished_runs import edit_params
 from lib.run import provenance
-from running import FAKES, run
+from running import BASELINE, FAKES, assignments, folder, result_of, run
 
 pytestmark = pytest.mark.slow
 
 EVALUATE = Path("tools/evaluate.py")
+PPO = Path("distributed/01_ppo.py")
 
 
 def test_evaluate_prints_a_line_and_writes_all_returns(trained_run):
@@ -65,3 +66,25 @@ def test_a_network_of_another_version_or_environment_is_explained(refused, train
     assert "does not fit fakes:Chain-v0" in message
     assert "size mismatch" in message
     assert "git checkout" not in message
+
+
+def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_stuck(answer, tmp_path):
+    small = assignments("envs=4", "rollout=64", "minibatch=256", "epochs=1", "stop_reward=7")
+    output = answer(PPO, "--env-id", "fakes:Alternating-v0", *small, "--quiet", "--runs-dir", tmp_path)
+    assert "Greedy play is clearly below training: mean return 0.00" in output
+    path = folder(tmp_path)
+    evaluated = result_of(path)["evaluation"]
+    assert (evaluated["mean"], evaluated["below_training"]) == (0.0, True)
+    assert evaluated["training_mean"] >= 7
+    options = (path, *FAKES, "--episodes", 20, "--quiet")
+    assert "mean return 0.00" in answer(EVALUATE, *options)
+    answer(EVALUATE, *options, "--sample")
+    metrics = json.loads((path / "evaluation.json").read_text())
+    assert metrics["sample"]
+    assert 7 < metrics["mean"] < 12
+
+
+def test_sample_is_refused_for_a_network_of_action_values(refused, tmp_path):
+    options = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=40", "batch_size=8"), "--stop-after", 60)
+    assert run(BASELINE, *options, "--quiet", "--runs-dir", tmp_path).returncode == 0
+    assert "use --epsilon" in refused(EVALUATE, folder(tmp_path), *FAKES, "--sample")

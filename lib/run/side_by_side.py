@@ -1,0 +1,142 @@
+"""Evaluation episodes side by side, in actors on this machine."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack
+
+import gymnasium as gym
+import torch
+
+from lib.actors.contract import Weights
+from lib.actors.engines import start_actors
+from lib.errors import Fault, UsageError
+from lib.ppo.rollout import one_torch_thread
+from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
+from lib.system.machine import cores
+
+log = logging.getLogger(__name__)
+
+GROUP = 10  # episodes that a process plays together
+SHORT = 1.0  # seconds; a shorter evaluation is not worth the start of a process
+NO_WEIGHTS = Weights(0, {})  # the policy holds its network
+
+
+def results_of(
+    policy: Policy, make_env: Callable[[], gym.Env], episodes: int, seed: int, processes: int | None = None
+) -> Generator[EpisodeResult]:
+    """Play episodes, and yield their results in the order in which they end.
+
+    Episodes are played in groups. A group always has the same episodes, played in the same steps. So the results do not
+    depend on the number of processes.
+
+    Args:
+        policy: see EpisodePlayer.play.
+        make_env: function that makes an environment.
+        episodes: number of episodes.
+        seed: seed of the evaluation.
+        processes: number of processes. None for one per core, if the evaluation takes longer than SHORT.
+    """
+    groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
+    workers = min(processes or cores(), len(groups))
+    done: set[int] = set()
+    if workers == 1 or processes is None:
+        end = math.inf if workers == 1 else time.monotonic() + SHORT
+        for result in _play(policy, make_env, seed, groups, stopped=lambda: time.monotonic() > end):
+            done.add(result.number)
+            yield result
+    if len(done) < episodes:
+        yield from _side_by_side(policy, make_env, seed, groups, done, workers)
+
+
+def _play(
+    policy: Policy,
+    make_env: Callable[[], gym.Env],
+    seed: int,
+    groups: Sequence[Sequence[int]],
+    done: Collection[int] = (),
+    stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[EpisodeResult]:
+    """Play groups one after the other in this process. Groups with episodes that are not yet done are played again."""
+    players = [EpisodePlayer(make_env()) for _ in range(max(map(len, groups)))]
+    with ExitStack() as stack:
+        for player in players:
+            stack.callback(player.env.close)
+        for numbers in groups:
+            if stopped() or set(numbers) <= set(done):
+                continue
+            results = play_together(policy, players, seed, numbers, stopped)
+            while result := _next(results):
+                if result.number not in done:
+                    yield result
+
+
+def _next(results: Iterator[EpisodeResult]) -> EpisodeResult | None:
+    # One thread is enough for a small batch. The outer autocast context is disabled. So the network's own autocast
+    # casts the weights only once per result.
+    with one_torch_thread(), torch.autocast("cpu", enabled=False):
+        return next(results, None)
+
+
+def _side_by_side(
+    policy: Policy,
+    make_env: Callable[[], gym.Env],
+    seed: int,
+    groups: Sequence[Sequence[int]],
+    done: set[int],
+    workers: int,
+) -> Iterator[EpisodeResult]:
+    """Play groups in `workers` processes, or in this process if that fails. `done` grows with every result."""
+    shares = [groups[index::workers] for index in range(workers)]
+
+    def make(index: int, done: Collection[int]) -> EvaluationActor:
+        return EvaluationActor(_play(policy, make_env, seed, shares[index], done))
+
+    def missing(index: int) -> set[int]:
+        return {number for numbers in shares[index] for number in numbers} - done
+
+    try:
+        with start_actors(
+            "process",
+            make,
+            workers,
+            NO_WEIGHTS,
+            lambda index: frozenset(done),
+            patience=math.inf,  # an episode may take long
+            imports=("lib.run.side_by_side",),
+        ) as actors:
+            for index in filter(missing, range(workers)):
+                actors.order(index)
+            while any(map(missing, range(workers))):
+                for index, result in actors.take():
+                    done.add(result.number)
+                    yield result
+                    if missing(index):
+                        actors.order(index)
+    except (UsageError, Fault) as error:
+        log.warning("The evaluation goes on in this process alone: %s", error)
+        for result in _play(policy, make_env, seed, groups, done):
+            done.add(result.number)
+            yield result
+
+
+class EvaluationActor:
+    """Actor that plays evaluation episodes; see actors.contract.Actor.
+
+    Args:
+        results: results of its episodes. The next one is played when it is asked for.
+    """
+
+    def __init__(self, results: Iterator[EpisodeResult]):
+        self._results = results
+
+    def set_model(self, model: Weights) -> None:
+        """Do nothing, because the policy does not change."""
+
+    def get_trajectory_segment(self) -> EpisodeResult:
+        """Play until the next episode ends, and return its result."""
+        return next(self._results)
+
+    def __str__(self) -> str:
+        return "a player of evaluation episodes"

@@ -1,0 +1,72 @@
+"""Transfers between devices, counted on the CPU, and device mixing, which fails on tensors without data (`meta`)."""
+
+import pytest
+import torch
+from gymnasium import spaces
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fakes import Counting
+from lib.experience.batch import Batch
+from lib.ppo import update
+from lib.ppo.model import Model
+from lib.ppo.rollout import Agent, Sampler
+from ppo_setup import random_rollout, trainer_of, vectorised
+
+SPACE = spaces.Box(-1.0, 1.0, (5,))
+
+
+class Waits(TorchDispatchMode):
+    """Count the operations for which a CPU would have to wait for a GPU: .item(), bool(tensor) and the like."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default):
+            self.count += 1
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize(("kl_target", "copies"), [(None, 1), (0.01, 4)])
+def test_an_update_waits_once_and_with_an_adaptive_rate_once_an_epoch(monkeypatch, kl_target, copies):
+    fetches = []
+    monkeypatch.setattr(update, "fetched", lambda rows: fetches.append(len(rows)) or torch.stack(list(rows)).tolist())
+    optimizer = torch.optim.SGD
+    model = Model(SPACE, 4)
+    trainer = trainer_of(model, optimizer(model.parameters(), lr=0.1), epochs=3, minibatch=9, kl_target=kl_target)
+    transitions = trainer.transitions(random_rollout(6, 6))
+    with Waits() as waits:
+        trainer.learn(transitions, 0.0)
+    assert waits.count == 0
+    assert len(fetches) == copies
+
+
+def test_an_update_mixes_no_devices(monkeypatch):
+    monkeypatch.setattr(update, "fetched", lambda rows: torch.zeros(len(rows), *rows[0].shape).tolist())
+    model = Model(SPACE, 4).to("meta")
+    trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.1), device="meta", minibatch=9, kl_target=0.1)
+    trainer.update(random_rollout(6, 6))
+
+
+def test_acting_copies_only_actions_back_before_a_rollout_ends(monkeypatch):
+    envs = vectorised(lambda: Counting(100), 3)
+    copies = []
+    sampler = Sampler(envs, Agent(Model(envs.single_observation_space, 2).to("meta"), "meta"), 8)
+    rollout = sampler.empty()
+
+    def to_cpu(tensor):
+        copies.append(tensor.dtype)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+    filled = []
+    monkeypatch.setattr(torch.Tensor, "cpu", to_cpu)
+    monkeypatch.setattr(torch.Tensor, "copy_", lambda self, other, *_: filled.append(other.device.type) or self)
+    sampler._play(rollout)  # autocast knows no device `meta`
+    assert copies == [torch.int64] * 8 + [torch.float32]  # actions of each step; values of the last states
+    assert filled.count("meta") == 2  # log-probabilities and values of the whole rollout
+
+
+def test_indices_of_a_batch_stay_on_the_cpu():
+    zeros = torch.zeros(2, 1, 1)
+    batch = Batch(zeros, zeros, zeros, zeros, zeros, torch.arange(2), zeros).for_net("meta")
+    assert batch.indices.device.type == "cpu"
+    assert {batch.states.device.type, batch.weights.device.type} == {"meta"}
