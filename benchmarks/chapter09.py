@@ -176,9 +176,9 @@ def blocks() -> Iterator[lab.Block]:
 
 
 def minutes_blocks() -> Iterator[lab.Block]:
-    """Yield the tables of --params best, if there are runs."""
+    """Yield the tables of --params best, if there are runs and their speeds have been measured."""
     trained = minutes.read("best")
-    if not trained:
+    if not trained or not minutes.has_speeds("best"):
         return
     speeds = minutes.speeds("best")
     tables = {
@@ -197,7 +197,8 @@ def pictures() -> None:
     draw_sweep(lab.read("chapter09/sweep")[0])
     catch.draw(lab.read(catch.NAME)[0])
     curve.draw(curve.kept("pong"))
-    if trained := minutes.read("best"):
+    trained = minutes.read("best")
+    if trained and minutes.has_speeds("best"):
         speeds = minutes.speeds("best")
         minutes.draw(trained, speeds, "chapter09-minutes", list(minutes.LADDER))
         minutes.draw(trained, speeds, "chapter09-minutes-sweep", minutes.SWEEP)

@@ -131,6 +131,11 @@ def speed_of(params: str, device: str = "cpu") -> str:
     return f"{folder_of(params, device)}/speed"
 
 
+def has_speeds(params: str, device: str = "cpu") -> bool:
+    """Return whether the speeds of the rungs have been measured."""
+    return lab.path_of(speed_of(params, device)).exists()
+
+
 def speeds(params: str, device: str = "cpu") -> pd.DataFrame:
     """Return the agent steps per second, a column per rung and a row per round."""
     return lab.rounds(lab.read(speed_of(params, device))[0], "rung", "steps_per_second")

@@ -1,13 +1,12 @@
 """Run folders as a finished run leaves them, for tests of comparison and report."""
 
-import json
 import os
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import provenance
+from lib.run import provenance, run_folder
 from lib.run.options import RunOptions
 from lib.run.video_file import Video
 
@@ -23,7 +22,7 @@ def make_run(path, seed=1, returns=improving, episodes=150, script="01_ppo", kno
     path.mkdir(parents=True)
     params = provenance.describe(script, HYPERPARAMS["pong"], RunOptions(seed=seed, knobs=knobs or {}))
     params["hyperparameters"] |= hyperparameters
-    (path / "params.json").write_text(json.dumps(params))
+    run_folder.write_json(path / "params.json", params)
     rows = [f"{n},{100 * n},100,{returns(n):g},{6 * n}.00,\n" for n in range(1, episodes + 1)]
     (path / "episodes.csv").write_text("episode,step,length,return,seconds,video\n" + "".join(rows))
     result = {
@@ -33,7 +32,7 @@ def make_run(path, seed=1, returns=improving, episodes=150, script="01_ppo", kno
         "reached": {"18.0": {"seconds": 60.0 * seed}},
         "this_process": {"steps_per_second": 250.0 + seed, "training_seconds": 8.0, "parts": PARTS},
     }
-    (path / "result.json").write_text(json.dumps(result))
+    run_folder.write_json(path / "result.json", result)
     return path
 
 
@@ -61,6 +60,6 @@ def add_videos(path, *names):
 
 def edit_params(path, edit):
     """Change a run's params.json by a function of its content."""
-    params = json.loads((path / "params.json").read_text())
+    params = run_folder.read_params(path)
     edit(params)
-    (path / "params.json").write_text(json.dumps(params))
+    run_folder.write_json(path / "params.json", params)

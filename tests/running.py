@@ -127,9 +127,9 @@ def resuming(path: Path) -> tuple[object, ...]:
 
 
 def result_of(path: Path) -> dict[str, Any]:
-    """Return the result of a run."""
+    """Return the result of a run, without the digests of its files."""
     result: dict[str, Any] = json.loads((path / "result.json").read_text())
-    return result
+    return {name: value for name, value in result.items() if name not in ("files", "sha256")}
 
 
 def checkpoint_of(path: Path) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-import json
 import pickle
 from pathlib import Path
 
 import pytest
 import torch
 
+from finished_runs import edit_params
 from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_HYPERPARAMS
@@ -145,9 +145,7 @@ def test_a_resume_takes_all_settings_from_the_run(run):
 
 
 def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
-    recorded = json.loads((run / "params.json").read_text())
-    recorded["knobs"] = {}
-    (run / "params.json").write_text(json.dumps(recorded))
+    edit_params(run, lambda params: params.update(knobs={}))
     assert resolve("--resume", str(run), knob=3)[1].envs == 3
     with pytest.raises(UsageError, match="envs is 3, not 5"):
         resolve("--resume", str(run), "--envs", "5", knob=3)
@@ -194,9 +192,7 @@ def test_a_resume_rejects_a_params_json_of_another_program(run, content, message
 
 
 def test_a_resume_rejects_unknown_hyperparameters(run):
-    recorded = json.loads((run / "params.json").read_text())
-    recorded["hyperparameters"]["warp"] = 9
-    (run / "params.json").write_text(json.dumps(recorded))
+    edit_params(run, lambda params: params["hyperparameters"].update(warp=9))
     with pytest.raises(UsageError, match="another version of this project"):
         resolve("--resume", str(run), knob=3)
 

@@ -94,7 +94,7 @@ def test_calc_loss_dqn_equals_a_loop_over_transitions(size, n_actions, seed, gam
     ]
     values, next_values = net.rows[states[:, 0].tolist()].tolist(), target.rows[last_states[:, 0].tolist()].tolist()
     expected = td.dqn_loss(rows, values, next_values, gamma)
-    assert common.calc_loss_dqn(batch, net, target, gamma).item() == pytest.approx(expected, rel=1e-4)
+    assert common.calc_loss_dqn(batch, net, target, gamma).item() == pytest.approx(expected, rel=1e-4, abs=1e-8)
 
 
 @pytest.mark.parametrize(("gamma", "target"), [(0.0, 1.0), (1.0, 5.0)])

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ from running import (
     result_of,
     resuming,
     run,
+    run_by_itself,
     start,
     wait_for,
 )
@@ -290,3 +292,70 @@ def test_a_damaged_best_checkpoint_is_answered_with_the_newest(refused, trained_
     )
     assert hint in refused(EVALUATE, trained_run, "--env-module", "fakes", code=1)
     refused(EVALUATE, trained_run, "--env-module", "fakes", "--checkpoint", "last", "--quiet", code=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [PARALLEL, ACTORS], ids=str)
+def test_processes_do_not_import_from_the_current_folder(tmp_path, script):
+    for module in ("multiprocessing", "tempfile", "ray"):
+        (tmp_path / f"{module}.py").write_text(EVIL)
+    options = (
+        "--env-id",
+        "CartPole-v1",
+        *(SMALL_PPO if script == ACTORS else SMALL_DQN),
+        "--stop-after",
+        200,
+        "--quiet",
+        "--runs-dir",
+        tmp_path / "runs",
+    )
+    process = run_by_itself(script, *options, cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert not (tmp_path / "imported").exists()
+
+
+def test_a_recorded_cluster_is_joined_only_if_the_user_names_it(refused, trained_run):
+    edit_params(trained_run, lambda params: params.update(script="02_ppo_actors"))
+    edit_params(trained_run, lambda params: params["knobs"].update(engine="ray", address="127.0.0.1:45671"))
+    message = refused(ACTORS, *resuming(trained_run))
+    assert "was played on the Ray cluster at 127.0.0.1:45671. To join it again, add --address" in message
+
+
+def test_nothing_is_written_through_a_hard_link(refused, trained_run, tmp_path):
+    os.link(trained_run / "episodes.csv", tmp_path / "outside.csv")
+    before = (tmp_path / "outside.csv").read_bytes()
+    assert f"{trained_run / 'episodes.csv'} has another hard link" in refused(PPO, *resuming(trained_run))
+    assert (tmp_path / "outside.csv").read_bytes() == before
+
+
+def test_changed_numbers_are_not_compared(refused, trained_run):
+    table = trained_run / "episodes.csv"
+    rows = table.read_text().splitlines(keepends=True)
+    table.write_text("".join(rows[:-1]))  # the last episode is lost
+    assert f"{table.name} was changed after it was written" in refused(PROJECT / "tools/report.py", trained_run)
+    table.write_text("".join(rows))
+    result = trained_run / "result.json"
+    result.write_text(re.sub(r'"steps": (\d+)', r'"steps": 9\1', result.read_text()))
+    assert "result.json was changed after it was written" in refused(PROJECT / "tools/compare.py", trained_run)
+
+
+def test_a_folder_that_is_not_utf_8_is_refused(refused, tmp_path):
+    folder_name = os.fsdecode(os.fsencode(tmp_path) + b"/r\xfcns")
+    message = refused(PPO, "--env-id", "CartPole-v1", "--runs-dir", folder_name)
+    assert "r\\xfcns is not valid UTF-8 here" in message
+    assert not os.path.exists(folder_name)
+
+
+@pytest.mark.slow
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
+    env = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
+    options = ("--env-id", "CartPole-v1", *SMALL_PPO, "--quiet", "--runs-dir", tmp_path / "runs")
+    with subprocess.Popen([sys.executable, PROJECT / ACTORS, *map(str, options)], env=env) as process:
+        while not list(tmp_path.glob("pymp-*/listener-*")):
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.kill()
+    [left] = tmp_path.glob("pymp-*")
+    assert run_by_itself(ACTORS, *options, "--stop-after", 200, env=env).returncode == 0
+    assert not left.exists()
+    assert list(tmp_path.glob("pymp-*")) == []

@@ -56,7 +56,8 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, t
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number, stderr
-        assert re.search(rf"Stopped at step 1?\d\d: {number.name}. Continue with --resume ", stdout)
+        assert re.search(rf"^Stopped at step 1?\d\d: {number.name}\.$", stdout, re.M)
+        assert re.search(" --resume ", stdout)
     resumed = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", LAST, "--quiet")
     assert resumed.returncode == 0, resumed.stderr
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []

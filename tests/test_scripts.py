@@ -224,7 +224,7 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
     assert solved
     assert re.search(r"^Evaluation: mean return -?\d\.\d\d, .* over 20 episodes", process.stdout, re.M)
     path = folder(tmp_path)
-    before, result = checkpoint_of(path), json.loads((path / "result.json").read_text())
+    before, result = checkpoint_of(path), result_of(path)
     assert len(result["evaluation"]["returns"]) == result["evaluation"]["episodes"] == 20
     assert set(result["evaluation"]["returns"]) <= {0.0, 1.0}
     (path / "curve.png").unlink()
@@ -234,8 +234,7 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
     assert "No update was made in this process." in resumed.stdout
     assert solved[0] in resumed.stdout
     assert not differences(before, checkpoint_of(path))
-    result_again = json.loads((path / "result.json").read_text())
-    assert result_again == result
+    assert result_of(path) == result
     assert (path / "curve.png").exists()
 
 

@@ -5,12 +5,11 @@
     ./evaluate.py 2026-11-20T1200-pong-01_ppo --checkpoint last --episodes 20 --epsilon 0.05
 
 The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
---epsilon it takes random actions with that probability. The mean,
-standard deviation, lowest and highest return and the number of distinct episodes are printed. They are also written
-to evaluation.json in the run folder, with the return and length of every episode.
+--epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
+number of distinct episodes are printed. They are also written to evaluation.json in the run folder, with the return and
+length of every episode.
 """
 
-import json
 import sys
 from pathlib import Path
 
@@ -18,9 +17,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
-from lib.run import console, evaluation
+from lib.run import console, evaluation, run_folder
 from lib.run.policy import EpsilonGreedyPolicy
-from lib.system import files
 
 
 def main() -> None:
@@ -43,7 +41,7 @@ def main() -> None:
         "sample": args.sample,
         "seed": args.seed,
     }
-    files.write(output, json.dumps(context | metrics, indent=2) + "\n")
+    run_folder.write_json(output, context | metrics)
 
 
 if __name__ == "__main__":

@@ -316,7 +316,7 @@ def _refused(address: str, environment: Mapping[str, str]) -> bool:
         UsageError: if the cluster does not answer or rejects the attempt for another reason.
     """
     attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
-    command = [sys.executable, "-c", attempt, address]
+    command = [sys.executable, "-P", "-c", attempt, address]
     said = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None

@@ -9,6 +9,7 @@ import pandas as pd
 from lib.errors import UsageError
 from lib.run import run_folder
 from lib.run.episodes import CSV_COLUMNS
+from lib.run.growing_files import require_digest
 from lib.run.stopping import EXIT_CODES
 
 NUMERIC_COLUMNS = ("step", "length", "return", "seconds")  # of episodes.csv
@@ -24,9 +25,10 @@ def read_episodes(run: Path) -> pd.DataFrame:
     """Read a run's episodes.csv, one row per finished episode. A run without episodes gives an empty table.
 
     Raises:
-        UsageError: if the file is damaged or was written by another version.
+        UsageError: if the file is damaged, was changed after the run, or was written by another version.
     """
     path = run / "episodes.csv"
+    _require_unchanged(run, path)
     try:
         frame = pd.read_csv(path)
     except (FileNotFoundError, pd.errors.EmptyDataError):
@@ -74,11 +76,18 @@ def read_evaluation(run: Path) -> dict[str, Any]:
 
 
 def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """Read a run's TensorBoard scalars: steps and values by tag. A run without event files gives none."""
+    """Read a run's TensorBoard scalars: steps and values by tag. A run without event files gives none.
+
+    Raises:
+        UsageError: if an event file was changed after the run.
+    """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    if not any(run.glob("events.out.tfevents.*")):
+    event_files = list(run.glob("events.out.tfevents.*"))
+    if not event_files:
         return {}
+    for file in event_files:
+        _require_unchanged(run, file)
     sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
     accumulator = EventAccumulator(str(run), size_guidance=sizes)
     accumulator.Reload()
@@ -114,6 +123,17 @@ def list_videos(run: Path) -> list[Path]:
     returns = {path: float(match["total"]) for path in newest_first if (match := VIDEO_NAME.match(path.name))}
     best = max(returns, key=returns.__getitem__, default=None)
     return sorted(newest_first, key=lambda path: path != best)
+
+
+def _require_unchanged(run: Path, path: Path) -> None:
+    """Compare a file of a run that has ended with its digest in result.json.
+
+    Raises:
+        UsageError: if they differ.
+    """
+    written = read_result(run).get("files", {}).get(path.name, {})
+    if "sha256" in written and path.exists():
+        require_digest(path, path.stat().st_size, written["sha256"])
 
 
 def _commit(run: Path) -> str:

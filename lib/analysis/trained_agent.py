@@ -1,5 +1,6 @@
 """Trained agent of a run: the network of a checkpoint and its environment."""
 
+import logging
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from lib.nets import noisy
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
 from lib.run.policy import GreedyPolicy, SampledPolicy
+
+log = logging.getLogger(__name__)
 
 BEST, LAST = "best", "last"
 
@@ -137,7 +140,10 @@ def find_checkpoint(run: Path, which: str) -> Path:
             "resume the run, or start a new one"
         )
     if which == BEST:
-        return ([file for file in files if file.name.startswith(BEST)] or files)[-1]
+        best = [file for file in files if file.name.startswith(BEST)]
+        if not best:
+            log.warning("%s has no best-* checkpoint, so the newest one is taken: %s.", run.name, files[-1].name)
+        return (best or files)[-1]
     if which == LAST:
         return files[-1]
     by_step = {_step(file): file for file in files}

@@ -196,7 +196,10 @@ def _resume(
     for name, value in given_knobs.items():
         # A run of an earlier version of the script lacks the options that were added since.
         knobs[name] = _recorded_option(parser, run, name, recorded["knobs"].get(name, parser.get_default(name)))
-        if value is not None and name in parser.free:
+        if name == "address":
+            _require_own_address(run, knobs[name], value, given_knobs["engine"])
+            knobs[name] = value
+        elif value is not None and name in parser.free:
             knobs[name] = value
         elif value is not None:
             settings.append((name, knobs[name], value))
@@ -205,6 +208,19 @@ def _resume(
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
     options |= {"game": recorded["game"], "seed": recorded["seed"]}
     return params, RunOptions(**options, knobs=knobs, free=parser.free)
+
+
+def _require_own_address(run: Path, recorded: str | None, given: str | None, engine: str | None) -> None:
+    """Refuse to join a Ray cluster that a run names and the user does not, because its nodes run code here.
+
+    Raises:
+        UsageError: if neither --address nor another --engine is given.
+    """
+    if recorded is not None and given is None and engine in (None, "ray"):
+        raise UsageError(
+            f"{run} was played on the Ray cluster at {recorded}. To join it again, add --address {recorded}; or "
+            "take another --engine, such as process"
+        )
 
 
 def _recorded_option(parser: Parser, run: Path, name: str, value: Any) -> Any:

@@ -27,9 +27,14 @@ from lib.errors import Fault, UsageError
 from lib.run.events import EpisodeEvents
 from lib.run.run_folder import resume_options
 from lib.run.stopping import NOT_FINITE, Stopper
-from lib.system import files
+from lib.system import files, memory
 
 log = logging.getLogger(__name__)
+
+
+class Damaged(Fault):
+    """A checkpoint whose content is not what was written."""
+
 
 # Objects in a `best-*` checkpoint. All others are needed only to resume.
 PLAYABLE = ("net", "target", "iteration")
@@ -237,13 +242,13 @@ def newest(folder: Path) -> dict[str, Any] | None:
         Content of the checkpoint, or None if there are no checkpoints.
 
     Raises:
-        Fault: if there are checkpoints, but none of them can be read.
+        Fault: if there are checkpoints, but all of them are damaged; or if the newest one cannot be read now.
     """
     damaged: list[Path] = []
     for _, file in reversed(numbered(folder, "step")):
         try:
             content = load(file)
-        except Fault as fault:
+        except Damaged as fault:
             log.warning("%s", fault)
             damaged.append(file)
         else:
@@ -251,7 +256,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
                 other.rename(other.with_suffix(".damaged"))
             return content
     if damaged:
-        raise Fault(f"none of the {len(damaged)} checkpoints in {folder} can be read; no file was changed")
+        raise Damaged(f"none of the {len(damaged)} checkpoints in {folder} can be read; no file was changed")
     return None
 
 
@@ -259,18 +264,23 @@ def load(file: Path) -> dict[str, Any]:
     """Read one checkpoint into main memory.
 
     Raises:
-        Fault: if the file is damaged, or holds anything but a dictionary of tensors and plain values.
+        Damaged: if the file is damaged, or holds anything but a dictionary of tensors and plain values.
+        Fault: if it cannot be read for another reason, which may pass, such as too little memory.
     """
     try:
         _verify(file)
         # Memory-mapped, so that a replay is not in memory twice while it is restored.
         content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
-        raise Fault(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        raise Fault(f"{file} cannot be read: {_first_line(error)}") from error
+        raise Damaged(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
+    except (OSError, MemoryError) as error:
+        raise Fault(f"{file} cannot be read now: {_first_line(error)}. No file was changed") from error
+    except (RuntimeError, ValueError, EOFError) as error:
+        if "Cannot allocate memory" in str(error) or memory.shortage(error):
+            raise Fault(f"{file} cannot be read now: {_first_line(error)}. No file was changed") from error
+        raise Damaged(f"{file} cannot be read: {_first_line(error)}") from error
     if not isinstance(content, dict):
-        raise Fault(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
+        raise Damaged(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
     return content
 
 
@@ -278,24 +288,33 @@ def _verify(file: Path) -> None:
     """Compare a checkpoint with its digest, or, if the digest is lost, with the checksums inside the file.
 
     Raises:
-        Fault: if they differ.
+        Damaged: if they differ.
         OSError: if the file cannot be read.
     """
-    digest = _digest_path(file)
-    if digest.exists() and digest.read_text(errors="replace").split()[:1] != [_digest(file)]:
-        raise Fault(f"{file} is damaged: its SHA-256 is not the one written with it")
+    digest = _written_digest(file)
+    if digest is not None and digest != _digest(file):
+        raise Damaged(f"{file} is damaged: its SHA-256 is not the one written with it")
     try:
         if not zipfile.is_zipfile(file):
-            raise Fault(f"{file} is not in PyTorch's current checkpoint format; it was not loaded")
-        if digest.exists():
+            raise Damaged(f"{file} is not in PyTorch's current checkpoint format; it was not loaded")
+        if digest is not None:
             return
         with zipfile.ZipFile(file) as archive:
             damaged = archive.testzip()
     except (zipfile.BadZipFile, NotImplementedError, zlib.error, struct.error) as error:
-        raise Fault(f"{file} is damaged: {error}") from error
+        raise Damaged(f"{file} is damaged: {error}") from error
     if damaged is not None:
-        raise Fault(f"{file} is damaged: the checksum of {damaged} in it is wrong")
-    log.warning("%s is missing; the checksums inside %s are right, so it was read.", digest.name, file)
+        raise Damaged(f"{file} is damaged: the checksum of {damaged} in it is wrong")
+    name = _digest_path(file).name
+    log.warning("%s is missing or damaged; the checksums inside %s are right, so it was read.", name, file)
+
+
+def _written_digest(file: Path) -> str | None:
+    """Return the digest that was written with a checkpoint, or None if that file is lost, or cut as by a crash."""
+    path = _digest_path(file)
+    text = path.read_text(errors="replace").lower() if path.is_file() else ""
+    match = re.match(r"[0-9a-f]{64}\b", text)
+    return match[0] if match else None
 
 
 def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:
@@ -308,6 +327,8 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
         for name, each in objects.items():
             if isinstance(each, Optimizer):
                 _require_fit(each, content[name])
+            elif not isinstance(each, Settings):
+                _require_same_types(each.state_dict(), content[name], name)
         Checkpoint.load_objects(objects, {name: content[name] for name in objects})
     except (Fault, UsageError, OSError):
         raise
@@ -316,6 +337,38 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
         raise Fault(
             f"the checkpoint does not fit this script; another version may have written it ({problem})"
         ) from error
+
+
+def _require_same_types(own: Any, saved: Any, place: str) -> None:
+    """Check saved values, because a counter of another type or sign fails much later.
+
+    Args:
+        own: state of the object into which the saved one will be loaded. None fits anything.
+        saved: state in the checkpoint.
+        place: name of the state.
+
+    Raises:
+        ValueError: if a value has another type, or a counter or a weight is not valid.
+    """
+    if isinstance(own, Mapping) and isinstance(saved, Mapping):
+        for name in own.keys() & saved.keys():
+            _require_same_types(own[name], saved[name], f"{place}.{name}")
+    elif isinstance(own, torch.Tensor) and isinstance(saved, torch.Tensor):
+        if own.numel() and own.dtype != saved.dtype:  # an empty one may only be a placeholder
+            raise ValueError(f"{place} is {saved.dtype}, not {own.dtype}")
+        if place.startswith(("net.", "target.")) and not bool(torch.isfinite(saved).all()):
+            raise ValueError(f"{place} has numbers that are not finite")
+    elif not _same_kind(own, saved):
+        raise ValueError(f"{place} is {saved!r}")
+
+
+def _same_kind(own: Any, saved: Any) -> bool:
+    """Whether a saved value can replace an object's own. Integers are counters, so they are not negative."""
+    if own is None:
+        return True
+    if isinstance(own, bool | int):
+        return type(saved) is type(own) and saved >= 0
+    return isinstance(saved, (int, float) if isinstance(own, float) else type(own))
 
 
 def _require_fit(optimizer: Optimizer, state: Mapping[str, Any]) -> None:

@@ -1,19 +1,25 @@
 """Files of a run folder that only grow: episodes.csv and TensorBoard's event files."""
 
+import hashlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+from lib.errors import Fault, UsageError
 from lib.system import files
+from lib.system.shapes import TEXT, Each, misfits
+
+SAVED = {"size": (int,), "sha256": TEXT}  # shape of a file's entry in a state
 
 log = logging.getLogger(__name__)
 
 
 class GrowingFiles:
-    """Sizes of the growing files. Loading a state truncates the files to the saved sizes.
+    """Sizes and digests of the growing files. Loading a state truncates the files to the saved sizes.
 
-    A checkpoint holds the sizes, so a resumed run does not write any part of these files twice.
+    A checkpoint holds them, so a resumed run does not write any part of these files twice.
 
     Args:
         folder: run folder.
@@ -26,20 +32,37 @@ class GrowingFiles:
         self.folder = folder
         self.flush = flush
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """Return size and SHA-256 of each file, by name."""
         self.flush()
         for path in self._files():
             with path.open("rb+") as file:
                 files.sync(file)  # these files must reach the disk before the checkpoint does
-        return {path.name: path.stat().st_size for path in self._files()}
+        return {path.name: {"size": path.stat().st_size, "sha256": digest(path)} for path in self._files()}
 
-    def load_state_dict(self, sizes: dict[str, int]) -> None:
+    def require_unchanged(self, state: Mapping[str, Any]) -> None:
+        """Compare the files with a saved state. They may have grown, or lost their end with a system that crashed.
+
+        Raises:
+            UsageError: if the content up to a saved size is another one.
+            Fault: if the state has another form.
+        """
+        saved = _checked(state)
+        for path in self._files():
+            size, expected = saved.get(path.name, (0, None))
+            if expected is not None and path.stat().st_size >= size:
+                require_digest(path, size, expected)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Truncate the files to their saved sizes."""
+        sizes = {name: size for name, (size, _) in _checked(state).items()}
         for name in sorted(set(sizes) - {path.name for path in self._files()}):
             log.warning("%s is missing: its first %d bytes are lost.", self.folder / name, sizes[name])
         for path in self._files():
             current, saved = path.stat().st_size, sizes.get(path.name, 0)
             if current < saved:
                 log.warning("%s is shorter than at the checkpoint: its last %d bytes are lost.", path, saved - current)
+                _remove_unfinished_row(path)
             elif saved:
                 os.truncate(path, saved)
             else:
@@ -47,3 +70,40 @@ class GrowingFiles:
 
     def _files(self) -> list[Path]:
         return sorted(path for pattern in self.PATTERNS for path in self.folder.glob(pattern))
+
+
+def _checked(state: Mapping[str, Any]) -> dict[str, tuple[int, str | None]]:
+    """Return sizes and digests. Earlier versions saved only the sizes.
+
+    Raises:
+        Fault: if the state has another form.
+    """
+    if not isinstance(state, Mapping):
+        raise Fault("the checkpoint has wrong files; it was edited. Restore it")
+    new = {name: saved if isinstance(saved, dict) else {"size": saved} for name, saved in state.items()}
+    wrong = sorted(misfits(new, Each(SAVED)))
+    if wrong or any(saved.get("size", -1) < 0 for saved in new.values()):
+        raise Fault("the checkpoint has a wrong size or digest of a file; it was edited. Restore it")
+    return {name: (saved["size"], saved.get("sha256")) for name, saved in new.items()}
+
+
+def _remove_unfinished_row(path: Path) -> None:
+    """Cut a table after its last whole row, so that the next row begins a line."""
+    if path.suffix == ".csv":
+        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
+
+
+def digest(path: Path, size: int = -1) -> str:
+    """Return the SHA-256 of the first bytes of a file, or of the whole file."""
+    with path.open("rb") as file:
+        return hashlib.sha256(file.read(size)).hexdigest()
+
+
+def require_digest(path: Path, size: int, expected: str) -> None:
+    """Compare the first bytes of a file with their SHA-256.
+
+    Raises:
+        UsageError: if they differ.
+    """
+    if path.stat().st_size < size or digest(path, size) != expected:
+        raise UsageError(f"{path} was changed after it was written; restore it, or delete it to go on without it")

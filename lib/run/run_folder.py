@@ -12,11 +12,13 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
 """
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from types import NoneType
@@ -29,11 +31,14 @@ from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
 from lib.run import provenance
+from lib.run.growing_files import SAVED
 from lib.run.options import RunOptions
 from lib.system import files
 from lib.system.shapes import NUMBER, TEXT, Each, misfits
 
 log = logging.getLogger(__name__)
+
+DIGEST = "sha256"  # entry of a JSON file with the digest of the others
 
 SESSION = ("commit", "versions", "machine")  # required entries of a session in params.json
 
@@ -75,6 +80,7 @@ RESULT = {
         "parts": Each(NUMBER),
     },
     "evaluation": EVALUATION,
+    "files": Each(SAVED),
 }
 
 
@@ -91,11 +97,12 @@ class Run:
         checkpoints: its folder of checkpoints.
 
     Raises:
-        UsageError: if another process works on the run to resume.
+        UsageError: if another process works on the run to resume, or if the path of the folder is not valid UTF-8.
         OSError: if the folder cannot be written.
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions):
+        _require_utf8(options.resume or options.runs_dir)
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
@@ -128,8 +135,8 @@ class Run:
         return UsageError(f"{self.path} is in use by process {holder}; stop that process first")
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
-        """Write a file of the folder atomically."""
-        files.write(self.path / name, json.dumps(content, indent=2, default=str, allow_nan=False) + "\n")
+        """Write a file of the folder atomically, with a digest of its content."""
+        write_json(self.path / name, content)
 
     def add_session(self) -> None:
         """Add this process to the sessions of a resumed run, and log what changed since the last one.
@@ -149,6 +156,8 @@ class Run:
         if result and all(session.get("result") != result for session in recorded["sessions"]):
             last |= {"result": result}
         self.write_json("params.json", recorded | {"sessions": [*recorded["sessions"], last, current]})
+        if result.pop("files", None) is not None:  # they are about to be truncated to the checkpoint
+            self.write_json("result.json", result)
 
     def read_result(self) -> dict[str, Any]:
         """Read result.json. The result is empty if there is no file."""
@@ -164,6 +173,22 @@ class Run:
         (self.path / "pid").unlink(missing_ok=True)
         os.close(self._folder_lock)
         self._lock.release()
+
+
+def _require_utf8(path: Path) -> None:
+    """Refuse a path that TensorBoard cannot write to.
+
+    Raises:
+        UsageError: if it is not valid UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        text = os.fsencode(path).decode(errors="backslashreplace")
+        raise UsageError(
+            f"the folder {text} is not valid UTF-8 here, and TensorBoard cannot write to it; give another --runs-dir, "
+            "or set PYTHONUTF8=1 if your terminal shows the name correctly"
+        ) from error
 
 
 def remove_leftovers(path: Path) -> None:
@@ -217,8 +242,18 @@ def read_params(path: Path) -> dict[str, Any]:
     return content
 
 
+def write_json(file: Path, content: Mapping[str, Any]) -> None:
+    """Write a JSON object atomically, with a digest of its content that `read_json` verifies."""
+    plain = json.loads(json.dumps(content, default=str, allow_nan=False))
+    files.write(file, json.dumps(plain | {DIGEST: _digest(plain)}, indent=2) + "\n")
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
 def read_json(file: Path, shape: Any) -> dict[str, Any]:
-    """Read a JSON object of a run folder.
+    """Read a JSON object of a run folder, and verify its digest if it has one. Earlier versions wrote none.
 
     Args:
         file: path of the file.
@@ -234,6 +269,9 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{file} holds no JSON object; it was not written by this version of the project")
+    digest = content.pop(DIGEST, None)
+    if digest is not None and digest != _digest(content):
+        raise UsageError(f"{file} was changed after it was written; restore it")
     wrong = sorted(misfits(content, shape))
     if wrong:
         raise UsageError(f"{file} has a wrong {', '.join(wrong)}; it was edited. Restore the file")
@@ -266,12 +304,16 @@ def require_trust(path: Path, env_id: str, module: str | None) -> None:
 
 
 def require_own_files(path: Path) -> None:
-    """Refuse a run folder with symbolic links, through which a file elsewhere would be overwritten.
+    """Refuse a run folder with symbolic or hard links, through which a file elsewhere would be overwritten.
 
     Raises:
         UsageError: if there is one.
     """
     for entry in path.rglob("*"):
+        if entry.is_file() and not entry.is_symlink() and entry.stat().st_nlink > 1:
+            raise UsageError(
+                f"{entry} has another hard link, and nothing is written through one; replace it by a copy of itself"
+            )
         if entry.is_symlink():
             raise UsageError(
                 f"{entry} is a symbolic link, and nothing is written through one; replace it by a copy of "

@@ -153,6 +153,7 @@ class _Setup:
         if "replay" in content:
             self.warm_up = 0
         self._require_steps_left()
+        GrowingFiles(self.run.path).require_unchanged(content.get("files", {}))
 
         # A refused resume must not change any file, so all changes come after the checks above.
         if self.options.resume:
@@ -339,7 +340,7 @@ class _Setup:
             engine_state.stopped = stopped
             result = describe_result(engine, stopped, self.episodes, self.speed, self.run.read_result())
             self._write_result(result)
-            self._close()
+            self._close(result)
             if self.save is not None and stopped == SOLVED:
                 self._evaluate_solved(result)
             self._draw_curve()
@@ -366,8 +367,10 @@ class _Setup:
         settings = {"seed": self.options.seed, "script": self.script}
         return settings | self.options.knobs | dataclasses.asdict(self.params)
 
-    def _close(self) -> None:
+    def _close(self, result: dict[str, Any]) -> None:
         self.board.close()
+        result["files"] = GrowingFiles(self.run.path).state_dict()
+        self.run.write_json("result.json", result)
         self.source.close()
         self.run.close()
         self.stopper.release_signals()

@@ -185,8 +185,10 @@ def not_finite_inputs(batch: Any) -> list[str]:
 
 
 def _finite(value: Any) -> bool:
-    array = value if isinstance(value, torch.Tensor) else torch.as_tensor(np.asarray(0.0 if value is None else value))
-    return not array.is_floating_point() or bool(torch.isfinite(array).all())
+    if isinstance(value, torch.Tensor):
+        return not value.is_floating_point() or bool(torch.isfinite(value).all())
+    array = np.asarray(0.0 if value is None else value)
+    return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
 def _handled_signals() -> list[signal.Signals]:

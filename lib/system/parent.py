@@ -15,6 +15,9 @@ import psutil
 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
+SAFE_PATH = "PYTHONSAFEPATH"  # Python does not search the current folder if this variable is set
+OURS = "set by pong-ladder"  # value that tells this project's setting from a user's
+
 
 class ParentGone(BaseException):
     """The parent process has ended or has closed the connection."""

@@ -3,21 +3,28 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.util import get_temp_dir
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import psutil
 
 from lib.errors import Fault, UsageError
+from lib.system.parent import OURS, SAFE_PATH
 from lib.system.shared_block import SharedBlock
 
 # Signals that stop a run cleanly.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+OWNER = "pong-ladder.pid"  # file with this process's id, in multiprocessing's temporary folder
 
 IMPORT_TIMEOUT = 120  # seconds for the fork server to finish its imports and start a process
 
@@ -40,8 +47,18 @@ def start_server(*modules: str) -> None:
     """
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["lib.system.forkserver", *modules])
+        _remove_folders_of_killed_processes()
+        Path(get_temp_dir(), OWNER).write_text(str(os.getpid()))
         with signals_blocked():
             forkserver.ensure_running()
+
+
+def _remove_folders_of_killed_processes() -> None:
+    """Remove the temporary folders, with the fork server's socket, of runs that were killed."""
+    for owner in Path(tempfile.gettempdir()).glob(f"pymp-*/{OWNER}"):
+        with suppress(OSError, ValueError):  # another user's, or just being removed
+            if not psutil.pid_exists(int(owner.read_text())):
+                shutil.rmtree(owner.parent)
 
 
 def to_shared_memory(payload: Any, name: str, advice: str) -> SharedBlock:
@@ -162,12 +179,31 @@ class Child:
 def signals_blocked() -> Iterator[None]:
     """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
     if not hasattr(signal, "pthread_sigmask"):
-        yield
+        with _current_folder_left_out():
+            yield
         return
     # If the resource tracker were started together with the process, it would unblock the signals.
-    resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    with _current_folder_left_out():
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _current_folder_left_out() -> Iterator[None]:
+    """Start processes that do not search the current folder for modules. It may be somebody else's run folder.
+
+    The children of the fork server get this process's search path with their first message.
+    """
+    before = os.environ.get(SAFE_PATH)
+    os.environ[SAFE_PATH] = OURS
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if before is None:
+            del os.environ[SAFE_PATH]
+        else:
+            os.environ[SAFE_PATH] = before

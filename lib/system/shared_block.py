@@ -40,7 +40,10 @@ def _reserved(size: int) -> int:
     """Return a descriptor of an unlinked file for which `size` bytes are reserved."""
     folders = [folder for folder in dict.fromkeys((SHARED_MEMORY, tempfile.gettempdir())) if os.path.isdir(folder)]
     for folder in folders:
-        file, path = tempfile.mkstemp(dir=folder)
+        try:
+            file, path = tempfile.mkstemp(dir=folder)
+        except OSError:
+            continue  # read-only, or full
         os.unlink(path)
         try:
             os.posix_fallocate(file, 0, size)

@@ -186,7 +186,16 @@ def train_briefly(monkeypatch, script, batches, huber=False, **changed):
         learning_rate=0.001,
         huber=huber,
     )
-    knobs = {"n_step": 2, "noise": "factorised", "alpha": 0.6, "beta": 0.4, "beta_steps": 100, "without": [], "envs": 1}
+    knobs = {
+        "n_step": 2,
+        "noise": "factorised",
+        "alpha": 0.6,
+        "beta": 0.4,
+        "beta_steps": 100,
+        "without": [],
+        "envs": 1,
+        "async_envs": False,
+    }
     knobs |= {"v_min": -2.0, "v_max": 2.0, "atoms": 5, "sigma": 0.1, "fast": False, "double": True} | changed
     script.train(params, RunOptions(knobs=knobs))
     return saved
@@ -441,7 +450,15 @@ def test_each_part_of_rainbow_has_its_own_setting(monkeypatch, tmp_path):
         (["double"], (5, 0.5, False)),
         (["prioritised"], (5, 0.0, True)),
     ):
-        knobs = {"without": without, "n_step": 5, "envs": 2, "fast": False, "v_max": 3.0, "sigma": 0.1}
+        knobs = {
+            "without": without,
+            "n_step": 5,
+            "envs": 2,
+            "async_envs": False,
+            "fast": False,
+            "v_max": 3.0,
+            "sigma": 0.1,
+        }
         with pytest.raises(KeyError, match="recorded"):
             rainbow.train(params, RunOptions(runs_dir=tmp_path, knobs=knobs))
         assert (settings["n_step"], settings["alpha"], settings["double"]) == expected

@@ -1,5 +1,6 @@
 import os
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from ignite.engine import Engine, Events
+from torch import nn
 
 from lib.errors import Fault
 from lib.run import checkpoint
@@ -62,21 +64,73 @@ def test_if_all_checkpoints_are_damaged_nothing_is_changed(tmp_path):
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff\xfe"])
-def test_a_checkpoint_with_a_wrong_digest_is_rejected(tmp_path, content):
+def test_a_checkpoint_with_a_wrong_digest_is_rejected(tmp_path):
     file = save(tmp_path)
     digest = file.with_name(file.name + ".sha256")
-    digest.write_bytes(content)
-    with pytest.raises(Fault, match=r"cannot be read|is damaged"):
+    digest.write_text(digest.read_text().upper())
+    checkpoint.load(file)
+    digest.write_text("0" * 64)
+    with pytest.raises(checkpoint.Damaged, match="is damaged"):
         checkpoint.load(file)
 
 
-def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_path, caplog):
+@pytest.mark.parametrize(
+    "problem", [OSError(5, "Input/output error"), RuntimeError("unable to mmap: Cannot allocate memory")]
+)
+def test_a_checkpoint_that_cannot_be_read_now_is_not_renamed(tmp_path, monkeypatch, problem):
+    for step in (1, 2):
+        save(tmp_path, f"step-{step:09d}.pt")
+    before = sorted(tmp_path.iterdir())
+
+    def fail(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(Fault, match=r"step-000000002\.pt cannot be read now: .* No file was changed"):
+        checkpoint.newest(tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("own", "saved", "place"),
+    [
+        ({"iteration": 3}, {"iteration": "x"}, "each.iteration is 'x'"),
+        ({"iteration": 3}, {"iteration": -5}, "each.iteration is -5"),
+        ({"iteration": 3}, {"iteration": True}, "each.iteration is True"),
+        ({"iteration": 3}, {"iteration": None}, "each.iteration is None"),
+        ({"mean": 0.5, "part": {"done": False}}, {"mean": 1, "part": {"done": 1}}, "each.part.done is 1"),
+        ({"states": torch.zeros(2)}, {"states": torch.zeros(2, dtype=torch.int64)}, "each.states is torch.int64"),
+    ],
+)
+def test_a_value_of_another_type_or_sign_is_rejected(own, saved, place):
+    class Each:
+        def state_dict(self):
+            return own
+
+        def load_state_dict(self, state):
+            raise AssertionError("must not be loaded")
+
+    with pytest.raises(Fault, match=re.escape(place)):
+        checkpoint.restore({"each": Each()}, {"each": saved})
+
+
+def test_weights_that_are_not_finite_are_rejected():
+    net = nn.Linear(2, 1)
+    weights = {**net.state_dict(), "bias": torch.tensor([float("nan")])}
+    with pytest.raises(Fault, match=r"net\.bias has numbers that are not finite"):
+        checkpoint.restore({"net": net}, {"net": weights})
+
+
+@pytest.mark.parametrize("digest", [None, b"", b"\xff\xfe"])
+def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_path, caplog, digest):
     file = save(tmp_path, "step-000000001.pt", WEIGHTS | {"iteration": 1})
     expected = torch.load(file, weights_only=True)
-    file.with_name(file.name + ".sha256").unlink()
+    if digest is None:
+        file.with_name(file.name + ".sha256").unlink()
+    else:
+        file.with_name(file.name + ".sha256").write_bytes(digest)
     assert checkpoint.newest(tmp_path)["iteration"] == 1
-    assert "step-000000001.pt.sha256 is missing" in caplog.text
+    assert "step-000000001.pt.sha256 is missing or damaged" in caplog.text
     original = file.read_bytes()
     rng = np.random.default_rng(1)
     outcomes = set()

@@ -1,11 +1,54 @@
+import pytest
+
+from lib.errors import Fault, UsageError
 from lib.run.growing_files import GrowingFiles
 
+HEADER = b"episode,step\n"
 
-def test_a_file_that_is_shorter_than_its_saved_size_is_left_alone_with_a_warning(tmp_path, caplog):
-    for name in ("episodes.csv", "events.out.tfevents.1"):
-        (tmp_path / name).write_bytes(b"12345")
-    GrowingFiles(tmp_path).load_state_dict({"episodes.csv": 8, "events.out.tfevents.1": 3})
-    assert (tmp_path / "episodes.csv").read_bytes() == b"12345"
-    assert (tmp_path / "events.out.tfevents.1").read_bytes() == b"123"
+
+@pytest.fixture
+def saved(tmp_path):
+    """Files of a run folder, and their state."""
+    (tmp_path / "episodes.csv").write_bytes(HEADER + b"1,100\n2,200\n")
+    (tmp_path / "events.out.tfevents.1").write_bytes(b"12345")
+    return GrowingFiles(tmp_path).state_dict()
+
+
+def test_files_are_truncated_to_their_saved_sizes_and_new_ones_removed(tmp_path, saved, caplog):
+    before = (tmp_path / "episodes.csv").read_bytes()
+    with (tmp_path / "episodes.csv").open("ab") as file:
+        file.write(b"3,300\n")
+    (tmp_path / "events.out.tfevents.2").touch()
+    files = GrowingFiles(tmp_path)
+    files.require_unchanged(saved)
+    files.load_state_dict(saved)
+    assert (tmp_path / "episodes.csv").read_bytes() == before
+    assert not (tmp_path / "events.out.tfevents.2").exists()
+    assert caplog.records == []
+
+
+def test_a_table_that_is_shorter_ends_with_its_last_whole_row(tmp_path, saved, caplog):
+    (tmp_path / "episodes.csv").write_bytes(HEADER + b"1,100\n2,2")
+    files = GrowingFiles(tmp_path)
+    files.require_unchanged(saved)
+    files.load_state_dict(saved)
+    assert (tmp_path / "episodes.csv").read_bytes() == HEADER + b"1,100\n"
     assert f"{tmp_path / 'episodes.csv'} is shorter than at the checkpoint: its last 3 bytes are lost" in caplog.text
     assert "tfevents" not in caplog.text
+
+
+@pytest.mark.parametrize("name", ["episodes.csv", "events.out.tfevents.1"])
+def test_a_changed_file_is_refused(tmp_path, saved, name):
+    content = bytearray((tmp_path / name).read_bytes())
+    content[4] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=f"{name} was changed after it was written; restore it, or delete it"):
+        GrowingFiles(tmp_path).require_unchanged(saved)
+
+
+def test_sizes_of_an_earlier_version_are_accepted_and_other_content_is_not(tmp_path, saved):
+    sizes = {name: state["size"] for name, state in saved.items()}
+    GrowingFiles(tmp_path).require_unchanged(sizes)
+    for wrong in ([], {"episodes.csv": "x"}, {"episodes.csv": {"size": -1}}, {"episodes.csv": {"sha256": "0"}}):
+        with pytest.raises(Fault, match="the checkpoint has"):
+            GrowingFiles(tmp_path).require_unchanged(wrong)

@@ -116,5 +116,5 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
     run.write_json("result.json", {"a": 1})
     with pytest.raises(TypeError):
         run.write_json("result.json", {("no", "key"): 1})  # type: ignore[dict-item]
-    assert json.loads((run.path / "result.json").read_text()) == {"a": 1}
+    assert run_folder.read_json(run.path / "result.json", {}) == {"a": 1}
     assert not [path for path in os.listdir(run.path) if path.endswith(".tmp")]
