@@ -296,6 +296,7 @@ def test_a_clusters_token_is_honoured_and_a_refused_one_is_named(tmp_path):
     assert f"{refused}none was found. Copy ~/.ray/auth_token" in said["none"]
     assert f"{refused}RAY_AUTH_MODE is 'disabled', so that none is sent" in said["disabled"]
     assert said["wrong"].endswith("\n2\n")
+    assert not list((tmp_path / "wrong").glob("20*"))  # no run folder is left behind
 
 
 def test_a_cluster_with_another_version_of_ray_is_reported(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ the object store, and their arrays are read in place.
 """
 
 import atexit
+import functools
 import importlib.util
 import logging
 import math
@@ -289,15 +290,19 @@ def interruptible() -> Iterator[None]:
         raise cause from None
 
 
+@functools.cache
 def check_cluster(address: str) -> None:
     """Check that a cluster answers and accepts this process. If it asks for a token, set RAY_AUTH_MODE to send it.
 
     Other processes make the attempts, so that they can be ended early. Ray itself would try for two minutes. Ray reads
-    RAY_AUTH_MODE when it is imported, so call this before.
+    RAY_AUTH_MODE when it is imported, so call this before. The result is kept, because the command line asks before it
+    makes a run folder, and the actors ask again.
 
     Raises:
-        UsageError: if the cluster does not answer, asks for another token or rejects the attempt.
+        UsageError: if Ray is not installed, or the cluster does not answer, asks for another token or rejects the
+            attempt.
     """
+    _require_installed()
     require_listener(address)
     refused = _refused(address, os.environ)
     if refused and _token_source() and "RAY_AUTH_MODE" not in os.environ:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lib.actors.ray_cluster import require_listener
+from lib.actors.ray_cluster import check_cluster
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
@@ -106,12 +106,12 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
 
 
 def _check_engine(knobs: Mapping[str, Any]) -> None:
-    """Refuse an --address that is not used or does not answer, before a run folder is made."""
+    """Refuse an --address that is not used, does not answer or rejects this process, before a run folder is made."""
     if knobs.get("address") is None:
         return
     if knobs["engine"] != "ray":
         raise UsageError(f"--address {knobs['address']} needs --engine ray, not {knobs['engine']}")
-    require_listener(knobs["address"])
+    check_cluster(knobs["address"])
 
 
 def _check_search(options: Mapping[str, Any], overrides: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ attached is the order in which they run.
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -181,11 +181,17 @@ class _Setup:
         return content or {}
 
     def _require_steps_left(self) -> None:
+        """Refuse a run at its step limit, unless it was killed after its last checkpoint, before its result."""
+        if self._at_limit() and not self.run.read_result():
+            return
         if self.steps() + self.warm_up >= self.stopper.step_limit:
             filling = f" and first fills its replay with {self.warm_up:,} more steps" if self.warm_up else ""
             raise UsageError(
                 f"{self.run.path} is already at step {self.steps():,}{filling}; give a larger --stop-after"
             )
+
+    def _at_limit(self) -> bool:
+        return self.steps() >= self.stopper.step_limit
 
     def _restore_loop(self, content: Mapping[str, Any]) -> None:
         """Restore the loop's state when the loop starts.
@@ -198,6 +204,8 @@ class _Setup:
             checkpoint.restore(self._loop_state(), content)
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)
+            elif self._at_limit():
+                self.stopper.limit_reached(engine)
 
         self.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore)
 
@@ -342,10 +350,11 @@ class _Setup:
             self._write_result(result)
             self._close(result)
             if self.save is not None and stopped == SOLVED:
-                self._evaluate_solved(result)
-            self._draw_curve()
+                _unless_interrupted("evaluation", partial(self._evaluate, result))
+            _unless_interrupted("learning curve", self._draw_curve)
             if self.tracker is not None:
-                self.tracker.finish(self.run.read_result(), self.run.path / "curve.png")
+                finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
+                _unless_interrupted("tracking", finish)
             self._log_next_steps(stopped)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
@@ -374,14 +383,6 @@ class _Setup:
         self.source.close()
         self.run.close()
         self.stopper.release_signals()
-
-    def _evaluate_solved(self, result: Mapping[str, Any]) -> None:
-        """Evaluate the network of a solved run. Ctrl-C ends the evaluation, but not the program."""
-        with as_ctrl_c():
-            try:
-                self._evaluate(result)
-            except KeyboardInterrupt:
-                log.info("The evaluation was stopped; the run is solved and saved.")
 
     def _failed(self, engine: Engine, error: Exception) -> None:
         """Draw the curve of a run that ends with an error."""
@@ -429,3 +430,12 @@ class _Setup:
         net = self.save["net"]
         assert isinstance(net, nn.Module)
         return GreedyPolicy(net, self.options.device)
+
+
+def _unless_interrupted(name: str, work: Callable[[], None]) -> None:
+    """Do optional work after the end of a run is saved. A signal ends the work, but not the program."""
+    with as_ctrl_c():
+        try:
+            work()
+        except KeyboardInterrupt:
+            log.info("The %s was stopped; the run is saved.", name)
