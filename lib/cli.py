@@ -113,6 +113,7 @@ def parser(
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
         add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after this time (default: none)"),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
+        add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),

@@ -12,6 +12,7 @@ from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
 from lib.run import config_file, run_folder, tracking
+from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
@@ -75,6 +76,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     if env_id is not None or "resume" not in options:
         env_id = _full_id(env_id, module)
         module = module_of(env_id) if env_id else None
+    if "init" in options:
+        if "resume" in options:
+            raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
+        options["init"] = run_folder.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
     if "resume" in options:
         if tuned or config or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
@@ -86,6 +91,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     table = parser.best if tuned else parser.hyperparams
     params = _new_params(table, options.setdefault("game", "pong"), env_id, config, overrides)
     run_options = RunOptions(**options, knobs=knobs, free=parser.free)
+    if run_options.init is not None:
+        require_same_game(run_options.init, params.env_name)
     shown = {name: value for name, value in knobs.items() if name not in parser.free}
     changes = changes_in_name(
         shown,
@@ -96,7 +103,9 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         run_options.seed,
         RunOptions.seed,
     )
-    run_options = dataclasses.replace(run_options, changes=f"{'-best' if tuned else ''}{changes}")
+    run_options = dataclasses.replace(
+        run_options, changes=f"{'-best' if tuned else ''}{'-init' if run_options.init else ''}{changes}"
+    )
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(
             f"--stop-after {run_options.stop_after} lies within the warm-up of {params.warm_up} steps; "
@@ -206,7 +215,8 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    options |= {"game": recorded["game"], "seed": recorded["seed"]}
+    init = recorded.get("init")
+    options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
     return params, RunOptions(**options, knobs=knobs, free=parser.free)
 
 

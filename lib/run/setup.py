@@ -22,13 +22,14 @@ from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, console, evaluation, run_folder, tracking, videos
+from lib.run import checkpoint, checkpoint_files, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
 from lib.run.goal import WayToGoal
 from lib.run.growing_files import GrowingFiles
+from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import next_steps, shown
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
@@ -130,6 +131,8 @@ class _Setup:
         self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
         self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
+        if options.init is not None and options.resume is None:
+            load_initial_weights(options.init, save or {})
         register_events(engine)
         self.run = run_folder.Run(script, params, options)
         log.info("Run folder: %s", self.run.path)
@@ -150,6 +153,8 @@ class _Setup:
                 checkpoint.restore({"settings": self._settings()}, content)
             checkpoint.restore(self._run_state(), content)
             log.info("Resumed at step %s.", f"{self.steps():,}")
+        elif self.options.resume and self.options.init:  # stopped before its first checkpoint
+            load_initial_weights(self.options.init, self.save or {})
         if "replay" in content:
             self.warm_up = 0
         self._require_steps_left()
@@ -399,7 +404,7 @@ class _Setup:
             log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
 
     def _log_next_steps(self, stopped: str) -> None:
-        saved = bool(checkpoint.numbered(self.run.checkpoints, "step"))
+        saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
         at_limit = stopped == STEPS and self.options.stop_after is None
         steps = next_steps(self.run.path, self.options, saved, stopped == SOLVED, self.steps() if at_limit else None)
         for purpose, command in steps.items():

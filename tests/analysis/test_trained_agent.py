@@ -6,10 +6,11 @@ import torch
 from gymnasium import spaces
 
 from lib import dqn_extra, dqn_model
-from lib.analysis.trained_agent import build_network, find_checkpoint
+from lib.analysis.trained_agent import build_network
 from lib.errors import UsageError
 from lib.nets import losses
 from lib.ppo.model import Model
+from lib.run.checkpoint_files import find_checkpoint
 from lib.run.policy import GreedyPolicy
 
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
