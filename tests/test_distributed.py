@@ -289,13 +289,13 @@ def test_a_clusters_token_is_honoured_and_a_refused_one_is_named(tmp_path):
     env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "RAY_USAGE_STATS_ENABLED": "0"}
     command = ["unshare", "-rn", "bash", "-c", LOCKED, "bash", *script, *on_ray]
     subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=180, capture_output=True)
-    said = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
-    assert said["right"].endswith("\n0\n"), said["right"]
+    output = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
+    assert output["right"].endswith("\n0\n"), output["right"]
     refused = "error: the cluster at 127.0.0.1:6399 asks for a token, and "
-    assert f"{refused}it refused the one from {tmp_path}/wrong/.ray/auth_token. Copy" in said["wrong"]
-    assert f"{refused}none was found. Copy ~/.ray/auth_token" in said["none"]
-    assert f"{refused}RAY_AUTH_MODE is 'disabled', so that none is sent" in said["disabled"]
-    assert said["wrong"].endswith("\n2\n")
+    assert f"{refused}it refused the one from {tmp_path}/wrong/.ray/auth_token. Copy" in output["wrong"]
+    assert f"{refused}none was found. Copy ~/.ray/auth_token" in output["none"]
+    assert f"{refused}RAY_AUTH_MODE is 'disabled', so that none is sent" in output["disabled"]
+    assert output["wrong"].endswith("\n2\n")
     assert not list((tmp_path / "wrong").glob("20*"))  # no run folder is left behind
 
 

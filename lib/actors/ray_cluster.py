@@ -322,23 +322,23 @@ def _refused(address: str, environment: Mapping[str, str]) -> bool:
     """
     attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
     command = [sys.executable, "-P", "-c", attempt, address]
-    said = ""
+    output = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         timer = threading.Timer(INIT_TIMEOUT, process.kill)
         timer.start()
         for line in process.stderr:
-            said += line
+            output += line
             if REFUSED in line:  # Ray would try again for twenty seconds
                 process.kill()
         late = not timer.is_alive()
         timer.cancel()
-    if REFUSED in said or "AuthenticationError" in said:
+    if REFUSED in output or "AuthenticationError" in output:
         return True
     if late:
         raise UsageError(f"something listens at {address}, but no Ray cluster answers there")
     if process.returncode:
-        reason = said.strip().rpartition("Error: ")[2]
+        reason = output.strip().rpartition("Error: ")[2]
         raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
     return False
 
