@@ -13,6 +13,8 @@ from lib import dqn_extra, dqn_model
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.nets import noisy
+from lib.ppo.fast import FastModel
+from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, step_of
@@ -98,7 +100,8 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
     net: nn.Module
     normalise = any(name.startswith("conv.body.") for name in weights)
     if any(name.startswith("policy.") for name in weights):
-        net = Model(space, n_actions)
+        kind = GoalModel if "temperature" in weights else FastModel if "return_mean" in weights else Model
+        net = kind(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
         hidden_bias = next((bias for name, bias in weights.items() if name.startswith("advantage.0.bias")), None)
         is_noisy = any(name.endswith("_sigma") for name in weights)

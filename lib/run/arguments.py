@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from lib.actors.ray_cluster import check_cluster
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
-from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
 from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
@@ -89,7 +89,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         own = {name: given[name] for name in knobs}
         return _resume(parser, script, options, own, env_id, module, overrides)
     table = parser.best if tuned else parser.hyperparams
-    params = _new_params(table, options.setdefault("game", "pong"), env_id, config, overrides)
+    options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
+    params = _new_params(table, options["game"], env_id, config, overrides)
     run_options = RunOptions(**options, knobs=knobs, free=parser.free)
     if run_options.init is not None:
         require_same_game(run_options.init, params.env_name)
@@ -158,6 +159,8 @@ def _new_params(
 ) -> RunParameters:
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
+    if game == OWN and env_id is None:
+        raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
     params = dataclasses.replace(hyperparams[game], **config)
     if env_id is not None:
         # The game's stop_reward means nothing in another environment. Without --set stop_reward, only a limit ends
@@ -254,4 +257,6 @@ def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script
         return kind(**recorded["hyperparameters"])
     except (TypeError, ValueError) as error:
         commit = recorded["sessions"][0]["commit"]
-        raise UsageError(f"{run} is a run of another version of this project ({commit}): {error}") from error
+        unknown = set(recorded["hyperparameters"]) - {field.name for field in dataclasses.fields(kind)}
+        reason = f"{script}.py no longer has {', '.join(sorted(unknown))}" if unknown else error
+        raise UsageError(f"{run} is a run of another version of this project ({commit}): {reason}") from error
