@@ -20,6 +20,7 @@ PACKAGES = {
     *("pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
 }
 ADDRESS_SPACE = 10**9  # bytes that the imports of a script take
+UNMAPPED = "failed to map segment"  # the dynamic linker's words if a library does not fit into the address space
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _show = sys.excepthook
 
@@ -45,6 +46,9 @@ def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "Trace
     if kind is ModuleNotFoundError and package in PACKAGES and find_spec(package) is None:
         print(missing_environment(package), file=sys.stderr)
         raise SystemExit(2)
+    if issubclass(kind, ImportError) and UNMAPPED in str(error):
+        print(f"error: memory ran out during the imports: {error}. Raise the limit of ulimit -v", file=sys.stderr)
+        raise SystemExit(1)
     _show(kind, error, trace)
 
 

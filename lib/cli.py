@@ -246,7 +246,7 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         yield
     except (UsageError, Fault) as error:
         _exit(f"error: {error}", error.exit_code)
-    except (MemoryError, OSError, RuntimeError) as error:
+    except (MemoryError, OSError, RuntimeError, ImportError) as error:
         if fault := memory.shortage(error):
             _exit(f"error: {fault}", fault.exit_code)
         if not isinstance(error, OSError):

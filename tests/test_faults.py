@@ -1,5 +1,6 @@
 """Faults that come from outside: run folders of somebody else, and wrong environments."""
 
+import json
 import os
 import re
 import shlex
@@ -345,6 +346,24 @@ def test_nothing_is_written_through_a_hard_link(refused, trained_run, tmp_path):
     before = (tmp_path / "outside.csv").read_bytes()
     assert f"{trained_run / 'episodes.csv'} has another hard link" in refused(PPO, *resuming(trained_run))
     assert (tmp_path / "outside.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["result.json", "episodes.csv"])
+def test_a_pipe_in_a_run_folder_is_named(refused, trained_run, name):
+    (trained_run / name).unlink()
+    os.mkfifo(trained_run / name)
+    for script, options in ((PPO, resuming(trained_run)), (PROJECT / "tools/report.py", [trained_run])):
+        assert f"{name} is neither a file nor a folder; remove it" in refused(script, *options)
+
+
+def test_a_number_that_is_not_finite_is_refused(refused, trained_run):
+    file = trained_run / "result.json"
+    content = json.loads(file.read_text()) | {"best_mean": 1e999}
+    del content["sha256"]
+    for text in (json.dumps(content), json.dumps(content).replace("Infinity", "1e999")):
+        file.write_text(text)
+        for script, options in ((PPO, resuming(trained_run)), (PROJECT / "tools/report.py", [trained_run])):
+            assert "is not a finite number" in refused(script, *options)
 
 
 def test_changed_numbers_are_not_compared(refused, trained_run):

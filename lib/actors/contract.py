@@ -238,7 +238,7 @@ class Actors(ABC):
         if self._losses[index] > self.TRIES:
             raise ActorFailed(
                 f"actor {index} {reason}; it was replaced {self.TRIES} times without giving a segment. If its "
-                "environment is that slow, give a larger --patience"
+                "environment is slow, give a larger --patience. If it crashes, --engine inline may show where"
             )
         log.warning("Actor %d %s. It is replaced, and its open orders are sent again.", index, reason)
         self.replaced += 1

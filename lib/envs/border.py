@@ -74,6 +74,9 @@ def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
 class Border(gym.Wrapper):
     """Check an environment's observations and rewards, and name it in its errors.
 
+    Observations are copied, because an environment may write its next one into the same array. Lists and numbers of
+    another data type of the same kind, such as float64 for float32, are converted to that of the space.
+
     Structure, shapes, data types and rewards are checked in every step. So are the numbers of small observations;
     those of large ones are checked in the first steps and in every hundredth one after them.
 
@@ -109,7 +112,8 @@ class Border(gym.Wrapper):
             self._fail(f"its reset returned {_short(returned)}; it has to return an observation and a dictionary")
         observation, info = returned
         self._check(observation)
-        return observation, info
+        self._check_info(info)
+        return own(observation, self.observation_space), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
@@ -134,7 +138,11 @@ class Border(gym.Wrapper):
             self._fail(f"its reward is {reward!r}, which is no number")
         if not abs(number) <= LARGEST:
             self._fail(f"its reward is {number:g}; it has to be between -1e15 and 1e15")
-        return observation, reward, terminated, truncated, info
+        for name, flag in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(flag, bool | int | np.bool_):
+                self._fail(f"{name} is {_short(flag)}; it has to be True or False")
+        self._check_info(info)
+        return own(observation, self.observation_space), reward, bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
         return guarded(self.place, self.env.render)
@@ -146,6 +154,10 @@ class Border(gym.Wrapper):
         if often and not self._warned and (outside := next(out_of_bounds(observation, self.observation_space), None)):
             self._warned = True
             log.warning("%s: its observation%s. This warning is shown once.", self.place(), outside)
+
+    def _check_info(self, info: Any) -> None:
+        if not isinstance(info, dict):
+            self._fail(f"its info is {_short(info)}; it has to be a dictionary")
 
     def _fail(self, problem: str) -> NoReturn:
         raise Fault(f"{self.place()}: {problem}. Correct the environment, or wrap it")
@@ -212,6 +224,17 @@ def _problems_of_array(
             yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from -1e15 to 1e15"
     elif not isinstance(space, spaces.Box) and not space.contains(array.astype(space.dtype)):
         yield f" is {_short(observation)}; it has to be one of {space}"
+
+
+def own(observation: Any, space: spaces.Space[Any]) -> Any:
+    """Return a copy of a checked observation, with the space's data types."""
+    if isinstance(space, spaces.Dict):
+        return {name: own(observation[name], part) for name, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(own(observation[number], part) for number, part in enumerate(space))
+    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+        return np.array(observation, dtype=space.dtype)
+    return observation
 
 
 def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:

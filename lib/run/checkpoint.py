@@ -9,6 +9,7 @@ import hashlib
 import logging
 import pickle
 import re
+import resource
 import shutil
 import struct
 import zipfile
@@ -81,10 +82,13 @@ class VerifiedSaver(BaseSaveHandler):
             self._write(checkpoint, temporary, filename)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             free = shutil.disk_usage(self.folder).free
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+            room = f"{free / 1e6:.0f} MB were free"
+            if limit != resource.RLIM_INFINITY:
+                room += f", and ulimit -f allows files of {limit / 1e6:.1f} MB"
             temporary.unlink(missing_ok=True)
             raise Fault(
-                f"{self.folder / filename} could not be saved: {_first_line(error)} ({free / 1e6:.0f} MB were free). "
-                f"{self._advice()}"
+                f"{self.folder / filename} could not be saved: {_first_line(error)} ({room}). {self._advice()}"
             ) from error
         self._remove_outdated(filename)
 
@@ -109,8 +113,8 @@ class VerifiedSaver(BaseSaveHandler):
 
     def _advice(self) -> str:
         if numbered(self.folder, "step"):
-            return "Earlier checkpoints are kept; free some disk space and continue with --resume"
-        return "There is no earlier checkpoint; free some disk space and start a new run"
+            return "Earlier checkpoints are kept; make room and continue with --resume"
+        return "There is no earlier checkpoint; make room and start a new run"
 
 
 class Iteration:
@@ -402,4 +406,6 @@ def _digest(file: Path) -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """Return the first line of an error, without torch's place in its source."""
+    line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return re.sub(r"^\[enforce fail[^]]*\]\.?\s*", "", line)

@@ -41,7 +41,7 @@ class GrowingFiles:
         return {path.name: {"size": path.stat().st_size, "sha256": digest(path)} for path in self._files()}
 
     def require_unchanged(self, state: Mapping[str, Any]) -> None:
-        """Compare the files with a saved state. They may have grown, or lost their end with a system that crashed.
+        """Compare the files with a saved state. They may have grown, or be missing.
 
         Raises:
             UsageError: if the content up to a saved size is another one.
@@ -50,7 +50,7 @@ class GrowingFiles:
         saved = _checked(state)
         for path in self._files():
             size, expected = saved.get(path.name, (0, None))
-            if expected is not None and path.stat().st_size >= size:
+            if expected is not None:
                 require_digest(path, size, expected)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -59,12 +59,8 @@ class GrowingFiles:
         for name in sorted(set(sizes) - {path.name for path in self._files()}):
             log.warning("%s is missing: its first %d bytes are lost.", self.folder / name, sizes[name])
         for path in self._files():
-            current, saved = path.stat().st_size, sizes.get(path.name, 0)
-            if current < saved:
-                log.warning("%s is shorter than at the checkpoint: its last %d bytes are lost.", path, saved - current)
-                _remove_unfinished_row(path)
-            elif saved:
-                os.truncate(path, saved)
+            if saved := sizes.get(path.name, 0):
+                os.truncate(path, min(saved, path.stat().st_size))
             else:
                 path.unlink()
 
@@ -85,12 +81,6 @@ def _checked(state: Mapping[str, Any]) -> dict[str, tuple[int, str | None]]:
     if wrong or any(saved.get("size", -1) < 0 for saved in new.values()):
         raise Fault("the checkpoint has a wrong size or digest of a file; it was edited. Restore it")
     return {name: (saved["size"], saved.get("sha256")) for name, saved in new.items()}
-
-
-def _remove_unfinished_row(path: Path) -> None:
-    """Cut a table after its last whole row, so that the next row begins a line."""
-    if path.suffix == ".csv":
-        os.truncate(path, path.read_bytes().rfind(b"\n") + 1)
 
 
 def digest(path: Path, size: int = -1) -> str:

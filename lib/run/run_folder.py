@@ -15,6 +15,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shlex
@@ -222,8 +223,20 @@ def find(name: str, runs_dir: Path) -> Path:
         if path.is_dir():
             if not (path / "params.json").is_file():
                 raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
+            _require_plain_files(path)
             return path.resolve()
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
+
+
+def _require_plain_files(path: Path) -> None:
+    """Refuse a run folder with a pipe, socket or device, from which reading could wait forever.
+
+    Raises:
+        UsageError: if there is one.
+    """
+    for entry in path.rglob("*"):
+        if entry.exists() and not entry.is_file() and not entry.is_dir():
+            raise UsageError(f"{entry} is neither a file nor a folder; remove it")
 
 
 def read_params(path: Path) -> dict[str, Any]:
@@ -252,6 +265,12 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is not a finite number")
+    return number
+
+
 def read_json(file: Path, shape: Any) -> dict[str, Any]:
     """Read a JSON object of a run folder, and verify its digest if it has one. Earlier versions wrote none.
 
@@ -264,7 +283,7 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         OSError: if it cannot be read.
     """
     try:
-        content = json.loads(file.read_text())
+        content = json.loads(file.read_text(), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):

@@ -30,7 +30,13 @@ VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_f
 
 
 # What a RuntimeError says if there was no memory for a tensor, an object of C++ or a thread.
-SIGNS = ("DefaultCPUAllocator", "bad_alloc", "can't start new thread", "Resource temporarily unavailable")
+SIGNS = (
+    "DefaultCPUAllocator",
+    "bad_alloc",
+    "can't start new thread",
+    "Resource temporarily unavailable",
+    "failed to map segment",
+)
 
 
 def keep_freed_memory() -> bool:
@@ -131,7 +137,7 @@ def shortage(error: BaseException) -> Fault | None:
     elif (
         isinstance(error, MemoryError)
         or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS))
+        or (isinstance(error, RuntimeError | ImportError) and any(sign in str(error) for sign in SIGNS))
     ):
         advice = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
     if not advice:

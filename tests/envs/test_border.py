@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 import fakes
 from lib.envs import border
-from lib.envs.border import CHECKED_EVERY, SMALL, Border, problems
+from lib.envs.border import CHECKED_EVERY, SMALL, Border, own, problems
 from lib.envs.masks import AppendMask
 from lib.envs.single_env import make_env
 from lib.errors import EnvironmentFailed, Fault, UsageError
@@ -78,6 +78,39 @@ def test_a_step_that_returns_something_else_is_named(monkeypatch, turn, problem)
     with pytest.raises(Fault) as raised:
         env.step(0)
     assert str(raised.value).startswith(f"Odd-v0 (seed 7, at step 1 of episode 1 since then): {problem}")
+
+
+@pytest.mark.parametrize(
+    ("turn", "problem"),
+    [
+        ((GOOD, 0.0, None, False, {}), "terminated is None; it has to be True or False"),
+        ((GOOD, 0.0, False, "no", {}), "truncated is 'no'; it has to be True or False"),
+        ((GOOD, 0.0, False, False, None), "its info is None; it has to be a dictionary"),
+    ],
+)
+def test_flags_and_infos_of_another_type_are_named(monkeypatch, turn, problem):
+    env = Border(Scripted(), "Odd-v0")
+    env.reset(seed=7)
+    monkeypatch.setattr(env.env, "step", lambda action: turn)
+    with pytest.raises(Fault, match=re.escape(f"at step 1 of episode 1 since then): {problem}")):
+        env.step(0)
+
+
+def test_an_observation_does_not_change_when_the_environment_uses_its_array_again(monkeypatch):
+    shared = np.zeros_like(GOOD)
+    env = Border(Scripted((shared, 0.0), (shared, 0.0)), "Odd-v0")
+    env.reset(seed=7)
+    first = env.step(0)[0]
+    shared += 0.5
+    assert np.array_equal(first, np.zeros_like(GOOD))
+    assert np.array_equal(env.step(0)[0], shared)
+
+
+def test_observations_are_converted_to_the_type_of_their_space():
+    space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Tuple([spaces.MultiBinary(2)])})
+    converted = own({"a": [0, 1], "b": [[0, 1]]}, space)
+    assert space.contains(converted)
+    assert converted["a"].tolist() == [0.0, 1.0]
 
 
 DICT = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Discrete(5, start=2)})

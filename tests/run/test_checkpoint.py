@@ -191,11 +191,11 @@ def test_the_advice_after_a_full_disk_depends_on_the_checkpoints(tmp_path, monke
     save(tmp_path, "best-000000001.pt")  # which cannot be resumed
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", full)
-        with pytest.raises(Fault, match="There is no earlier checkpoint; free some disk space and start a new run"):
+        with pytest.raises(Fault, match="There is no earlier checkpoint; make room and start a new run"):
             save(tmp_path, "step-000000002.pt")
     save(tmp_path, "step-000000002.pt")
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(Fault, match="Earlier checkpoints are kept; free some disk space and continue with --resume"):
+    with pytest.raises(Fault, match="Earlier checkpoints are kept; make room and continue with --resume"):
         save(tmp_path, "step-000000003.pt")
 
 
