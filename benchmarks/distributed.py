@@ -31,8 +31,7 @@ from lib.actors.contract import Weights
 from lib.actors.engines import ENGINES, start_actors
 from lib.ppo.actor import Acting
 from lib.ppo.data_parallel import DataParallelTrainer
-from lib.ppo.fast import FastSettings, FastTrainer
-from lib.ppo.goal import GoalModel
+from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
@@ -55,7 +54,7 @@ CURVE_BIN = 5  # seconds between two points of the curve
 PLANNED_ACTORS = (1, 8, 64, 512)
 # A stack of four screens, an int64 action, four float32 numbers and two booleans.
 STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
-SETTINGS = FastSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01, gradient_norm=1.0)
+SETTINGS = GoalSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01, gradient_norm=1.0)
 
 
 class Receiver:
@@ -99,7 +98,7 @@ def latency(rounds: int, resume: bool) -> None:
             continue
         acting = Acting("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
         model = GoalModel(acting.space, acting.n_actions)
-        trainer = FastTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
+        trainer = GoalTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
@@ -143,7 +142,7 @@ def sgd(rounds: int, resume: bool) -> None:
     columns = ("round", "learners", "threads", "seconds")
     results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), resume)
     two_learners = DataParallelTrainer(image_trainer(), 2)
-    trainers: dict[tuple[int, int], FastTrainer | DataParallelTrainer] = {
+    trainers: dict[tuple[int, int], GoalTrainer | DataParallelTrainer] = {
         (1, 1): image_trainer(),
         (1, 2): image_trainer(),
         (2, 1): two_learners,
@@ -162,12 +161,12 @@ def sgd(rounds: int, resume: bool) -> None:
     two_learners.close()
 
 
-def image_trainer() -> FastTrainer:
+def image_trainer() -> GoalTrainer:
     """Return a trainer of a model for Pong."""
     torch.manual_seed(0)
     model = GoalModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    return FastTrainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
+    return GoalTrainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
 
 
 def random_rollout() -> Rollout:

@@ -40,7 +40,7 @@ def train(params, args):
     def process_batch(engine, rollout):
         progress = sampler.progress(params.stop_reward)
         trainer.settings = settings.at(progress, args.without)
-        return trainer.update(rollout) | {"progress": progress}
+        return trainer.update(rollout) | {"progress": progress.mean}
 
     engine = Engine(process_batch)
     common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})

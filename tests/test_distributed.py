@@ -18,7 +18,7 @@ from lib.actors.ray_cluster import check_cluster
 from lib.errors import UsageError
 from lib.experience.stream import Part
 from lib.ppo.actor import Acting
-from lib.ppo.goal import FINAL_TEMPERATURE_FROM, SINGLE_EPOCH_FROM, GoalModel
+from lib.ppo.goal import SINGLE_EPOCH_FROM, GoalModel
 from lib.ppo.learner import PPOLearner
 from lib.run.episodes import last_step
 from ppo_setup import trainer_of
@@ -51,7 +51,7 @@ SMALL = assignments(
     "final_temperature=0.5",
 )
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
-SOON = assignments("stop_reward=30")  # four episodes suffice to come near this goal
+SOON = assignments("stop_reward=30")  # the first episodes come nearer to this goal
 # A run comes near this goal, but 100 such episodes take more than LAST steps.
 REACHABLE = (*POLE, *assignments("stop_reward=90"))
 LAST = 7680  # the step at which long runs stop
@@ -91,13 +91,13 @@ def test_the_script_learns_what_03_ppo_goal_learns(plain, tmp_path, options):
     process = run(ACTORS, *POLE, *SOON, *options, "--stop-after", 640, "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
     found, expected = (checkpoint_of(path)["net"] for path in (folder(tmp_path), plain))
-    assert expected["temperature"] == 0.5
     # Rounding depends on the number of states in a forward pass.
     assert all(torch.allclose(found[name].float(), expected[name].float(), atol=1e-4) for name in expected)
     assert episodes_of(folder(tmp_path)) == episodes_of(plain)
     scalars = scalars_of(folder(tmp_path))
     assert {value for _, value in scalars["train/policy_lag"]} == {0.0}
     assert scalars["train/replay_ratio"][-1] == (640, 1.0)
+    assert max(value for _, value in scalars["train/progress"]) > 0.0
     assert scalars["train/replaced"][-1] == scalars["train/dropped"][-1] == (640, 0.0)
 
 
@@ -126,7 +126,7 @@ def uninterrupted(tmp_path_factory):
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     progress = scalars_of(uninterrupted)["train/progress"]
-    near = next(step for step, value in progress if value >= FINAL_TEMPERATURE_FROM)
+    near = next(step for step, value in progress if value >= SINGLE_EPOCH_FROM)
     saved = "*/checkpoints/step-*.pt.sha256"
     wait_for(lambda: any(int(path.name[5:].split(".")[0]) > near for path in tmp_path.glob(saved)), process)
     children = psutil.Process(process.pid).children(recursive=True)

@@ -209,7 +209,7 @@ def test_the_replay_ratio_has_to_divide_the_batch(refused):
 
 
 def test_one_update_is_too_short_to_measure_a_speed(tmp_path):
-    options = (*VECTORS, *SMALL_PPO, "--stop-after", 100, "--quiet", "--runs-dir", tmp_path)
+    options = (*VECTORS, *SMALL_PPO, "--stop-after", 64, "--quiet", "--runs-dir", tmp_path)
     process = run(PPO, *options)
     assert process.returncode == 0, process.stderr
     assert "Too short" in process.stdout

@@ -8,10 +8,11 @@ import torch
 from gymnasium import spaces
 
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
+from lib.ppo.progress import Estimate
 from lib.ppo.update import Transitions
 
 PARTS = ("entropy", "kl", "epochs", "temperature")
-FINAL_TEMPERATURE_FROM = 0.85  # progress at which the policy switches to its final temperature
+FINAL_TEMPERATURE_FROM = 0.75  # progress that has to be certain before the policy switches to its final temperature
 SINGLE_EPOCH_FROM = 0.95  # progress from which an update is a single epoch
 
 
@@ -53,22 +54,23 @@ class GoalSettings(FastSettings):
     final_temperature: float = 1.0
     finishing: bool = False
 
-    def at(self, progress: float, without: Collection[str] = ()) -> Self:
+    def at(self, progress: Estimate, without: Collection[str] = ()) -> Self:
         """Return the settings of an update at some progress toward the goal.
 
         Args:
-            progress: progress toward the goal, 0 to 1; see Progress.
+            progress: progress toward the goal; see Progress.
             without: those of PARTS that ignore the progress.
         """
         now = self
         if "entropy" not in without:  # the bonus for random actions falls linearly to 0
-            now = dataclasses.replace(now, entropy=self.entropy * (1.0 - progress))
+            now = dataclasses.replace(now, entropy=self.entropy * (1.0 - progress.mean))
         if "kl" not in without:  # large steps of the policy at first, small ones near the goal
-            now = dataclasses.replace(now, kl_target=self._kl_target_at(progress))
-        if "epochs" not in without and progress >= SINGLE_EPOCH_FROM:  # the last games are played sooner
+            now = dataclasses.replace(now, kl_target=self._kl_target_at(progress.mean))
+        if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
             now = dataclasses.replace(now, epochs=1)
         if "temperature" not in without:  # with less random actions, fewer games that are nearly won are lost
-            now = dataclasses.replace(now, finishing=progress >= FINAL_TEMPERATURE_FROM)
+            # The switch is permanent, so a few lucky episodes must not cause it.
+            now = dataclasses.replace(now, finishing=progress.certain >= FINAL_TEMPERATURE_FROM)
         return now
 
     def _kl_target_at(self, progress: float) -> float | None:

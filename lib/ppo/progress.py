@@ -1,40 +1,82 @@
 """Progress of the mean return toward a goal."""
 
+import logging
+import math
 from collections import deque
-from typing import Any
+from statistics import fmean, stdev
+from typing import Any, NamedTuple
+
+log = logging.getLogger(__name__)
+
+
+class Estimate(NamedTuple):
+    """Estimated progress.
+
+    Attributes:
+        mean: progress of the mean return of recent episodes, 0 to 1.
+        certain: progress of that mean less Progress.ERRORS standard errors, at most 1; minus infinity if unknown.
+    """
+
+    mean: float
+    certain: float
+
+
+NONE = Estimate(0.0, -math.inf)
 
 
 class Progress:
     """Track how far the mean return has moved from the mean of the first episodes toward a goal.
 
     Args:
-        episodes: number of episodes in the running mean.
+        episodes: number of episodes in the running mean, raised to LEAST.
+
+    Attributes:
+        LEAST: smallest number of episodes in the running mean.
+        ERRORS: number of standard errors that are subtracted from what is certain.
     """
 
+    LEAST = 16
+    ERRORS = 3.0
+
     def __init__(self, episodes: int):
-        self._recent: deque[float] = deque(maxlen=episodes)
+        self._recent: deque[float] = deque(maxlen=max(episodes, self.LEAST))
         self._first_mean: float | None = None
+        self._warned = False
 
     def add(self, episode_return: float) -> None:
         """Record the return of a finished episode."""
         self._recent.append(episode_return)
         if self._first_mean is None and len(self._recent) == self._recent.maxlen:
-            self._first_mean = sum(self._recent) / len(self._recent)
+            self._first_mean = fmean(self._recent)
 
-    def __call__(self, goal: float | None) -> float:
-        """Return the progress toward `goal`, from 0 to 1.
+    def __call__(self, goal: float | None) -> Estimate:
+        """Return the progress toward `goal`.
 
         It is 0 without a goal, and until there are enough episodes for the running mean. If the mean of the first
-        episodes already reached the goal, progress is 1 while the mean is at least the goal, and 0 otherwise.
+        episodes already reached the goal, a warning is logged once, `mean` is 1 while the recent mean is at least the
+        goal and 0 otherwise, and nothing is certain.
         """
         if self._first_mean is None or goal is None:
-            return 0.0
-        mean = sum(self._recent) / len(self._recent)
-        if mean >= goal:
-            return 1.0
+            return NONE
+        mean = fmean(self._recent)
         if self._first_mean >= goal:
-            return 0.0
-        return max(0.0, (mean - self._first_mean) / (goal - self._first_mean))
+            self._warn(goal, self._first_mean)
+            return Estimate(float(mean >= goal), -math.inf)
+        error = stdev(self._recent) / math.sqrt(len(self._recent))
+        way = goal - self._first_mean
+        progress, certain = (min(1.0, (value - self._first_mean) / way) for value in (mean, mean - self.ERRORS * error))
+        return Estimate(max(0.0, progress), certain)
+
+    def _warn(self, goal: float, first_mean: float) -> None:
+        if not self._warned:
+            log.warning(
+                "The goal of %g is not above the mean return of the first %d episodes, %.4g: nothing can follow the "
+                "progress toward it. Set a higher one with --set stop_reward.",
+                goal,
+                len(self._recent),
+                first_mean,
+            )
+        self._warned = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent returns and the mean of the first ones."""

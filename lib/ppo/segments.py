@@ -41,8 +41,9 @@ class Segments(ExperienceSource):
     Synchronous: all segments are played with the newest weights, while the learner waits.
 
     Asynchronous: an actor that has delivered a segment starts the next one at once, with the newest weights available.
-    The learner takes segments in order of arrival and drops those that are too old. For the others, PPO's probability
-    ratio corrects the lag, because its denominator is the policy that chose the actions.
+    The learner takes segments in order of arrival. It drops those that are too old and those that were played at
+    another temperature. For the others, PPO's probability ratio corrects the lag, because its denominator is the policy
+    that chose the actions.
 
     Args:
         acting: settings of the actors.
@@ -55,7 +56,7 @@ class Segments(ExperienceSource):
         progress: progress of the mean return over the last `acting.envs` episodes toward a goal.
         clock: seconds that the learner has spent in "wait".
         on_step: function that is called with the number of agent steps in segments that have arrived, or None.
-        dropped: number of segments that were too old.
+        dropped: number of segments that were dropped.
         actors: the actors, or None before the first segment is requested.
 
     Raises:
@@ -169,7 +170,7 @@ class Segments(ExperienceSource):
                 else:
                     actors.order(index)
                 lag = self.learner.version - segment.version
-                if lag > max_lag:
+                if lag > max_lag or segment.version < self.learner.oldest_usable:
                     self.dropped += 1
                 else:
                     self._lags.append(lag)

@@ -60,5 +60,5 @@ def update(model, optimizer, rollout, settings, progress=None):
             optimizer.param_groups[0]["lr"] /= 1.5
         elif target is not None and epochs > 1 and divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
-    if progress is not None and progress >= 0.85:
+    if progress is not None and progress >= 0.75:
         model.temperature.fill_(settings.final_temperature)

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from lib.errors import Fault, UsageError
 from lib.ppo.data_parallel import DataParallelTrainer, _exchange
 from lib.ppo.goal import GoalModel
+from lib.ppo.progress import Estimate
 from lib.ppo.rollout import Rollout
 from ppo_setup import trainer_of
 from running import assignments, checkpoint_of, folder, run, start, wait_for
@@ -58,7 +59,7 @@ def test_several_learners_make_the_same_update_as_one(learners):
             for trainer in (alone, together):
                 torch.manual_seed(number)
                 whole = trainer if trainer is alone else first
-                whole.settings = settings.at(progress)
+                whole.settings = settings.at(Estimate(progress, progress))
                 metrics.append(trainer.update(image_rollout(number)))
             assert metrics[0] == pytest.approx(metrics[1], abs=1e-5)
             for one, other in zip(alone.model.parameters(), first.model.parameters(), strict=True):

@@ -244,3 +244,28 @@ def test_asynchronous_segments_are_taken_in_order_of_arrival_and_old_ones_droppe
     assert told["policy_lag"] == pytest.approx((0 + 1 + 0) / 3)
     assert told["dropped"] == 1
     assert told["actor_fps"] == pytest.approx(3 * 26 / (13 * 0.5))
+
+
+@pytest.mark.slow
+def test_asynchronous_segments_of_another_temperature_are_dropped():
+    """Otherwise most probability ratios at the switch are outside the clip range."""
+    acting = acting_of(env_name="CartPole-v1", engine="process")
+    learner = learner_of(acting, final_temperature=0.3)
+    trainer = learner.trainer
+    with torch.no_grad():
+        trainer.model.policy.bias.copy_(torch.tensor([0.0, 1.5]))  # a policy with preferences
+    segments = Segments(acting, learner, max_lag=3)
+    batches = iter(segments)
+    clipped = []
+    try:
+        for update in range(6):
+            trainer.settings = dataclasses.replace(trainer.settings, finishing=update == 2)
+            clipped.append(learner.train(next(batches))["clipped"])
+    finally:
+        segments.close()
+    assert trainer.model.temperature == pytest.approx(0.3)
+    assert max(clipped) < 0.3
+    assert segments.dropped > 0
+    restored = learner_of(acting)
+    restored.load_state_dict(learner.state_dict())
+    assert restored.oldest_usable == learner.oldest_usable == 4  # after the normalisation and three updates

@@ -21,8 +21,7 @@ from lib.experience.episodes import Episode, EpisodeTrace
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import ExperienceStream, Stream
 from lib.ppo.actor import Acting
-from lib.ppo.fast import FastSettings, FastTrainer
-from lib.ppo.goal import GoalModel
+from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
@@ -73,8 +72,8 @@ def segment_source(env_id, num_envs):
     acting = Acting(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
     model = build_model(acting.space, acting.n_actions)
     optimizer = torch.optim.Adam(model.parameters())
-    settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
-    return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
+    settings = GoalSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
+    return Segments(acting, PPOLearner(GoalTrainer(model, optimizer, settings)))
 
 
 def newest_frames(item):
