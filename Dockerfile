@@ -13,4 +13,4 @@ RUN pip install --no-cache-dir --no-deps --editable .
 
 # Runs are written to /pong-ladder/runs.
 ENTRYPOINT ["python"]
-CMD ["distributed/02_ppo_actors.py"]
+CMD ["distributed/04_ppo_actors.py"]

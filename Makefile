@@ -54,7 +54,7 @@ train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed
 	    [ "$$ended" ] || kill -0 $$page 2>/dev/null || { ended=yes; echo "TensorBoard ended:"; tail -n 2 $$log; }; \
 	    sleep 1; done; \
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
-	exec $(BIN)/python distributed/02_ppo_actors.py $(ARGS)
+	exec $(BIN)/python distributed/04_ppo_actors.py $(ARGS)
 
 play: $(READY)  ## watch the agent of the newest run; another one: RUN=runs/...; options: ARGS="--scores"
 	@[ "$(RUN)" ] || { echo "There is no run yet; make train makes one."; exit 2; }

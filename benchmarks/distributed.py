@@ -31,11 +31,11 @@ from lib.actors.contract import Weights
 from lib.actors.engines import ENGINES, start_actors
 from lib.ppo.actor import Acting
 from lib.ppo.data_parallel import DataParallelTrainer
+from lib.ppo.fast import FastSettings, FastTrainer
+from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner
-from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
-from lib.ppo.update import Trainer, UpdateSettings
 
 PAGE = "docs/distributed.md"
 GROUPS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # measured engines and numbers of actors
@@ -43,13 +43,19 @@ TIMED_STEPS = 10_240  # agent steps of a timed run of Pong
 ROLLOUT_STEPS = 1_024  # agent steps of an update of Pong
 LATENCY_SECONDS = 4.0  # seconds of a measurement of latency
 LATENCY_ROLLOUT = 64  # steps of an actor's segment in that measurement
-CURVE_OPTIONS = ("--env-id", "slow:SlowCartPole-v0", *lab.assignments({"rollout": 64, "minibatch": 64, "gamma": 0.99}))
+CURVE_OPTIONS = (
+    "--game",
+    "pong",
+    "--env-id",
+    "slow:SlowCartPole-v0",
+    *lab.assignments({"rollout": 64, "minibatch": 64, "gamma": 0.99}),
+)
 CURVE_SECONDS = 90  # seconds of a run of curve
 CURVE_BIN = 5  # seconds between two points of the curve
 PLANNED_ACTORS = (1, 8, 64, 512)
 # A stack of four screens, an int64 action, four float32 numbers and two booleans.
 STEP_BYTES = 4 * 84 * 84 + 8 + 4 * 4 + 2
-SETTINGS = UpdateSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01)
+SETTINGS = FastSettings(minibatch=64, epochs=1, gamma=0.99, lam=0.95, clip=0.2, entropy=0.01, gradient_norm=1.0)
 
 
 class Receiver:
@@ -72,7 +78,7 @@ def speed(rounds: int, resume: bool) -> None:
     for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
         if results.has(round=number, engine=engine, actors=actors):
             continue
-        rung = f"distributed/02_ppo_actors --engine {engine} --actors {actors}"
+        rung = f"distributed/04_ppo_actors --engine {engine} --actors {actors}"
         report = lab.timed(rung, "--stop-after", str(TIMED_STEPS))
         results.add(
             round=number,
@@ -92,8 +98,8 @@ def latency(rounds: int, resume: bool) -> None:
         if results.has(round=number, engine=engine, actors=actors):
             continue
         acting = Acting("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
-        model = Model(acting.space, acting.n_actions)
-        trainer = Trainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
+        model = GoalModel(acting.space, acting.n_actions)
+        trainer = FastTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
@@ -137,7 +143,7 @@ def sgd(rounds: int, resume: bool) -> None:
     columns = ("round", "learners", "threads", "seconds")
     results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), resume)
     two_learners = DataParallelTrainer(image_trainer(), 2)
-    trainers: dict[tuple[int, int], Trainer | DataParallelTrainer] = {
+    trainers: dict[tuple[int, int], FastTrainer | DataParallelTrainer] = {
         (1, 1): image_trainer(),
         (1, 2): image_trainer(),
         (2, 1): two_learners,
@@ -156,12 +162,12 @@ def sgd(rounds: int, resume: bool) -> None:
     two_learners.close()
 
 
-def image_trainer() -> Trainer:
+def image_trainer() -> FastTrainer:
     """Return a trainer of a model for Pong."""
     torch.manual_seed(0)
-    model = Model(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
+    model = GoalModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
     optimizer = torch.optim.Adam(model.parameters(), 1e-5)
-    return Trainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
+    return FastTrainer(model, optimizer, dataclasses.replace(SETTINGS, minibatch=256))
 
 
 def random_rollout() -> Rollout:
@@ -192,7 +198,7 @@ def curves(seeds: int, resume: bool) -> None:
         if results.has(seed=seed, actors=actors):
             continue
         limits = ("--set", f"envs={2 * actors}", "--seed", str(seed), "--time-limit", str(CURVE_SECONDS))
-        rung = f"distributed/02_ppo_actors --actors {actors}"
+        rung = f"distributed/04_ppo_actors --actors {actors}"
         with lab.finished_run(rung, *CURVE_OPTIONS, *limits, **environment) as run:
             frame = pd.read_csv(run / "episodes.csv")
         for number, own in frame.groupby((frame["seconds"] // CURVE_BIN).astype(int)):

@@ -28,8 +28,10 @@ IDEAS = {
     "05_native_envs": "games step together in native threads; each frame is stored once",
     "06_fast_learner": "bfloat16, channels last, fused Adam",
     "07_pong_in_minutes": "double Q-learning over three steps, a smaller network, fewer samples per step",
-    "distributed/01_ppo": "PPO on sixteen games at once",
-    "distributed/02_ppo_actors": "PPO with two actor processes",
+    "distributed/01_ppo": "textbook PPO",
+    "distributed/02_ppo_fast": "PPO with a small network, normalised values and an adaptive learning rate",
+    "distributed/03_ppo_goal": "PPO whose schedules follow the progress toward the goal",
+    "distributed/04_ppo_actors": "the same, with two actor processes",
 }
 
 

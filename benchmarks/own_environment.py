@@ -33,7 +33,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 PAGE = "docs/your-environment.md"
-PPO = "distributed/01_ppo"
+PPO = "distributed/03_ppo_goal --game pong"
 DQN = "07_pong_in_minutes"
 BIN = 10_000  # agent steps between two points of a curve
 LAST = 50_000  # agent steps at the end of a run over which the table takes means

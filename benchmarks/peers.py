@@ -45,7 +45,7 @@ from lib import cli
 from lib.run.curve import rolling_mean
 
 HERE = Path(__file__).parent / "peers"
-OWN = "distributed/02_ppo_actors"
+OWN = "distributed/04_ppo_actors"
 # Name of each peer's environment, and its command. CleanRL's script is in its checkout.
 PEERS = {
     "sb3-ppo": ("sb3", ["run_sb3.py", "ppo"]),

@@ -1,20 +1,21 @@
 #!/usr/bin/env python3
 """Do long runs stay as they are? Memory, handles, threads and event files of four scripts, half an hour each.
 
-    ./soak.py                  # two hours; --jobs 2 for two scripts at once
-    ./soak.py tables           # put the table into docs/reliability.md again
+    ./soak.py                           # two hours; --jobs 2 for two scripts at once
+    ./soak.py --script "02_n_envs --envs 3"
+    ./soak.py tables                    # put the table into docs/reliability.md again
 
 In the run with actor processes, one of them is killed every minute. The slopes are those of straight lines through the
-second half of the samples, when the replay is full.
+second half of the samples, when the replay is full. The exit code is 1 if memory, handles or threads grow by more than
+GROWTH of their median in that half, or if a killed actor was not replaced.
 """
 
 import argparse
 import os
 import subprocess
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -32,18 +33,19 @@ SCRIPTS: dict[str, dict[str, Any]] = {
     "02_n_envs --envs 3": DQN,
     "05_native_envs --envs 4": DQN,
     "chapter08/08_dqn_rainbow --envs 4": DQN,
-    "distributed/02_ppo_actors --actors 2": {"stop_reward": "none", "milestone": "none"},
+    "distributed/04_ppo_actors --actors 2": {"stop_reward": "none", "milestone": "none"},
 }
-KILLED = "distributed/02_ppo_actors --actors 2"  # script whose actors are killed
+KILLED = "distributed/04_ppo_actors --actors 2"  # script whose actors are killed
 COLUMNS = ("script", "seconds", "steps", "memory_mb", "handles", "threads", "processes", "event_kb", "killed", "report")
 INTERVAL = 10.0  # seconds between samples
+GROWTH = 0.05
+GAUGES = ("memory_mb", "handles", "threads")
 
 
 def sample(process: psutil.Process) -> dict[str, float]:
     """Return memory, handles, threads and the number of a process and its descendants. Shared memory counts once."""
-    everyone = [process, *process.children(recursive=True)]
     sums = dict.fromkeys(("memory_mb", "handles", "threads", "processes"), 0.0)
-    for each in everyone:
+    for each in (process, *children_of(process)):
         try:
             with each.oneshot():
                 sums["memory_mb"] += each.memory_full_info().pss / 1e6
@@ -55,17 +57,26 @@ def sample(process: psutil.Process) -> dict[str, float]:
     return sums
 
 
+def children_of(process: psutil.Process) -> list[psutil.Process]:
+    """Return the descendants of a process; none if it has ended."""
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
 def kill_an_actor(process: psutil.Process) -> int:
     """Kill the oldest process that the fork server has started, and return the number of killed processes, 0 or 1."""
-    children = process.children(recursive=True)
-    actors = [each for each in children if each.ppid() != process.pid]
-    for actor in sorted(actors, key=lambda each: each.create_time())[:1]:
+    direct = set(children_of(process)) - {each for child in children_of(process) for each in children_of(child)}
+    actors = sorted(set(children_of(process)) - direct, key=lambda each: each.create_time())
+    for actor in actors[:1]:
         actor.kill()
     return len(actors[:1])
 
 
-def soak(script: str, seconds: float, results: lab.Results, lock: threading.Lock) -> None:
-    """Run a script for some time, and add a row per sample."""
+def soak(script: str, seconds: float, jobs: int) -> None:
+    """Run a script for some time, and write a row per sample into a file of its own."""
+    results = lab.Results(file_of(script), COLUMNS, lab.stamp(threads=1, minutes=seconds / 60, jobs=jobs))
     with tempfile.TemporaryDirectory() as folder:
         limits = ["--time-limit", str(round(seconds)), "--quiet", "--runs-dir", folder]
         words = lab.command(script, *lab.assignments(SCRIPTS[script]), *limits)
@@ -82,8 +93,7 @@ def soak(script: str, seconds: float, results: lab.Results, lock: threading.Lock
                 killed += kill_an_actor(watched)
             row = {"script": script, "seconds": round(now, 1), "steps": steps_of(run), **rounded(sample(watched))}
             events = sum(path.stat().st_size for path in run.glob("events.out.*")) / 1e3
-            with lock:
-                results.add(**row, event_kb=round(events, 1), killed=killed, report="")
+            results.add(**row, event_kb=round(events, 1), killed=killed, report="")
         if process.returncode:
             raise SystemExit(f"{script} ended with exit code {process.returncode}")
         [run] = Path(folder).iterdir()
@@ -92,8 +102,12 @@ def soak(script: str, seconds: float, results: lab.Results, lock: threading.Lock
             [*lab.command("tools/report"), str(run), "--output", folder], check=True, stdout=subprocess.DEVNULL
         )
         last = {name: value for name, value in results.rows[-1].items() if name != "report"}
-        with lock:
-            results.add(**last | {"script": script, "report": round(time.monotonic() - begun, 1)})
+        results.add(**last | {"report": round(time.monotonic() - begun, 1)})
+
+
+def file_of(script: str) -> str:
+    """Return the name of a script's results, such as "soak/02_n_envs"."""
+    return f"{NAME}/{Path(script.split()[0]).name}"
 
 
 def steps_of(run: Path) -> int:
@@ -106,28 +120,47 @@ def rounded(sums: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in sums.items()}
 
 
-def table(frame: pd.DataFrame) -> str:
+def halves(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the samples of the first and of the second half of a run."""
+    samples = frame[frame.report.isna()]
+    late = samples.seconds > samples.seconds.max() / 2
+    return samples[~late], samples[late]
+
+
+def slope(late: pd.DataFrame, name: str) -> float:
+    """Return the slope of a gauge per hour."""
+    return float(3600 * np.polyfit(late.seconds, late[name], 1)[0])
+
+
+def problems(script: str, frame: pd.DataFrame) -> Iterator[str]:
+    """Yield what grew, and whether killed actors were not replaced."""
+    _, late = halves(frame)
+    hours = np.ptp(late.seconds) / 3600
+    for name in GAUGES:
+        growth = slope(late, name) * hours
+        if growth > max(1.0, GROWTH * late[name].median()):
+            yield f"{script}: {name} grew by {growth:.1f} in the second half"
+    if script == KILLED and (late.processes.median() < late.processes.max() or not late.killed.max()):
+        yield f"{script}: of {late.processes.max():.0f} processes, {late.processes.median():.0f} were left"
+
+
+def table(frames: Mapping[str, pd.DataFrame]) -> str:
     """Return a row per script: duration, steps, slopes of the second half, and the time of the report."""
     rows = []
-    for script, all_rows in frame.groupby("script", sort=False):
-        own = all_rows[all_rows.report.isna()]
-        late = own[own.seconds > own.seconds.max() / 2]
-        slopes = {
-            name: 3600 * np.polyfit(late.seconds, late[name], 1)[0] for name in ("memory_mb", "handles", "threads")
-        }
-        early = own[own.seconds <= own.seconds.max() / 2]
+    for script, frame in frames.items():
+        early, late = halves(frame)
         bytes_per_step = [1e3 * np.ptp(half.event_kb) / max(1, np.ptp(half.steps)) for half in (early, late)]
         rows.append(
             (
                 f"`{script}`",
-                f"{own.seconds.max() / 60:.0f}",
-                f"{own.steps.max():,}",
-                f"{late.memory_mb.median():,.0f} ({slopes['memory_mb']:+.0f})",
-                f"{late.handles.median():.0f} ({slopes['handles']:+.1f})",
-                f"{late.threads.median():.0f} ({slopes['threads']:+.1f})",
+                f"{frame.seconds.max() / 60:.0f}",
+                f"{frame.steps.max():,}",
+                f"{late.memory_mb.median():,.0f} ({slope(late, 'memory_mb'):+.0f})",
+                f"{late.handles.median():.0f} ({slope(late, 'handles'):+.1f})",
+                f"{late.threads.median():.0f} ({slope(late, 'threads'):+.1f})",
                 " / ".join(f"{value:.1f}" for value in bytes_per_step),
-                f"{own.killed.max():.0f}",
-                f"{all_rows.report.max():.1f}",
+                f"{frame.killed.max():.0f}",
+                f"{frame.report.max():.1f}",
             )
         )
     header = (
@@ -144,11 +177,19 @@ def table(frame: pd.DataFrame) -> str:
     return lab.table(header, rows)
 
 
+def measured() -> dict[str, tuple[pd.DataFrame, lab.Stamp]]:
+    """Return the samples and the stamp of each script that was run to its end."""
+    files = {script: file_of(script) for script in SCRIPTS}
+    read = {script: lab.read(name) for script, name in files.items() if lab.path_of(name).exists()}
+    return {script: (frame, stamped) for script, (frame, stamped) in read.items() if frame.report.notna().any()}
+
+
 def blocks() -> Iterator[lab.Block]:
     """Yield the table of the page, if there are results."""
-    if lab.path_of(NAME).exists():
-        frame, stamped = lab.read(NAME)
-        yield lab.Block(PAGE, "soak", f"{table(frame)}\n\n{lab.measured_on([stamped])}")
+    if runs := measured():
+        frames = {script: frame for script, (frame, _) in runs.items()}
+        stamps = [stamped for _, stamped in runs.values()]
+        yield lab.Block(PAGE, "soak", f"{table(frames)}\n\n{lab.measured_on(stamps)}")
 
 
 def main() -> None:
@@ -156,14 +197,15 @@ def main() -> None:
     lab.add_experiments(parser, "soak", "tables")
     parser.add_argument("--minutes", type=float, default=30.0, help="duration of each run (default: 30)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
+    parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
     args = parser.parse_args()
     if "soak" in (args.what or ["soak"]):
-        results = lab.Results(NAME, COLUMNS, lab.stamp(threads=1, minutes=args.minutes, jobs=args.jobs))
-        lock = threading.Lock()
         with ThreadPoolExecutor(args.jobs) as pool:
-            for done in [pool.submit(soak, script, 60 * args.minutes, results, lock) for script in SCRIPTS]:
+            for done in [pool.submit(soak, script, 60 * args.minutes, args.jobs) for script in args.script or SCRIPTS]:
                 done.result()
     lab.write(blocks())
+    if found := [text for script, (frame, _) in measured().items() for text in problems(script, frame)]:
+        raise SystemExit("\n".join(found))
 
 
 if __name__ == "__main__":

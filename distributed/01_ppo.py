@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Proximal policy optimization (PPO): learn from short rollouts of many games at once.
+"""Proximal policy optimization (PPO): the textbook algorithm for Atari games.
 
-Idea    sixteen games step together in native threads; the policy learns from a rollout of all games in a few epochs of
-        minibatches; the rollout is then dropped, because there is no replay buffer
+Idea    eight games step together; the policy learns from a rollout of all games in a few epochs of minibatches, and a
+        clipped objective keeps it near the policy that played; the rollout is then dropped
 Parent  none
 Keeps   nothing: it is the first script of this folder
-Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347
+Paper   Schulman et al., Proximal policy optimization algorithms, 2017, https://arxiv.org/abs/1707.06347, with the
+        implementation details that CleanRL and Stable-baselines3 share
 Run     ./01_ppo.py --cuda
 Read    lib/ppo/rollout.py for acting, lib/ppo/update.py for learning, lib/ppo/model.py for the network
 """
@@ -18,9 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_HYPERPARAMS
-from lib.nets import precision
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Sampler, rollouts
+from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.update import Trainer, UpdateSettings
 
 import torch
@@ -31,18 +31,18 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs)
-    dtype = precision.fast_dtype(args.device)
-    model = Model(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
+    model = Model(envs.single_observation_space, envs.single_action_space.n).to(args.device)
     sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
-    optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
+    optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, eps=1e-5)
     trainer = Trainer(model, optimizer, UpdateSettings.of(params), args.device)
 
     def process_batch(engine, rollout):
-        return trainer.update(rollout, sampler.progress(params.stop_reward))
+        optimizer.param_groups[0]["lr"] = params.learning_rate_at(sampler.steps_done)
+        return trainer.update(rollout)
 
     engine = Engine(process_batch)
     common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
-    return engine.run(rollouts(sampler, model))
+    return engine.run(sampler)
 
 
 if __name__ == "__main__":

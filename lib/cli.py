@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from lib.actors.engines import ENGINES
 from lib.errors import Fault, UsageError
-from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
 from lib.run import run_folder, search, tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.option_types import (
@@ -95,11 +95,12 @@ def parser(
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
     output = group.add_mutually_exclusive_group()
+    game = f"pong; {OWN} with --env-id" if OWN in hyperparams else "pong"
     options = (
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
-        add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: pong)"),
-        add("--env-id", metavar="ID", help="another gymnasium id, with --game's hyperparameters"),
+        add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})"),
+        add("--env-id", metavar="ID", help="another gymnasium id, with the hyperparameters of --game"),
         add("--env-module", metavar="M", help="module that registers the id when imported"),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
         add("--params", choices=("common", "best"), help="the book's hyperparameters, or tuned ones (default: common)"),
@@ -113,6 +114,7 @@ def parser(
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
         add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after this time (default: none)"),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
+        add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),

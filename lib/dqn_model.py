@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib.envs.observations import ObservationKind, observation_kind
-from lib.nets.encoders import initialise, make_encoder
+from lib.nets.encoders import initialise, make_encoder, nature_convolutions
 from lib.nets.masking import MaskSplitter, mask_invalid
 
 HIDDEN = 512  # units between the features and the action values
@@ -33,15 +33,7 @@ class Trunk(nn.Sequential):
     def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
         kind = observation_kind(input_shape)
         if kind is ObservationKind.IMAGE:
-            super().__init__(
-                nn.Conv2d(input_shape[0], 32, kernel_size=8, stride=4),
-                nn.ReLU(),
-                nn.Conv2d(32, 64, kernel_size=4, stride=2),
-                nn.ReLU(),
-                nn.Conv2d(64, 64, kernel_size=3, stride=1),
-                nn.ReLU(),
-                nn.Flatten(),
-            )
+            super().__init__(*nature_convolutions(input_shape[0]))
         elif kind is ObservationKind.BOARD:
             super().__init__(
                 nn.Conv2d(input_shape[0], 32, kernel_size=3, padding=1),

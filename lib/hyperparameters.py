@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import math
 import re
-from typing import Self
+from typing import Any, Self
 
 from lib.errors import divisors
 from lib.system.checked import Checked, at_least, require, within
@@ -163,37 +163,42 @@ class Hyperparameters(RunParameters):
 
 @dataclasses.dataclass(kw_only=True)
 class PPOHyperparameters(RunParameters):
-    """Hyperparameters of PPO. ppo.update.UpdateSettings explains the fields from `minibatch` on.
+    """Hyperparameters of textbook PPO. ppo.update.UpdateSettings explains the fields from `minibatch` on.
+
+    The defaults are those that CleanRL and Stable-baselines3 share for Atari games.
 
     Attributes:
+        learning_rate: Adam's first learning rate; see `learning_rate_at`.
         envs: number of environments that step together.
         rollout: steps of each environment between two updates.
         minibatch: transitions per optimizer step, at least 2; it divides envs * rollout.
         epochs: passes over a rollout.
         lam: lambda of the advantage estimates, 0 to 1.
         clip: clipping range of the probability ratio, at most 1.
-        entropy: initial weight of the entropy bonus.
+        entropy: weight of the entropy bonus.
         gradient_norm: norm to which larger gradients are scaled down.
-        kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
-        kl_final: value of `kl_target` when the mean return reaches stop_reward; None for a constant target.
-        final_temperature: temperature of the policy near the goal, 0.01 to 1.
     """
 
-    envs: int = 16
-    rollout: int = 64
+    learning_rate: float = 2.5e-4
+    gamma: float = 0.99
+    max_steps: int = 10_000_000
+    checkpoint_every: int = 100_000
+    envs: int = 8
+    rollout: int = 128
     minibatch: int = 256
-    epochs: int = 3
+    epochs: int = 4
     lam: float = 0.95
-    clip: float = 0.2
+    clip: float = 0.1
     entropy: float = 0.01
-    gradient_norm: float = 1.0
-    kl_target: float | None = 0.01
-    kl_final: float | None = None
-    final_temperature: float = 1.0
+    gradient_norm: float = 0.5
 
     @property
     def log_every(self) -> int:
         return 1
+
+    def learning_rate_at(self, steps: int) -> float:
+        """Return the learning rate after some agent steps. It falls linearly to 0 at `max_steps`."""
+        return self.learning_rate * max(0.0, 1.0 - steps / self.max_steps)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -203,8 +208,6 @@ class PPOHyperparameters(RunParameters):
         require(0.0 < self.clip <= 1.0, self, "clip", "above 0 and at most 1")
         require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number of at least 0")
         require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
-        within(self, 0.01, 1.0, "final_temperature")
-        self._validate_kl_targets()
 
     def _validate_sizes(self) -> None:
         transitions = self.envs * self.rollout
@@ -221,17 +224,50 @@ class PPOHyperparameters(RunParameters):
             f"a divisor of envs * rollout, {transitions}: one of {divisors(transitions, least=2)}",
         )
 
-    def _validate_kl_targets(self) -> None:
-        for name in ("kl_target", "kl_final"):
-            target = getattr(self, name)
-            require(target is None or 0.0 < target < math.inf, self, name, "a finite number above 0 or none")
-        if self.kl_target is not None and self.kl_final is not None:
-            require(
-                self.kl_final <= self.kl_target,
-                self,
-                "kl_final",
-                f"at most kl_target, {self.kl_target}, or none",
-            )
+
+@dataclasses.dataclass(kw_only=True)
+class FastPPOHyperparameters(PPOHyperparameters):
+    """Hyperparameters of fast PPO.
+
+    Attributes:
+        learning_rate: Adam's learning rate; the first one, if it is adaptive.
+        kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
+    """
+
+    learning_rate: float = 5e-4
+    envs: int = 16
+    rollout: int = 64
+    epochs: int = 3
+    clip: float = 0.2
+    gradient_norm: float = 1.0
+    kl_target: float | None = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        target = self.kl_target
+        require(target is None or 0.0 < target < math.inf, self, "kl_target", "a finite number above 0 or none")
+
+
+@dataclasses.dataclass(kw_only=True)
+class GoalPPOHyperparameters(FastPPOHyperparameters):
+    """Hyperparameters of PPO that follows the progress toward `stop_reward`.
+
+    Attributes:
+        entropy: weight of the entropy bonus at first.
+        kl_final: value of `kl_target` when the mean return reaches stop_reward; None for a constant target.
+        final_temperature: temperature of the policy near the goal, 0.01 to 1.
+    """
+
+    kl_final: float | None = None
+    final_temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        within(self, 0.01, 1.0, "final_temperature")
+        final, target = self.kl_final, self.kl_target
+        require(final is None or 0.0 < final < math.inf, self, "kl_final", "a finite number above 0 or none")
+        if target is not None:
+            require(final is None or final <= target, self, "kl_final", f"at most kl_target, {target}, or none")
 
 
 Hyperparams = Hyperparameters  # the third edition's name
@@ -339,32 +375,25 @@ BEST_HYPERPARAMS = {
 }
 
 
-_PPO_BREAKOUT = PPOHyperparameters(
-    env_name="BreakoutNoFrameskip-v4",
-    stop_reward=400.0,
-    run_name="breakout",
-    learning_rate=5e-4,
-    gamma=0.99,
-    checkpoint_every=100_000,
-)
+# Entry of PPO's tables with plain settings for a user's own environment. --env-id starts from it if no --game is given.
+OWN = "own"
 
-
-PPO_HYPERPARAMS = {
-    "pong": PPOHyperparameters(
-        env_name="PongNoFrameskip-v4",
-        stop_reward=18.0,
-        run_name="pong",
-        learning_rate=5e-4,
-        gamma=0.98,
-        max_steps=10_000_000,
-        milestone=17.0,
-        checkpoint_every=100_000,
-        kl_target=0.02,
-        kl_final=0.003,
-        final_temperature=0.5,
-    ),
-    "breakout": _PPO_BREAKOUT,
-    "freeway": dataclasses.replace(
-        _PPO_BREAKOUT, env_name="FreewayNoFrameskip-v4", run_name="freeway", stop_reward=30.0
-    ),
+_PPO_GAMES: dict[str, dict[str, Any]] = {
+    "pong": {"env_name": "PongNoFrameskip-v4", "stop_reward": 18.0, "milestone": 17.0},
+    "breakout": {"env_name": "BreakoutNoFrameskip-v4", "stop_reward": 400.0},
+    "freeway": {"env_name": "FreewayNoFrameskip-v4", "stop_reward": 30.0},
+    OWN: {"env_name": "", "stop_reward": None},
 }
+_FASTER_ON_PONG: dict[str, Any] = {"gamma": 0.98, "kl_target": 0.02}
+_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.5}
+
+# 01_ppo.py
+PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
+
+# 02_ppo_fast.py
+PPO_FAST_HYPERPARAMS = {name: FastPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
+PPO_FAST_HYPERPARAMS["pong"] = dataclasses.replace(PPO_FAST_HYPERPARAMS["pong"], **_FASTER_ON_PONG)
+
+# 03_ppo_goal.py and 04_ppo_actors.py
+PPO_GOAL_HYPERPARAMS = {name: GoalPPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}
+PPO_GOAL_HYPERPARAMS["pong"] = dataclasses.replace(PPO_GOAL_HYPERPARAMS["pong"], **_FASTER_ON_PONG, **_FINISH_ON_PONG)

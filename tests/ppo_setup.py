@@ -6,6 +6,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from lib.envs import vector_env
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer
+from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer, UpdateSettings
 
@@ -59,13 +62,27 @@ def random_rollout(steps, envs, state_size=5, n_actions=4):
     )
 
 
-def settings_of(**changes):
+def two_valued_rollout():
+    """Terminating steps with a return of 3 in state 0 and of 5 in state 1."""
+    zeros, ends = [[0.0] * 2] * 2, [[True] * 2] * 2
+    rollout = rollout_of([[3.0, 5.0]] * 2, zeros, [[99.0] * 2] * 2, ends, ends)
+    rollout.states[:, 1] = 1.0
+    return rollout
+
+
+def settings_of(kind=UpdateSettings, **changes):
     """Settings for small tests."""
-    values = {"minibatch": 4, "epochs": 2, "gamma": 0.9, "lam": 0.9, "clip": 0.2, "entropy": 0.0}
-    return UpdateSettings(**values | changes)
+    values = {"minibatch": 4, "epochs": 2, "gamma": 0.9, "lam": 0.9, "clip": 0.2, "entropy": 0.0, "gradient_norm": 1.0}
+    return kind(**values | changes)
 
 
 def trainer_of(model, optimizer=None, device="cpu", **changes):
-    """A trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
+    """The model's trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
-    return Trainer(model, optimizer, settings_of(**changes), device)
+    kinds = {
+        Model: (Trainer, UpdateSettings),
+        FastModel: (FastTrainer, FastSettings),
+        GoalModel: (GoalTrainer, GoalSettings),
+    }
+    trainer, settings = kinds[type(model)]
+    return trainer(model, optimizer, settings_of(settings, **changes), device)

@@ -1,3 +1,4 @@
+import dataclasses
 import pickle
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import torch
 from finished_runs import edit_params
 from lib import cli
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS, PPO_HYPERPARAMS
+from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS, PPO_HYPERPARAMS
 from lib.run import run_folder
 from lib.run.options import RunOptions
 
@@ -103,6 +104,18 @@ def test_set_checks_the_hyperparameters_of_ppo():
     parser = cli.parser("Summary.", PPO_HYPERPARAMS)
     with pytest.raises(UsageError, match=r"clip is 1\.5; "):
         cli.resolve(parser, ["--set", "clip=1.5"], "01_ppo")
+
+
+@pytest.mark.parametrize("table", [PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS])
+def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given(table):
+    parser = cli.parser("Summary.", table)
+    own, args = cli.resolve(parser, ["--env-id", "CartPole-v1"], "01_ppo")
+    assert own == dataclasses.replace(table["own"], env_name="CartPole-v1", run_name="CartPole-v1")
+    assert args.changes == ""
+    of_pong, _ = cli.resolve(parser, ["--env-id", "CartPole-v1", "--game", "pong"], "01_ppo")
+    assert of_pong.gamma == table["pong"].gamma
+    with pytest.raises(UsageError, match="needs --env-id"):
+        cli.resolve(parser, ["--game", "own"], "01_ppo")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")

@@ -1,4 +1,4 @@
-"""PPO with actors in other processes: they learn what 01_ppo learns, even if actors die."""
+"""PPO with actors in other processes: they learn what 03_ppo_goal learns, even if actors die."""
 
 import json
 import re
@@ -18,9 +18,8 @@ from lib.actors.ray_cluster import check_cluster
 from lib.errors import UsageError
 from lib.experience.stream import Part
 from lib.ppo.actor import Acting
+from lib.ppo.goal import FINAL_TEMPERATURE_FROM, SINGLE_EPOCH_FROM, GoalModel
 from lib.ppo.learner import PPOLearner
-from lib.ppo.model import Model
-from lib.ppo.update import Trainer
 from lib.run.episodes import last_step
 from ppo_setup import trainer_of
 from running import (
@@ -41,9 +40,15 @@ from running import (
 
 pytestmark = pytest.mark.slow
 
-PPO, ACTORS = Path("distributed/01_ppo.py"), Path("distributed/02_ppo_actors.py")
+GOAL, ACTORS = Path("distributed/03_ppo_goal.py"), Path("distributed/04_ppo_actors.py")
 SMALL = assignments(
-    "envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000", "kl_final=0.001"
+    "envs=4",
+    "rollout=16",
+    "minibatch=32",
+    "checkpoint_every=128",
+    "stop_reward=1000",
+    "kl_final=0.001",
+    "final_temperature=0.5",
 )
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
 SOON = assignments("stop_reward=30")  # four episodes suffice to come near this goal
@@ -61,7 +66,7 @@ def _workers_find_the_fakes():
 
 def learner_of(acting):
     torch.manual_seed(0)
-    model = Model(acting.space, acting.n_actions)
+    model = GoalModel(acting.space, acting.n_actions)
     return PPOLearner(trainer_of(model, minibatch=32, lam=0.95, entropy=0.01))
 
 
@@ -75,14 +80,14 @@ def weights_of(learner):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """Folder of a run of 01_ppo on CartPole."""
+    """Folder of a run of 03_ppo_goal on CartPole."""
     runs_dir = tmp_path_factory.mktemp("plain")
-    assert run(PPO, *POLE, *SOON, "--stop-after", 640, "--runs-dir", runs_dir).returncode == 0
+    assert run(GOAL, *POLE, *SOON, "--stop-after", 640, "--runs-dir", runs_dir).returncode == 0
     return folder(runs_dir)
 
 
 @pytest.mark.parametrize("options", [("--actors", 4), ("--engine", "ray")])
-def test_the_script_learns_what_01_ppo_learns(plain, tmp_path, options):
+def test_the_script_learns_what_03_ppo_goal_learns(plain, tmp_path, options):
     process = run(ACTORS, *POLE, *SOON, *options, "--stop-after", 640, "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
     found, expected = (checkpoint_of(path)["net"] for path in (folder(tmp_path), plain))
@@ -113,7 +118,7 @@ def uninterrupted(tmp_path_factory):
     runs_dir = tmp_path_factory.mktemp("uninterrupted")
     assert run_by_itself(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", runs_dir).returncode == 0
     progress = [value for _, value in scalars_of(folder(runs_dir))["train/progress"]]
-    assert {value >= Trainer.SINGLE_EPOCH_FROM for value in progress} == {True, False}
+    assert {value >= SINGLE_EPOCH_FROM for value in progress} == {True, False}
     return folder(runs_dir)
 
 
@@ -121,7 +126,7 @@ def uninterrupted(tmp_path_factory):
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     progress = scalars_of(uninterrupted)["train/progress"]
-    near = next(step for step, value in progress if value >= Trainer.FINAL_TEMPERATURE_FROM)
+    near = next(step for step, value in progress if value >= FINAL_TEMPERATURE_FROM)
     saved = "*/checkpoints/step-*.pt.sha256"
     wait_for(lambda: any(int(path.name[5:].split(".")[0]) > near for path in tmp_path.glob(saved)), process)
     children = psutil.Process(process.pid).children(recursive=True)
@@ -289,13 +294,14 @@ def test_a_clusters_token_is_honoured_and_a_refused_one_is_named(tmp_path):
     env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "RAY_USAGE_STATS_ENABLED": "0"}
     command = ["unshare", "-rn", "bash", "-c", LOCKED, "bash", *script, *on_ray]
     subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=180, capture_output=True)
-    said = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
-    assert said["right"].endswith("\n0\n"), said["right"]
+    output = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
+    assert output["right"].endswith("\n0\n"), output["right"]
     refused = "error: the cluster at 127.0.0.1:6399 asks for a token, and "
-    assert f"{refused}it refused the one from {tmp_path}/wrong/.ray/auth_token. Copy" in said["wrong"]
-    assert f"{refused}none was found. Copy ~/.ray/auth_token" in said["none"]
-    assert f"{refused}RAY_AUTH_MODE is 'disabled', so that none is sent" in said["disabled"]
-    assert said["wrong"].endswith("\n2\n")
+    assert f"{refused}it refused the one from {tmp_path}/wrong/.ray/auth_token. Copy" in output["wrong"]
+    assert f"{refused}none was found. Copy ~/.ray/auth_token" in output["none"]
+    assert f"{refused}RAY_AUTH_MODE is 'disabled', so that none is sent" in output["disabled"]
+    assert output["wrong"].endswith("\n2\n")
+    assert not list((tmp_path / "wrong").glob("20*"))  # no run folder is left behind
 
 
 def test_a_cluster_with_another_version_of_ray_is_reported(tmp_path, monkeypatch):

@@ -7,6 +7,8 @@ import pytest
 from lib.hyperparameters import (
     FAST_HYPERPARAMS,
     HYPERPARAMS,
+    PPO_FAST_HYPERPARAMS,
+    PPO_GOAL_HYPERPARAMS,
     PPO_HYPERPARAMS,
     Hyperparams,
     as_hyperparameters,
@@ -35,7 +37,7 @@ def test_pong_has_the_books_hyperparameters():
 
 def test_every_game_is_stored_under_its_run_name():
     assert list(HYPERPARAMS) == ["pong", "breakout-small", "breakout", "invaders"]
-    for table in (HYPERPARAMS, FAST_HYPERPARAMS, PPO_HYPERPARAMS):
+    for table in (HYPERPARAMS, FAST_HYPERPARAMS, PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS):
         assert [params.run_name for params in table.values()] == list(table)
 
 
@@ -165,7 +167,7 @@ def test_invalid_hyperparameters_of_dqn_are_refused_by_name(change):
 def test_invalid_hyperparameters_of_ppo_are_refused_with_what_is_allowed(change, allowed):
     [(name, value)] = change.items()
     with pytest.raises(ValueError, match=f"^{name} is ") as error:
-        dataclasses.replace(PPO_HYPERPARAMS["pong"], **change)
+        dataclasses.replace(PPO_GOAL_HYPERPARAMS["pong"], **change)
     given, _, rest = str(error.value).partition(";")
     assert given == f"{name} is {value!r}"
     for fact in allowed:
@@ -173,5 +175,11 @@ def test_invalid_hyperparameters_of_ppo_are_refused_with_what_is_allowed(change,
 
 
 def test_without_a_target_any_final_divergence_is_allowed():
-    params = dataclasses.replace(PPO_HYPERPARAMS["pong"], kl_target=None, kl_final=1.0)
+    params = dataclasses.replace(PPO_GOAL_HYPERPARAMS["pong"], kl_target=None, kl_final=1.0)
     assert params.kl_final == 1.0
+
+
+def test_the_textbook_rate_falls_linearly_to_0_at_the_last_step():
+    params = dataclasses.replace(PPO_HYPERPARAMS["pong"], learning_rate=8e-4, max_steps=1000)
+    rates = [params.learning_rate_at(steps) for steps in (0, 250, 1000, 2000)]
+    assert rates == pytest.approx([8e-4, 6e-4, 0.0, 0.0])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.ppo.update import Trainer
+from lib.ppo.goal import FINAL_TEMPERATURE_FROM, SINGLE_EPOCH_FROM
 from running import (
     BASELINE,
     CATCH,
@@ -142,7 +142,7 @@ def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, more):
     assert len(episodes_of(one)) > 1
 
 
-PPO = Path("distributed/01_ppo.py")
+GOAL = Path("distributed/03_ppo_goal.py")
 NATIVE_DQN = [
     Path(name)
     for name in (
@@ -184,9 +184,9 @@ PPO_OPTIONS = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_ev
 )
 def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):
     options = ("--env-id", env_id, *PPO_OPTIONS, "--set", f"stop_reward={stop_reward}")
-    one, process = run_in_parts(PPO, options, tmp_path / "one", [last])
+    one, process = run_in_parts(GOAL, options, tmp_path / "one", [last])
     assert f"Stopped at step {last:,}: step limit." in process.stdout
-    two, _ = run_in_parts(PPO, options, tmp_path / "two", [first, last])
+    two, _ = run_in_parts(GOAL, options, tmp_path / "two", [first, last])
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
     if not env_id.startswith("fakes"):
@@ -197,5 +197,5 @@ def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):
     assert scalars == resumed_scalars
     if stop_reward < 1:
         progress = dict(scalars["train/progress"])
-        assert max(value for step, value in progress.items() if step <= first) >= Trainer.FINAL_TEMPERATURE_FROM
-        assert {progress[step] >= Trainer.SINGLE_EPOCH_FROM for step in progress if step > first} == {True, False}
+        assert max(value for step, value in progress.items() if step <= first) >= FINAL_TEMPERATURE_FROM
+        assert {progress[step] >= SINGLE_EPOCH_FROM for step in progress if step > first} == {True, False}

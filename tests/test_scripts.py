@@ -16,7 +16,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.run import checkpoint, evaluation
+from lib.run import checkpoint, evaluation, setup
 from running import (
     BASELINE,
     ENVIRONMENT,
@@ -238,7 +238,10 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
     assert (path / "curve.png").exists()
 
 
-def test_a_solved_run_keeps_its_result_if_it_is_resumed_and_its_evaluation_is_stopped(tmp_path, ends, monkeypatch):
+@pytest.mark.parametrize(
+    ("place", "stopped"), [((evaluation, "evaluate"), "evaluation"), ((setup, "draw_curve"), "learning curve")]
+)
+def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(tmp_path, ends, monkeypatch, place, stopped):
     options = (*VECTORS, *SMALL_DQN, "--set", "stop_reward=-2", "--quiet", "--runs-dir", tmp_path)
     assert run(BASELINE, *options).returncode == 0
     path = folder(tmp_path)
@@ -248,11 +251,27 @@ def test_a_solved_run_keeps_its_result_if_it_is_resumed_and_its_evaluation_is_st
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(evaluation, "evaluate", interrupt)
+    monkeypatch.setattr(*place, interrupt)
     code, output, _ = ends(BASELINE, *resuming(path), "--quiet")
     assert code == 0
-    assert "The evaluation was stopped" in output
-    assert result_of(path) == result
+    assert f"The {stopped} was stopped; the run is saved." in output
+    assert result_of(path) | {"evaluation": None} == result | {"evaluation": None}
+    assert result_of(path)["evaluation"]["returns"] == result["evaluation"]["returns"]
+
+
+@pytest.mark.parametrize("script", [BASELINE, PARALLEL, Path("chapter09/05_native_envs.py"), PPO], ids=str)
+def test_a_run_killed_before_its_result_ends_with_one_if_it_is_resumed_at_its_step_limit(tmp_path, ends, script):
+    options = (*VECTORS, *small(script), "--stop-after", 640, "--quiet")
+    assert run(script, *options, "--runs-dir", tmp_path).returncode == 0
+    path = folder(tmp_path)
+    before, result = checkpoint_of(path), result_of(path)
+    (path / "result.json").unlink()
+    again = (*resuming(path), "--stop-after", 640, "--quiet")
+    assert ends(script, *again)[0] == 0
+    same = ("stopped", "steps", "iterations", "episodes", "mean_100", "best_mean")
+    assert [result_of(path)[name] for name in same] == [result[name] for name in same]
+    assert not differences(before, checkpoint_of(path))
+    assert "give a larger --stop-after" in ends(script, *again)[2]
 
 
 FAILING = (*assignments("replay_initial=100", "replay_size=2000"), "--quiet")

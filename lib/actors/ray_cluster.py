@@ -5,6 +5,7 @@ the object store, and their arrays are read in place.
 """
 
 import atexit
+import functools
 import importlib.util
 import logging
 import math
@@ -289,15 +290,19 @@ def interruptible() -> Iterator[None]:
         raise cause from None
 
 
+@functools.cache
 def check_cluster(address: str) -> None:
     """Check that a cluster answers and accepts this process. If it asks for a token, set RAY_AUTH_MODE to send it.
 
     Other processes make the attempts, so that they can be ended early. Ray itself would try for two minutes. Ray reads
-    RAY_AUTH_MODE when it is imported, so call this before.
+    RAY_AUTH_MODE when it is imported, so call this before. The result is kept, because the command line asks before it
+    makes a run folder, and the actors ask again.
 
     Raises:
-        UsageError: if the cluster does not answer, asks for another token or rejects the attempt.
+        UsageError: if Ray is not installed, or the cluster does not answer, asks for another token or rejects the
+            attempt.
     """
+    _require_installed()
     require_listener(address)
     refused = _refused(address, os.environ)
     if refused and _token_source() and "RAY_AUTH_MODE" not in os.environ:
@@ -317,23 +322,23 @@ def _refused(address: str, environment: Mapping[str, str]) -> bool:
     """
     attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
     command = [sys.executable, "-P", "-c", attempt, address]
-    said = ""
+    output = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         timer = threading.Timer(INIT_TIMEOUT, process.kill)
         timer.start()
         for line in process.stderr:
-            said += line
+            output += line
             if REFUSED in line:  # Ray would try again for twenty seconds
                 process.kill()
         late = not timer.is_alive()
         timer.cancel()
-    if REFUSED in said or "AuthenticationError" in said:
+    if REFUSED in output or "AuthenticationError" in output:
         return True
     if late:
         raise UsageError(f"something listens at {address}, but no Ray cluster answers there")
     if process.returncode:
-        reason = said.strip().rpartition("Error: ")[2]
+        reason = output.strip().rpartition("Error: ")[2]
         raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
     return False
 

@@ -22,7 +22,7 @@ from torch import nn
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names
 from lib.errors import Fault, UsageError
-from lib.ppo.model import Model
+from lib.ppo.model import ActorCritic
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy
 from lib.system import files
@@ -51,7 +51,7 @@ class ExportedPolicy(nn.Module):
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the best actions, (batch,) int64, and the scores, (batch, n_actions) float32."""
         scores: torch.Tensor
-        if isinstance(self.net, Model):
+        if isinstance(self.net, ActorCritic):
             logits, _ = self.net(states.movedim(1, -1) if states.ndim == 4 else states)
             scores = logits.softmax(1)
         else:

@@ -1,7 +1,5 @@
 """Trained agent of a run: the network of a checkpoint and its environment."""
 
-import logging
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,13 +13,12 @@ from lib import dqn_extra, dqn_model
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.nets import noisy
+from lib.ppo.fast import FastModel
+from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.run import checkpoint, provenance, run_folder
+from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, step_of
 from lib.run.policy import GreedyPolicy, SampledPolicy
-
-log = logging.getLogger(__name__)
-
-BEST, LAST = "best", "last"
 
 
 class TrainedAgent:
@@ -52,7 +49,7 @@ class TrainedAgent:
         params = run_folder.read_params(run)
         run_folder.require_trust(run, str(params["hyperparameters"].get("env_name")), module)
         self.file = find_checkpoint(run, which)
-        self.step = _step(self.file)
+        self.step = step_of(self.file)
         content = self._load()
         try:
             self.env_id: str = params["hyperparameters"]["env_name"]
@@ -103,7 +100,8 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
     net: nn.Module
     normalise = any(name.startswith("conv.body.") for name in weights)
     if any(name.startswith("policy.") for name in weights):
-        net = Model(space, n_actions)
+        kind = GoalModel if "temperature" in weights else FastModel if "return_mean" in weights else Model
+        net = kind(space, n_actions)
     elif any(name.startswith("advantage.") for name in weights):
         hidden_bias = next((bias for name, bias in weights.items() if name.startswith("advantage.0.bias")), None)
         is_noisy = any(name.endswith("_sigma") for name in weights)
@@ -122,37 +120,6 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
     return net
 
 
-def find_checkpoint(run: Path, which: str) -> Path:
-    """Find a checkpoint of a run.
-
-    Args:
-        run: run folder.
-        which: BEST, LAST, or an agent step.
-
-    Raises:
-        UsageError: if there is no such checkpoint. The message lists the available ones.
-    """
-    files = [file for file in (run / "checkpoints").glob("*.pt") if _step(file) >= 0]
-    files.sort(key=lambda file: (_step(file), file.name))
-    if not files:
-        raise UsageError(
-            f"{run} has no checkpoint: it was stopped before it learnt anything, or its checkpoints were removed; "
-            "resume the run, or start a new one"
-        )
-    if which == BEST:
-        best = [file for file in files if file.name.startswith(BEST)]
-        if not best:
-            log.warning("%s has no best-* checkpoint, so the newest one is taken: %s.", run.name, files[-1].name)
-        return (best or files)[-1]
-    if which == LAST:
-        return files[-1]
-    by_step = {_step(file): file for file in files}
-    if not which.isdigit() or int(which) not in by_step:
-        steps = ", ".join(map(str, by_step))
-        raise UsageError(f"{run} has no checkpoint {which!r}; give {BEST}, {LAST}, or one of the steps {steps}")
-    return by_step[int(which)]
-
-
 def _network_error(file: Path, params: dict[str, Any], error: Exception) -> UsageError:
     """Explain why a network cannot be built: another version of the project, or a changed environment."""
     reason = str(error).strip().splitlines()[-1].strip()
@@ -167,9 +134,3 @@ def _network_error(file: Path, params: dict[str, Any], error: Exception) -> Usag
         f"{file} was made by another version of this project, commit {commit}, and its network does not exist in this "
         f"version ({reason}). To use it: git checkout {commit}"
     )
-
-
-def _step(file: Path) -> int:
-    """Return the agent step in a checkpoint's name, or -1 if the file is no checkpoint."""
-    match = re.fullmatch(r"(?:best|step)-(\d+)\.pt", file.name)
-    return int(match[1]) if match else -1

@@ -107,6 +107,9 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         return {"pos": self.pos, "added": self._added, "transitions": packing.pack(self.buffer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.buffer = packing.unpack(state["transitions"])
-        self.pos = state["pos"]
+        buffer, pos = packing.unpack(state["transitions"]), state["pos"]
+        full = len(buffer) == self.capacity
+        if len(buffer) > self.capacity or pos >= self.capacity or not (full or pos == len(buffer)):
+            raise ValueError(f"position {pos} of {len(buffer)} transitions in a buffer of {self.capacity}")
+        self.buffer, self.pos = buffer, pos
         self._added = state["added"]

@@ -344,6 +344,9 @@ class Ring:
         for name, array in self._arrays().items():
             array[:rows] = state[name].numpy()
         self._final_frames = {(row, env): frame.numpy().copy() for row, env, frame in state["final"]}
+        for row, env in self._final_frames:
+            if not (0 <= row < rows and 0 <= env < self.num_envs):
+                raise ValueError(f"a final frame of row {row}, environment {env} in a ring of {rows} x {self.num_envs}")
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]
         self._generator.bit_generator.state = state["draws"]

@@ -1,4 +1,4 @@
-"""Encoders: small convolutional and dense networks that normalise their input and turn states into features."""
+"""Encoders: convolutional and dense networks that turn states into features."""
 
 import math
 
@@ -7,6 +7,47 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.envs.observations import ObservationKind, observation_kind
+
+
+def nature_convolutions(channels: int) -> tuple[nn.Module, ...]:
+    """Return the convolutional layers of Mnih et al. (2015), for images (batch, channels, 84, 84) from 0 to 1."""
+    return (
+        nn.Conv2d(channels, 32, kernel_size=8, stride=4),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, kernel_size=4, stride=2),
+        nn.ReLU(),
+        nn.Conv2d(64, 64, kernel_size=3, stride=1),
+        nn.ReLU(),
+        nn.Flatten(),
+    )
+
+
+class NatureEncoder(nn.Sequential):
+    """Network of Mnih et al. (2015): 32 filters of 8 x 8, 64 of 4 x 4, 64 of 3 x 3, and 512 units.
+
+    Args:
+        shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) uint8.
+
+    Attributes:
+        features: number of output features.
+    """
+
+    features = 512
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__(*nature_convolutions(shape[0]))
+        with torch.no_grad():
+            size = self._apply_layers(torch.zeros(1, *shape)).shape[1]
+        self.extend((nn.Linear(size, self.features), nn.ReLU()))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        """Encode (batch, height, width, channels) uint8 states as (batch, features) float32."""
+        return self._apply_layers(states.permute(0, 3, 1, 2).float() / 255.0)
+
+    def _apply_layers(self, images: torch.Tensor) -> torch.Tensor:
+        for layer in self:
+            images = layer(images)
+        return images
 
 
 class ImageEncoder(nn.Module):

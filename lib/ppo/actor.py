@@ -17,7 +17,7 @@ from lib.envs.vector_env import is_native, vector_frame_skip
 from lib.errors import UsageError, divisors
 from lib.experience.episodes import Episode
 from lib.experience.stream import Part
-from lib.ppo.model import Model
+from lib.ppo.goal import GoalModel
 from lib.ppo.rollout import Agent, Rollout, Sampler
 from lib.system.machine import cores
 
@@ -167,7 +167,7 @@ class PPOActor:
         envs = acting.make_envs(acting.part(number).num_envs)
         space, n_actions = spaces_of(envs)
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
-            self._model = Model(space, n_actions, acting.dtype)
+            self._model = GoalModel(space, n_actions, acting.dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.part(number))
         self._resets: list[tuple[int, np.ndarray]] = []

@@ -94,7 +94,7 @@ class DataParallelTrainer:
         self.learners = learners
         self._children: list[Child] = []
 
-    def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
+    def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from a rollout together with the other learners; see Trainer.update.
 
         Raises:
@@ -103,15 +103,15 @@ class DataParallelTrainer:
         transitions = self.trainer.transitions(rollout)
         if not self._children:
             self._start()
-        self._send(transitions, progress)
-        return self.trainer.learn(transitions, progress)
+        self._send(transitions)
+        return self.trainer.learn(transitions)
 
     def close(self) -> None:
         """End the other learners' processes."""
         atexit.unregister(self.close)
         for child in self._children:
             child.kill()
-        self.trainer.group = None
+        self.trainer.group = LearnerGroup()
         self._children.clear()
 
     def _start(self) -> None:
@@ -128,13 +128,12 @@ class DataParallelTrainer:
             torch.set_num_threads(threads)
             self.trainer.group = ProcessGroup(0, self.learners, meeting, self.trainer.device)
 
-    def _send(self, transitions: Transitions, progress: float) -> None:
-        """Send the transitions to all learners: shapes and dtypes through pipes, contents by broadcast."""
-        assert self.trainer.group is not None
+    def _send(self, transitions: Transitions) -> None:
+        """Send the transitions to all learners: settings, shapes and dtypes through pipes, contents by broadcast."""
         layout = [(column.shape, column.dtype) for column in transitions]
         for child in self._children:
             try:
-                child.connection.send((layout, progress))
+                child.connection.send((layout, self.trainer.settings))
             except OSError as error:
                 raise Fault(f"{child.fate()}. Continue from the last checkpoint with --resume") from error
         for column in transitions:
@@ -145,7 +144,7 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, thr
     """Main function of the other learners' processes: learn until the first learner ends.
 
     Args:
-        link: pipe from the first learner. Each message holds the layout of the transitions and the progress.
+        link: pipe from the first learner. Each message holds the layout of the transitions and the update's settings.
         payload: pickled trainer in shared memory; see to_shared_memory.
         rank: number of this learner.
         size: number of learners.
@@ -161,9 +160,9 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, thr
     trainer.group = group
     try:
         while True:
-            layout, progress = receive(link)
+            layout, trainer.settings = receive(link)
             columns = [torch.empty(shape, dtype=dtype, device=trainer.device) for shape, dtype in layout]
-            trainer.learn(Transitions(*(group.broadcast(column) for column in columns)), progress)
+            trainer.learn(Transitions(*(group.broadcast(column) for column in columns)))
     except (ParentGone, Fault):
         return
 

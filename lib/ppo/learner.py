@@ -8,8 +8,8 @@ import torch
 from lib.actors.contract import Weights
 from lib.ppo.actor import Segment
 from lib.ppo.data_parallel import DataParallelTrainer
+from lib.ppo.fast import FastTrainer
 from lib.ppo.rollout import Rollout
-from lib.ppo.update import Trainer
 
 
 class PPOLearner:
@@ -27,23 +27,22 @@ class PPOLearner:
         UsageError: if this number of learners cannot share the minibatches.
     """
 
-    def __init__(self, trainer: Trainer, learners: int = 1):
+    def __init__(self, trainer: FastTrainer, learners: int = 1):
         self.trainer = trainer
         self.version = 0
         self._data_parallel = DataParallelTrainer(trainer, learners) if learners > 1 else None
 
-    def train(self, segments: Sequence[Segment], progress: float = 0.0) -> dict[str, float]:
+    def train(self, segments: Sequence[Segment]) -> dict[str, float]:
         """Make one update from all segments together.
 
         Args:
             segments: segments of equal length; their environments are joined in the order given.
-            progress: progress toward the goal, 0 to 1.
 
         Returns:
             The metrics of Trainer.update.
         """
         trainer = self._data_parallel or self.trainer
-        metrics = trainer.update(join_segments(segments), progress)
+        metrics = trainer.update(join_segments(segments))
         self.version += 1
         return metrics
 

@@ -52,7 +52,7 @@ def policy_loss(
     return -torch.min(ratio * advantages, ratio.clamp(1.0 - clip, 1.0 + clip) * advantages).mean()
 
 
-def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor) -> torch.Tensor:
+def value_loss(values: torch.Tensor, targets: torch.Tensor, unit: torch.Tensor | float = 1.0) -> torch.Tensor:
     """Mean squared error of values. The errors are divided by a unit such as the standard deviation of the returns.
 
     Args:

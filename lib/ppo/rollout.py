@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from torch.nn import functional as F
 
 from lib.experience.stream import Part, Step, Stream
-from lib.ppo.model import Model
+from lib.ppo.model import ActorCritic
 from lib.ppo.progress import Progress
 from lib.system import memory
 from lib.system.transfer import to_device
@@ -65,7 +65,7 @@ class Agent:
         device: device of the model.
     """
 
-    def __init__(self, model: Model, device: torch.device | str = "cpu"):
+    def __init__(self, model: ActorCritic, device: torch.device | str = "cpu"):
         self.model = model
         self.device = device
 
@@ -199,10 +199,9 @@ class Sampler(Stream):
 
     def _play(self, rollout: Rollout) -> None:
         noise = to_device(self._noise(), self.agent.device)
-        log_probs, values = (
-            [],
-            [],
-        )  # they stay on the device until the end of the rollout; only actions are needed before
+        # These stay on the device until the end of the rollout, because only actions are needed before.
+        log_probs: list[torch.Tensor] = []
+        values: list[torch.Tensor] = []
         for t in range(self.steps):
             with self.clock("store"):
                 rollout.states[t].copy_(channels_last(self.states))
@@ -247,14 +246,6 @@ class Sampler(Stream):
         following = torch.cat([rollout.values[1:], bootstrap_values[None]])
         truncated = rollout.ended & ~rollout.terminated
         rollout.next_values.copy_(torch.where(truncated, rollout.next_values, following))
-
-
-def rollouts(sampler: Sampler, model: Model) -> Iterator[Rollout]:
-    """Yield a run's rollouts. In a new run, the first one is used only to fit the input normalisation."""
-    every_rollout = iter(sampler)
-    if not sampler.steps_done:
-        model.normalise_by(next(every_rollout).states.flatten(0, 1))
-    yield from every_rollout
 
 
 def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1) -> None:

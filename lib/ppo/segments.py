@@ -314,7 +314,6 @@ def run(
     acting: Acting,
     learner: PPOLearner,
     updates: int,
-    goal: float | None = None,
     max_lag: int | None = None,
 ) -> Iterator[dict[str, float]]:
     """Run distributed PPO without checkpoints or logs: actors play, and the learner trains and sends them weights.
@@ -323,7 +322,6 @@ def run(
         num_of_actors: number of actors, instead of acting.actors.
         acting, learner, max_lag: see Segments.
         updates: number of updates. After the last one, the actors and the other learners' processes are ended.
-        goal: see Progress.
 
     Yields:
         The return value of PPOLearner.train for each update.
@@ -331,7 +329,7 @@ def run(
     segments = Segments(dataclasses.replace(acting, actors=num_of_actors), learner, max_lag)
     try:
         for _, batch in zip(range(updates), segments, strict=False):
-            yield learner.train(batch, segments.progress(goal))
+            yield learner.train(batch)
     finally:
         segments.close()
         learner.close()

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lib.actors.ray_cluster import require_listener
+from lib.actors.ray_cluster import check_cluster
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
-from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, RunParameters
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
 from lib.run import config_file, run_folder, tracking
+from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
@@ -75,6 +76,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     if env_id is not None or "resume" not in options:
         env_id = _full_id(env_id, module)
         module = module_of(env_id) if env_id else None
+    if "init" in options:
+        if "resume" in options:
+            raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
+        options["init"] = run_folder.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
     if "resume" in options:
         if tuned or config or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
@@ -84,8 +89,11 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         own = {name: given[name] for name in knobs}
         return _resume(parser, script, options, own, env_id, module, overrides)
     table = parser.best if tuned else parser.hyperparams
-    params = _new_params(table, options.setdefault("game", "pong"), env_id, config, overrides)
+    options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
+    params = _new_params(table, options["game"], env_id, config, overrides)
     run_options = RunOptions(**options, knobs=knobs, free=parser.free)
+    if run_options.init is not None:
+        require_same_game(run_options.init, params.env_name)
     shown = {name: value for name, value in knobs.items() if name not in parser.free}
     changes = changes_in_name(
         shown,
@@ -96,7 +104,9 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         run_options.seed,
         RunOptions.seed,
     )
-    run_options = dataclasses.replace(run_options, changes=f"{'-best' if tuned else ''}{changes}")
+    run_options = dataclasses.replace(
+        run_options, changes=f"{'-best' if tuned else ''}{'-init' if run_options.init else ''}{changes}"
+    )
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(
             f"--stop-after {run_options.stop_after} lies within the warm-up of {params.warm_up} steps; "
@@ -106,12 +116,12 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
 
 
 def _check_engine(knobs: Mapping[str, Any]) -> None:
-    """Refuse an --address that is not used or does not answer, before a run folder is made."""
+    """Refuse an --address that is not used, does not answer or rejects this process, before a run folder is made."""
     if knobs.get("address") is None:
         return
     if knobs["engine"] != "ray":
         raise UsageError(f"--address {knobs['address']} needs --engine ray, not {knobs['engine']}")
-    require_listener(knobs["address"])
+    check_cluster(knobs["address"])
 
 
 def _check_search(options: Mapping[str, Any], overrides: Sequence[str]) -> None:
@@ -149,6 +159,8 @@ def _new_params(
 ) -> RunParameters:
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
+    if game == OWN and env_id is None:
+        raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
     params = dataclasses.replace(hyperparams[game], **config)
     if env_id is not None:
         # The game's stop_reward means nothing in another environment. Without --set stop_reward, only a limit ends
@@ -206,7 +218,8 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    options |= {"game": recorded["game"], "seed": recorded["seed"]}
+    init = recorded.get("init")
+    options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
     return params, RunOptions(**options, knobs=knobs, free=parser.free)
 
 
@@ -244,4 +257,6 @@ def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script
         return kind(**recorded["hyperparameters"])
     except (TypeError, ValueError) as error:
         commit = recorded["sessions"][0]["commit"]
-        raise UsageError(f"{run} is a run of another version of this project ({commit}): {error}") from error
+        unknown = set(recorded["hyperparameters"]) - {field.name for field in dataclasses.fields(kind)}
+        reason = f"{script}.py no longer has {', '.join(sorted(unknown))}" if unknown else error
+        raise UsageError(f"{run} is a run of another version of this project ({commit}): {reason}") from error

@@ -24,6 +24,7 @@ from ignite.handlers.checkpoint import BaseSaveHandler
 from torch.optim import Optimizer
 
 from lib.errors import Fault, UsageError
+from lib.run.checkpoint_files import numbered
 from lib.run.events import EpisodeEvents
 from lib.run.run_folder import resume_options
 from lib.run.stopping import NOT_FINITE, Stopper
@@ -389,12 +390,6 @@ def _require_fit(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         for name, average in averages.items():
             if average.shape not in (weights[index].shape, torch.Size()):
                 raise ValueError(f"the optimizer's {name} of weights {index} has the shape {tuple(average.shape)}")
-
-
-def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
-    """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
-    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
-    return sorted((int(match[1]), file) for match, file in named if match)
 
 
 def _digest_path(file: Path) -> Path:

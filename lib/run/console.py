@@ -7,7 +7,7 @@ from typing import Any
 
 from ignite.engine import Engine
 
-from lib.run import checkpoint
+from lib.run import checkpoint_files
 from lib.run.episodes import Episodes
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
@@ -103,7 +103,7 @@ def _rate(rate: float) -> str:
 
 def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str]) -> str:
     if checkpoints is not None and stopped == NOT_FINITE:
-        saved = bool(checkpoint.numbered(checkpoints, "step"))
+        saved = bool(checkpoint_files.numbered(checkpoints, "step"))
         state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
         if wrong_inputs:
             return (

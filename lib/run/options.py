@@ -21,6 +21,7 @@ class RunOptions:
         stop_after: agent steps at which the run stops, warm-up included; None for the game's max_steps.
         time_limit: seconds after which this process stops; None for no limit.
         resume: folder of the run to resume; None for a new run.
+        init: folder of the run or model whose weights a new run starts with; None for random ones.
         runs_dir: folder in which a new run's folder is created.
         quiet: hide the progress bars and the lines about episodes.
         verbose: show a line for each episode.
@@ -39,6 +40,7 @@ class RunOptions:
     stop_after: int | None = None
     time_limit: int | None = None
     resume: Path | None = None
+    init: Path | None = None
     runs_dir: Path = DEFAULT_RUNS_DIR
     quiet: bool = False
     verbose: bool = False

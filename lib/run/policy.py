@@ -9,7 +9,7 @@ from torch import nn
 
 from lib.errors import UsageError
 from lib.nets.masking import MaskSplitter
-from lib.ppo.model import Model
+from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Agent, channels_last
 
 
@@ -17,7 +17,7 @@ class GreedyPolicy:
     """Policy that takes the best action according to a network. Noisy layers use their mean weights.
 
     Args:
-        net: DQN, ExtendedDQN or ppo.Model.
+        net: DQN, ExtendedDQN or ppo.model.ActorCritic.
         device: device of the network.
 
     Attributes:
@@ -27,7 +27,7 @@ class GreedyPolicy:
     def __init__(self, net: nn.Module, device: torch.device | str = "cpu"):
         self.net = net
         self.device = device
-        self.score_name = "probability" if isinstance(net, Model) else "Q"
+        self.score_name = "probability" if isinstance(net, ActorCritic) else "Q"
 
     @torch.no_grad()
     def scores(self, states: np.ndarray) -> np.ndarray:
@@ -36,7 +36,7 @@ class GreedyPolicy:
         Args:
             states: (batch, ...), as environments of make_env return them.
         """
-        if isinstance(self.net, Model):
+        if isinstance(self.net, ActorCritic):
             return Agent(self.net, self.device).probabilities(states)
         was_training = self.net.training
         self.net.eval()
@@ -50,7 +50,7 @@ class GreedyPolicy:
         Returns:
             (batch, n_actions) bool, or (batch, 1) of True if the environment reports no mask.
         """
-        tensor = channels_last(states) if isinstance(self.net, Model) else torch.as_tensor(states)
+        tensor = channels_last(states) if isinstance(self.net, ActorCritic) else torch.as_tensor(states)
         split = cast(MaskSplitter, self.net.split)
         _, mask = split(tensor)
         if mask is None:
@@ -67,7 +67,7 @@ class SampledPolicy(GreedyPolicy):
     """Policy that draws its actions from a network's probabilities, as a PPO agent does in training.
 
     Args:
-        net: ppo.Model.
+        net: ppo.model.ActorCritic.
         device: device of the network.
 
     Raises:

@@ -23,6 +23,7 @@ def describe(script: str, params: RunParameters, options: RunOptions) -> dict[st
         "seed": options.seed,
         "hyperparameters": dataclasses.asdict(params),
         "knobs": options.knobs,
+        "init": None if options.init is None else str(options.init),
         "sessions": [session(options)],
     }
 

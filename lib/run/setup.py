@@ -7,7 +7,7 @@ attached is the order in which they run.
 import dataclasses
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,13 +22,14 @@ from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, console, evaluation, run_folder, tracking, videos
+from lib.run import checkpoint, checkpoint_files, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
 from lib.run.goal import WayToGoal
 from lib.run.growing_files import GrowingFiles
+from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import next_steps, shown
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
@@ -130,6 +131,8 @@ class _Setup:
         self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
         self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
+        if options.init is not None and options.resume is None:
+            load_initial_weights(options.init, save or {})
         register_events(engine)
         self.run = run_folder.Run(script, params, options)
         log.info("Run folder: %s", self.run.path)
@@ -150,6 +153,8 @@ class _Setup:
                 checkpoint.restore({"settings": self._settings()}, content)
             checkpoint.restore(self._run_state(), content)
             log.info("Resumed at step %s.", f"{self.steps():,}")
+        elif self.options.resume and self.options.init:  # stopped before its first checkpoint
+            load_initial_weights(self.options.init, self.save or {})
         if "replay" in content:
             self.warm_up = 0
         self._require_steps_left()
@@ -181,11 +186,17 @@ class _Setup:
         return content or {}
 
     def _require_steps_left(self) -> None:
+        """Refuse a run at its step limit, unless it was killed after its last checkpoint, before its result."""
+        if self._at_limit() and not self.run.read_result():
+            return
         if self.steps() + self.warm_up >= self.stopper.step_limit:
             filling = f" and first fills its replay with {self.warm_up:,} more steps" if self.warm_up else ""
             raise UsageError(
                 f"{self.run.path} is already at step {self.steps():,}{filling}; give a larger --stop-after"
             )
+
+    def _at_limit(self) -> bool:
+        return self.steps() >= self.stopper.step_limit
 
     def _restore_loop(self, content: Mapping[str, Any]) -> None:
         """Restore the loop's state when the loop starts.
@@ -198,6 +209,8 @@ class _Setup:
             checkpoint.restore(self._loop_state(), content)
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)
+            elif self._at_limit():
+                self.stopper.limit_reached(engine)
 
         self.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore)
 
@@ -342,10 +355,11 @@ class _Setup:
             self._write_result(result)
             self._close(result)
             if self.save is not None and stopped == SOLVED:
-                self._evaluate_solved(result)
-            self._draw_curve()
+                _unless_interrupted("evaluation", partial(self._evaluate, result))
+            _unless_interrupted("learning curve", self._draw_curve)
             if self.tracker is not None:
-                self.tracker.finish(self.run.read_result(), self.run.path / "curve.png")
+                finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
+                _unless_interrupted("tracking", finish)
             self._log_next_steps(stopped)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
@@ -375,14 +389,6 @@ class _Setup:
         self.run.close()
         self.stopper.release_signals()
 
-    def _evaluate_solved(self, result: Mapping[str, Any]) -> None:
-        """Evaluate the network of a solved run. Ctrl-C ends the evaluation, but not the program."""
-        with as_ctrl_c():
-            try:
-                self._evaluate(result)
-            except KeyboardInterrupt:
-                log.info("The evaluation was stopped; the run is solved and saved.")
-
     def _failed(self, engine: Engine, error: Exception) -> None:
         """Draw the curve of a run that ends with an error."""
         self._draw_curve()
@@ -398,7 +404,7 @@ class _Setup:
             log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
 
     def _log_next_steps(self, stopped: str) -> None:
-        saved = bool(checkpoint.numbered(self.run.checkpoints, "step"))
+        saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
         at_limit = stopped == STEPS and self.options.stop_after is None
         steps = next_steps(self.run.path, self.options, saved, stopped == SOLVED, self.steps() if at_limit else None)
         for purpose, command in steps.items():
@@ -429,3 +435,12 @@ class _Setup:
         net = self.save["net"]
         assert isinstance(net, nn.Module)
         return GreedyPolicy(net, self.options.device)
+
+
+def _unless_interrupted(name: str, work: Callable[[], None]) -> None:
+    """Do optional work after the end of a run is saved. A signal ends the work, but not the program."""
+    with as_ctrl_c():
+        try:
+            work()
+        except KeyboardInterrupt:
+            log.info("The %s was stopped; the run is saved.", name)

@@ -129,6 +129,10 @@ class Stopper:
         state.solved = True
         self._stop(engine, SOLVED)
 
+    def limit_reached(self, engine: Engine) -> None:
+        """End the run at its step limit."""
+        self._stop(engine, STEPS)
+
     def release_signals(self) -> None:
         """Restore the previous signal handlers. Called when the end of the run is saved."""
         for number, handler in self._previous_handlers.items():
@@ -141,7 +145,7 @@ class Stopper:
 
     def _iteration_completed(self, engine: Engine) -> None:
         if self.steps() >= self.step_limit:
-            self._stop(engine, STEPS)
+            self.limit_reached(engine)
         elif self.asked():
             # A signal may have arrived during the iteration. The run ends now, so that the iteration's update is kept.
             engine.terminate()

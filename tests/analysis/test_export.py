@@ -14,6 +14,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.nets import losses
 from lib.nets.masking import MaskSplitter
+from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.run.policy import GreedyPolicy
 
@@ -28,6 +29,7 @@ NETWORKS = {
     "normalising": lambda space: dqn_model.DQN(space, 7, normalise=True),
     "rainbow": lambda space: dqn_extra.ExtendedDQN(space, 7, dueling=True, sigma=0.5, support=SUPPORT),
     "ppo": lambda space: Model(space, 7),
+    "ppo with a goal": lambda space: GoalModel(space, 7),
 }
 
 
@@ -41,7 +43,7 @@ def make_net(name, space, states):
                 weights.zero_()
             elif parameter.startswith(("policy", "advantage")):
                 weights.mul_(10)
-    if name == "ppo":
+    if name == "ppo with a goal":
         net.normalise_by(torch.from_numpy(states).movedim(1, -1) if states.ndim == 4 else torch.from_numpy(states))
     return net
 
@@ -80,7 +82,7 @@ def states_of(space, count=1000):
     ("name", "space"),
     [
         *((name, IMAGE) for name in NETWORKS),
-        *((name, MASKED_BOARD) for name in ("rainbow", "ppo")),
+        *((name, MASKED_BOARD) for name in ("rainbow", "ppo", "ppo with a goal")),
         ("ppo", MASKED_VECTOR),
         ("basic", VECTOR),
     ],

@@ -6,15 +6,25 @@ import torch
 from gymnasium import spaces
 
 from lib import dqn_extra, dqn_model
-from lib.analysis.trained_agent import build_network, find_checkpoint
+from lib.analysis.trained_agent import build_network
 from lib.errors import UsageError
 from lib.nets import losses
+from lib.ppo.fast import FastModel
+from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
+from lib.run.checkpoint_files import find_checkpoint
 from lib.run.policy import GreedyPolicy
 
 IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 VECTOR = spaces.Box(-1.0, 1.0, (3,), np.float32)
 SUPPORT = losses.support(-2.0, 2.0, 5)
+
+
+def tempered(space):
+    net = GoalModel(space, 6)
+    net.temperature.fill_(0.5)
+    return net
+
 
 NETWORKS = {
     "basic": lambda space: dqn_model.DQN(space.shape, 6),
@@ -30,6 +40,8 @@ NETWORKS = {
     "normalising": lambda space: dqn_model.DQN(space.shape, 6, normalise=True),
     "normalising rainbow": lambda space: dqn_extra.ExtendedDQN(space.shape, 6, dueling=True, sigma=0.1, normalise=True),
     "ppo": lambda space: Model(space, 6),
+    "fast ppo": lambda space: FastModel(space, 6),
+    "ppo with a goal": tempered,
 }
 
 
@@ -45,7 +57,7 @@ def states_of(space):
 def test_a_network_is_rebuilt_from_its_weights(name, space):
     torch.manual_seed(1)
     net, states = NETWORKS[name](space), states_of(space)
-    if name == "ppo":
+    if name in ("fast ppo", "ppo with a goal"):
         net.body.normalise_by(torch.from_numpy(states).movedim(1, -1) if space is IMAGE else torch.rand(5, 3))
     if name.startswith("normalising"):
         net.conv.normalise_by(torch.from_numpy(states))

@@ -121,6 +121,13 @@ def _tensors(a, b):
     return [(x, y) for x, y in pairs if isinstance(x, torch.Tensor)]
 
 
+@pytest.mark.parametrize(("capacity", "wrong"), [(30, {"pos": 30}), (29, {})])
+def test_a_state_that_does_not_fit_into_the_buffer_is_refused(capacity, wrong):
+    state = stacked_ring(30, 40).state_dict()
+    with pytest.raises(ValueError, match="of 30 transitions in a buffer of"):
+        stacked_ring(capacity, 0).load_state_dict(state | wrong)
+
+
 def test_loaded_frames_are_freed_one_by_one():
     back = stacked_ring(30, 0)
     back.load_state_dict(stacked_ring(30, 40).state_dict())

@@ -164,6 +164,17 @@ def test_a_restored_ring_samples_the_same_batches(tmp_path, kind, count):
             assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize(
+    "wrong", [{"final": [(9, 0, torch.zeros(1))]}, {"final": [(0, 2, torch.zeros(1))]}, {"added": 99}]
+)
+def test_a_state_with_places_outside_of_the_ring_is_refused(wrong):
+    ring, _ = ring_and_twin(Ring, 9, 2, 2)
+    for step in random_steps(np.random.default_rng(1), 2, 5):
+        ring.add(*step)
+    with pytest.raises(ValueError, match=r"ring of|broadcast"):
+        ring.load_state_dict(ring.state_dict() | wrong)
+
+
 def test_a_ring_copies_the_arrays_that_are_added():
     ring, twin = ring_and_twin(Ring, 9, 2, 2)
     for step in random_steps(np.random.default_rng(5), 2, 7):

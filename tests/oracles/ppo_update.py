@@ -1,12 +1,17 @@
-"""One PPO update, transition by transition, in the order of the paper and of docs/ppo.md."""
+"""PPO updates, transition by transition, in the order of the paper and of docs/ppo.md."""
 
 import torch
 
 from oracles import gae
 
 
-def update(model, optimizer, rollout, settings, progress):
-    """Learn from a rollout with the permutations that Trainer.update draws; `settings` are its UpdateSettings."""
+def update(model, optimizer, rollout, settings, progress=None):
+    """Learn from a rollout with the permutations that Trainer.update draws.
+
+    With a FastModel and FastSettings, values are normalised and the learning rate adapts. `progress` is None without a
+    goal. With one, the model is a GoalModel.
+    """
+    is_fast = hasattr(model, "normalise_values")
     estimates = torch.tensor(
         gae.advantages(
             rollout.rewards.tolist(),
@@ -20,9 +25,14 @@ def update(model, optimizer, rollout, settings, progress):
     ).flatten()
     states, actions, old = (getattr(rollout, name).flatten(0, 1) for name in ("states", "actions", "log_probs"))
     returns = estimates + rollout.values.flatten()
-    model.normalise_values(returns)  # once per update
-    target = settings.kl_target + progress * (settings.kl_final - settings.kl_target)
-    for _ in range(settings.epochs if progress < 0.95 else 1):
+    epochs, entropy_weight, target = settings.epochs, settings.entropy, getattr(settings, "kl_target", None)
+    if is_fast:
+        model.normalise_values(returns)  # once per update
+    if progress is not None:
+        target += progress * (settings.kl_final - settings.kl_target)
+        epochs = epochs if progress < 0.95 else 1
+        entropy_weight *= 1.0 - progress
+    for _ in range(epochs):
         divergences = []
         for batch in torch.randperm(len(returns)).split(settings.minibatch):
             logits, values = model(states[batch])
@@ -34,9 +44,8 @@ def update(model, optimizer, rollout, settings, progress):
                 advantage = (estimates[index] - mean) / (std + 1e-8)
                 clipped = min(max(ratio, torch.tensor(1 - settings.clip)), torch.tensor(1 + settings.clip))
                 surrogate = min(ratio * advantage, clipped * advantage)
-                error = (values[row] - returns[index]) / model.return_std
+                error = (values[row] - returns[index]) / (model.return_std if is_fast else 1.0)
                 entropy = -sum(p * p.log() for p in probabilities)
-                entropy_weight = settings.entropy * (1.0 - progress)
                 losses.append(-surrogate + 0.5 * error**2 - entropy_weight * entropy)
                 divergences.append((ratio - 1.0 - ratio.log()).item())
             optimizer.zero_grad()
@@ -47,9 +56,9 @@ def update(model, optimizer, rollout, settings, progress):
                 gradient.mul_(min(1.0, settings.gradient_norm / (norm + 1e-6)))
             optimizer.step()
         divergence = sum(divergences) / len(divergences)
-        if divergence > 2 * target:
+        if target is not None and divergence > 2 * target:
             optimizer.param_groups[0]["lr"] /= 1.5
-        elif progress < 0.95 and divergence < target / 2:
+        elif target is not None and epochs > 1 and divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
-    if progress >= 0.85:
+    if progress is not None and progress >= 0.85:
         model.temperature.fill_(settings.final_temperature)

@@ -6,6 +6,8 @@ import torch
 
 import fakes
 from lib.envs import vector_env
+from lib.ppo.fast import FastModel
+from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent
 from lib.ppo.update import Trainer, Transitions, UpdateSettings
@@ -18,10 +20,11 @@ def first_states(env_id):
     return envs.single_observation_space, envs.reset(seed=1)[0]
 
 
+@pytest.mark.parametrize("kind", [Model, FastModel, GoalModel])
 @pytest.mark.parametrize("env_id", MASKED)
-def test_invalid_actions_have_no_probability(env_id):
+def test_invalid_actions_have_no_probability(env_id, kind):
     space, states = first_states(env_id)
-    probabilities = Agent(Model(space, 5)).probabilities(states)
+    probabilities = Agent(kind(space, 5)).probabilities(states)
     assert (probabilities[:, 0] == 0.0).all()
     assert np.allclose(probabilities.sum(1), 1.0)
 
@@ -47,7 +50,7 @@ def test_the_entropy_counts_valid_actions_only():
         advantages=torch.rand(4),
         value_targets=torch.rand(4),
     )
-    metrics = trainer.learn(transitions, 0.0)
+    metrics = trainer.learn(transitions)
     assert metrics["entropy"] == pytest.approx(np.log(4.0))
     assert metrics["kl"] == pytest.approx(0.0, abs=1e-6)
     assert all(parameter.isfinite().all() for parameter in model.parameters())

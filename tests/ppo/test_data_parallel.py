@@ -9,17 +9,17 @@ from gymnasium import spaces
 
 from lib.errors import Fault, UsageError
 from lib.ppo.data_parallel import DataParallelTrainer, _exchange
-from lib.ppo.model import Model
+from lib.ppo.goal import GoalModel
 from lib.ppo.rollout import Rollout
 from ppo_setup import trainer_of
 from running import assignments, checkpoint_of, folder, run, start, wait_for
 
-ACTORS = Path("distributed/02_ppo_actors.py")
+ACTORS = Path("distributed/04_ppo_actors.py")
 
 
 def image_model():
     torch.manual_seed(1)
-    return Model(spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
+    return GoalModel(spaces.Box(0, 255, (2, 36, 36), np.uint8), 3)
 
 
 def image_rollout(seed):
@@ -49,6 +49,7 @@ def sgd_trainer():
 @pytest.mark.parametrize("learners", [2, 4])
 def test_several_learners_make_the_same_update_as_one(learners):
     alone, first = sgd_trainer(), sgd_trainer()
+    settings = alone.settings
     together = DataParallelTrainer(first, learners)
     threads = torch.get_num_threads()
     try:
@@ -56,10 +57,13 @@ def test_several_learners_make_the_same_update_as_one(learners):
             metrics = []
             for trainer in (alone, together):
                 torch.manual_seed(number)
-                metrics.append(trainer.update(image_rollout(number), progress))
+                whole = trainer if trainer is alone else first
+                whole.settings = settings.at(progress)
+                metrics.append(trainer.update(image_rollout(number)))
             assert metrics[0] == pytest.approx(metrics[1], abs=1e-5)
             for one, other in zip(alone.model.parameters(), first.model.parameters(), strict=True):
                 assert torch.allclose(one, other, atol=1e-6)
+        assert first.model.temperature == 0.5
         assert not torch.allclose(alone.model.policy.weight, image_model().policy.weight, atol=1e-4)
     finally:
         together.close()

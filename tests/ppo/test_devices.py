@@ -7,7 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import Counting
 from lib.experience.batch import Batch
-from lib.ppo import update
+from lib.ppo import fast, update
+from lib.ppo.fast import FastModel
+from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from ppo_setup import random_rollout, trainer_of, vectorised
@@ -29,21 +31,29 @@ class Waits(TorchDispatchMode):
 @pytest.mark.parametrize(("kl_target", "copies"), [(None, 1), (0.01, 4)])
 def test_an_update_waits_once_and_with_an_adaptive_rate_once_an_epoch(monkeypatch, kl_target, copies):
     fetches = []
-    monkeypatch.setattr(update, "fetched", lambda rows: fetches.append(len(rows)) or torch.stack(list(rows)).tolist())
+    for module in (update, fast):
+        monkeypatch.setattr(
+            module, "fetched", lambda rows: fetches.append(len(rows)) or torch.stack(list(rows)).tolist()
+        )
     optimizer = torch.optim.SGD
-    model = Model(SPACE, 4)
+    model = FastModel(SPACE, 4)
     trainer = trainer_of(model, optimizer(model.parameters(), lr=0.1), epochs=3, minibatch=9, kl_target=kl_target)
     transitions = trainer.transitions(random_rollout(6, 6))
     with Waits() as waits:
-        trainer.learn(transitions, 0.0)
+        trainer.learn(transitions)
     assert waits.count == 0
     assert len(fetches) == copies
 
 
-def test_an_update_mixes_no_devices(monkeypatch):
-    monkeypatch.setattr(update, "fetched", lambda rows: torch.zeros(len(rows), *rows[0].shape).tolist())
-    model = Model(SPACE, 4).to("meta")
-    trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.1), device="meta", minibatch=9, kl_target=0.1)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(Model, {}), (FastModel, {"kl_target": 0.1}), (GoalModel, {"kl_target": 0.1, "finishing": True})],
+)
+def test_an_update_mixes_no_devices(monkeypatch, kind, settings):
+    for module in (update, fast):
+        monkeypatch.setattr(module, "fetched", lambda rows: torch.zeros(len(rows), *rows[0].shape).tolist())
+    model = kind(SPACE, 4).to("meta")
+    trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.1), device="meta", minibatch=9, **settings)
     trainer.update(random_rollout(6, 6))
 
 

@@ -1,32 +1,31 @@
-import copy
-
 import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 
+from lib.ppo.fast import FastModel
 from lib.ppo.model import Model
 
 IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
 
 
 def test_states_are_normalised_by_those_that_the_model_was_fitted_to():
-    model = Model(IMAGES, 2)
+    model = FastModel(IMAGES, 2)
     rng = np.random.default_rng(0)
     states = torch.from_numpy(rng.integers(0, 255, (50, 84, 84, 4)).astype(np.uint8))
     model.normalise_by(states)
     normal = (states.float() - model.body.mean) * model.body.scale
     assert normal.mean(0).abs().max() < 0.51 * model.body.scale  # the means are whole numbers
     assert normal.std().item() == pytest.approx(1.0, abs=0.01)
-    loaded = Model(IMAGES, 2)
+    loaded = FastModel(IMAGES, 2)
     loaded.load_state_dict(model.state_dict())
     assert torch.equal(loaded(states)[0], model(states)[0])
 
 
 def test_a_bfloat16_model_is_close_to_the_float32_model():
     torch.manual_seed(2)
-    plain = Model(IMAGES, 6)
-    fast = Model(IMAGES, 6, torch.bfloat16)
+    plain = FastModel(IMAGES, 6)
+    fast = FastModel(IMAGES, 6, torch.bfloat16)
     states = torch.randint(0, 256, (32, 84, 84, 4), dtype=torch.uint8)
     plain.normalise_by(states)
     fast.load_state_dict(plain.state_dict())
@@ -38,14 +37,14 @@ def test_a_bfloat16_model_is_close_to_the_float32_model():
 
 
 def test_float64_states_are_accepted():
-    model = Model(spaces.Box(-1.0, 1.0, (3,), np.float64), 2)
+    model = FastModel(spaces.Box(-1.0, 1.0, (3,), np.float64), 2)
     states = torch.rand(4, 3, dtype=torch.float64)
     model.normalise_by(states)
     assert model(states)[0].dtype == torch.float32
 
 
 def test_values_stay_the_same_when_the_statistics_of_the_returns_change():
-    model = Model(spaces.Box(0.0, 1.0, (3,)), 2)
+    model = FastModel(spaces.Box(0.0, 1.0, (3,)), 2)
     states = torch.rand(10, 3)
     rng = np.random.default_rng(1)
     seen = []
@@ -61,22 +60,20 @@ def test_values_stay_the_same_when_the_statistics_of_the_returns_change():
         assert model.return_std.item() == pytest.approx(torch.stack(seen).std(correction=0).item(), rel=1e-4)
 
 
-def test_the_temperature_divides_the_logits_and_leaves_the_values_alone():
-    model = Model(spaces.Box(-1.0, 1.0, (5,)), 4)
-    states = torch.randn(3, 5)
+def test_the_textbook_network_is_that_of_the_paper():
+    model = Model(IMAGES, 6)
+    shapes = [tuple(weights.shape) for weights in model.parameters() if weights.ndim > 1]
+    assert shapes == [(32, 4, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3), (512, 3136), (6, 512), (1, 512)]
+    states = torch.randint(0, 256, (3, 84, 84, 4), dtype=torch.uint8)
+    features = torch.relu(states.permute(0, 3, 1, 2) / 255)
+    for layer in model.body:
+        features = layer(features)
     logits, values = model(states)
-    model.temperature.fill_(0.25)
-    sharper_logits, same_values = model(states)
-    assert torch.allclose(sharper_logits, logits / 0.25, atol=1e-6)
-    assert torch.equal(same_values, values)
+    assert torch.allclose(logits, model.policy(features), atol=1e-6)
+    assert torch.allclose(values, model.value(features).squeeze(1), atol=1e-6)
 
 
-def test_weights_of_an_earlier_version_have_a_temperature_of_1():
-    model = Model(spaces.Box(-1.0, 1.0, (5,)), 4)
-    old = copy.copy(model.state_dict())
-    del old["temperature"]
-    loaded = Model(spaces.Box(-1.0, 1.0, (5,)), 4)
-    loaded.temperature.fill_(0.3)
-    loaded.load_state_dict(old)
-    assert loaded.temperature == 1.0
-    assert "temperature" not in old
+def test_for_vectors_policy_and_values_share_no_weights():
+    model = Model(spaces.Box(-1.0, 1.0, (3,)), 2)
+    model(torch.randn(4, 3))[1].sum().backward()
+    assert all(weights.grad is None for weights in (*model.body.parameters(), *model.policy.parameters()))

@@ -10,8 +10,9 @@ from fakes import Bandit, Counting
 from lib.envs import vector_env
 from lib.errors import UsageError
 from lib.experience.stream import Part
+from lib.ppo.fast import FastModel, rollouts
 from lib.ppo.model import Model
-from lib.ppo.rollout import Agent, Sampler, rollouts
+from lib.ppo.rollout import Agent, Sampler
 from lib.system import memory
 from lib.system.seeds import episode_seed
 from ppo_setup import Fixed, vectorised
@@ -150,7 +151,7 @@ def test_environments_that_cannot_be_restored_are_logged(caplog):
 
 
 def test_the_first_rollout_of_a_new_run_only_fits_the_normalisation():
-    model = Model(spaces.Box(0, 255, (1,), np.uint8), 2)
+    model = FastModel(spaces.Box(0, 255, (1,), np.uint8), 2)
     sampler = Sampler(vectorised(lambda: Counting(100), 2), Agent(model), steps=4)
     assert next(rollouts(sampler, model)).states[:, 0, 0].tolist() == [4, 5, 6, 7]
     assert model.body.mean.item() == 1.5
@@ -219,7 +220,7 @@ class Casts(TorchDispatchMode):
 
 def test_weights_are_cast_once_per_rollout():
     envs = vector_env.make_vector_env("PongNoFrameskip-v4", 2)
-    model = Model(envs.single_observation_space, 6, torch.bfloat16)
+    model = FastModel(envs.single_observation_space, 6, torch.bfloat16)
     played = iter(Sampler(envs, Agent(model), steps=3, seed=4))
     for _ in range(2):
         with Casts(model.body.third.weight.shape) as casts:

@@ -10,8 +10,8 @@ import torch
 from lib.errors import UsageError
 from lib.ppo import segments as segments_module
 from lib.ppo.actor import Acting, PPOActor, Segment
+from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner, join_segments
-from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Rollout, Sampler
 from lib.ppo.segments import Segments
 from lib.ppo.segments import run as run_ppo
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("warm_fork_server")
 def learner_of(acting, **options):
     torch.manual_seed(0)
     return PPOLearner(
-        trainer_of(Model(acting.space, acting.n_actions), minibatch=32, lam=0.95, entropy=0.01, **options)
+        trainer_of(GoalModel(acting.space, acting.n_actions), minibatch=32, lam=0.95, entropy=0.01, **options)
     )
 
 
@@ -68,7 +68,7 @@ def test_the_arrays_of_a_segment_fit_into_the_forecast_size(env_name, envs, acto
 def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
     acting = acting_of(env_name="PongNoFrameskip-v4", actors=actors, engine=engine)
     learner = learner_of(acting)
-    model = Model(acting.space, acting.n_actions)
+    model = GoalModel(acting.space, acting.n_actions)
     sampler = Sampler(acting.make_envs(4), Agent(model), 16, seed=5)
     whole = iter(sampler)
     segments = Segments(acting, learner)

@@ -24,7 +24,7 @@ from running import PROJECT, assignments, folder, run, two_at_a_time
 pytestmark = pytest.mark.slow
 
 CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"))
-SMALL = ("--env-id", "fakes:Shown-v0", *assignments("envs=4", "rollout=16", "minibatch=32", "kl_final=0.001"))
+SMALL = ("--env-id", "fakes:Shown-v0", *assignments("envs=4", "rollout=16", "minibatch=32"))
 SMALL += (*assignments("stop_reward=9"), "--stop-after", 640, "--record-every", 30)
 # Together these runs write every tag.
 RUNS = {
@@ -35,7 +35,7 @@ RUNS = {
     "chapter08/06_dqn_dueling": (*CHAIN, "--stop-after", 310),
     "chapter08/08_dqn_rainbow": (*CHAIN, "--stop-after", 310),
     "distributed/01_ppo": SMALL,
-    "distributed/02_ppo_actors": SMALL,
+    "distributed/04_ppo_actors": (*SMALL, *assignments("kl_final=0.001")),
 }
 
 
@@ -123,12 +123,12 @@ def test_the_hparams_page_shows_first_what_differs(written, tmp_path):
 
 
 def test_the_hparams_page_has_the_hyperparameters_and_the_result(written):
-    path, accumulator = written["distributed/02_ppo_actors"]
+    path, accumulator = written["distributed/04_ppo_actors"]
     content = accumulator.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     hparams = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info.hparams
     assert hparams["rollout"].number_value == 16
     assert hparams["engine"].string_value == "process"
-    assert hparams["Script"].string_value == "02_ppo_actors"
+    assert hparams["Script"].string_value == "04_ppo_actors"
     result = json.loads((path / "result.json").read_text())
     [event] = accumulator.Scalars("end/mean_100")
     assert (event.step, event.value) == (result["steps"], pytest.approx(result["mean_100"]))

@@ -21,11 +21,11 @@ from lib.experience.episodes import Episode, EpisodeTrace
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import ExperienceStream, Stream
 from lib.ppo.actor import Acting
+from lib.ppo.fast import FastSettings, FastTrainer
+from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner, join_segments
-from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
-from lib.ppo.update import Trainer, UpdateSettings
 from lib.run import videos
 from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
 from lib.run.video_file import Video
@@ -46,7 +46,7 @@ def build_agent(n_actions):
 
 def build_model(space, n_actions):
     torch.manual_seed(3)
-    return Model(space, n_actions)
+    return GoalModel(space, n_actions)
 
 
 def single_source(env_id, num_envs):
@@ -73,8 +73,8 @@ def segment_source(env_id, num_envs):
     acting = Acting(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
     model = build_model(acting.space, acting.n_actions)
     optimizer = torch.optim.Adam(model.parameters())
-    settings = UpdateSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
-    return Segments(acting, PPOLearner(Trainer(model, optimizer, settings)))
+    settings = FastSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
+    return Segments(acting, PPOLearner(FastTrainer(model, optimizer, settings)))
 
 
 def newest_frames(item):

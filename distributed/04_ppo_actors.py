@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """PPO with actors that run in this process, in other processes, or on a Ray cluster.
 
-Idea    the environments of 01_ppo.py are divided among actors; the learner sends its weights to the actors, and they
-        send back trajectory segments
-Parent  01_ppo.py, with actors in place of its sampler
+Idea    the environments of 03_ppo_goal.py are divided among actors; the learner sends its weights to the actors, and
+        they send back trajectory segments
+Parent  03_ppo_goal.py, with actors in place of its sampler
 Keeps   close: the same steps and updates up to rounding; with --async, statistics
 Paper   Espeholt et al., IMPALA: scalable distributed deep-RL with importance weighted actor-learner architectures,
         2018, https://arxiv.org/abs/1802.01561
-Run     ./02_ppo_actors.py --actors 8 --engine process
+Run     ./04_ppo_actors.py --actors 8 --engine process
 Read    lib/ppo/segments.py for the exchange of weights and segments, then lib/actors/contract.py for the engines
 """
 
@@ -17,13 +17,12 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common
-from lib.hyperparameters import PPO_HYPERPARAMS
+from lib.hyperparameters import PPO_GOAL_HYPERPARAMS
 from lib.nets import precision
 from lib.ppo.actor import Acting
+from lib.ppo.goal import PARTS, GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner
-from lib.ppo.model import Model
 from lib.ppo.segments import Segments
-from lib.ppo.update import Trainer, UpdateSettings
 
 import torch
 from ignite.engine import Engine
@@ -44,14 +43,17 @@ def train(params, args):
         cpus=args.actor_cpus,
         dtype=precision.fast_dtype(torch.device("cpu")),
     )
-    model = Model(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
+    model = GoalModel(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
-    trainer = Trainer(model, optimizer, UpdateSettings.of(params), args.device)
+    settings = GoalSettings.of(params)
+    trainer = GoalTrainer(model, optimizer, settings, args.device)
     learner = PPOLearner(trainer, args.learners)
     segments = Segments(acting, learner, args.max_lag)
 
     def process_batch(engine, batch):
-        return learner.train(batch, segments.progress(params.stop_reward))
+        progress = segments.progress(params.stop_reward)
+        trainer.settings = settings.at(progress, args.without)
+        return learner.train(batch) | {"progress": progress}
 
     engine = Engine(process_batch)
     common.setup_ignite(
@@ -61,7 +63,8 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__, PPO_HYPERPARAMS, free=("actor_cpus",))
+    parser = cli.parser(__doc__, PPO_GOAL_HYPERPARAMS, free=("actor_cpus",))
+    parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave out a part; repeatable")
     parser.add_argument("--actors", type=cli.positive, default=2, metavar="K", help="number of actors")
     parser.add_argument(
         "--async",

@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""Fast PPO: a small network in bfloat16, normalised states and values, and a learning rate that adapts.
+
+Idea    a small network learns fast if its input has no constant part and its values are in units of the returns'
+        standard deviation; the learning rate is as high as the divergence of the policy allows
+Parent  01_ppo.py
+Keeps   changes the algorithm: another network, learning rate and hyperparameters
+Paper   van Hasselt et al., Learning values across many orders of magnitude, 2016, https://arxiv.org/abs/1602.07714
+Run     ./02_ppo_fast.py --cuda
+Read    lib/ppo/fast.py for the network and the trainer
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from lib import cli, common
+from lib.envs import vector_env
+from lib.hyperparameters import PPO_FAST_HYPERPARAMS
+from lib.nets import precision
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer, rollouts
+from lib.ppo.rollout import Agent, Sampler
+
+import torch
+from ignite.engine import Engine
+
+NAME = Path(__file__).stem
+
+
+def train(params, args):
+    envs = vector_env.make_vector_env(params.env_name, params.envs, processes=args.async_envs)
+    dtype = precision.fast_dtype(args.device)
+    model = FastModel(envs.single_observation_space, envs.single_action_space.n, dtype).to(args.device)
+    sampler = Sampler(envs, Agent(model, args.device), params.rollout, args.seed)
+    optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
+    trainer = FastTrainer(model, optimizer, FastSettings.of(params), args.device)
+
+    def process_batch(engine, rollout):
+        return trainer.update(rollout)
+
+    engine = Engine(process_batch)
+    common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
+    return engine.run(rollouts(sampler, model))
+
+
+if __name__ == "__main__":
+    parser = cli.parser(__doc__, PPO_FAST_HYPERPARAMS)
+    cli.add_env_option(parser)
+    cli.main(train, parser, NAME)

@@ -1,0 +1,221 @@
+"""What makes PPO fast on any game: a small network, normalised states and values, and an adaptive learning rate."""
+
+import dataclasses
+import logging
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from gymnasium import spaces
+from torch import nn
+from torch.nn import functional as F
+
+from lib.nets.encoders import BoardEncoder, initialise, make_encoder, orthogonal
+from lib.nets.masking import mask_invalid
+from lib.ppo.losses import value_loss
+from lib.ppo.model import ActorCritic
+from lib.ppo.rollout import Rollout, Sampler
+from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
+
+log = logging.getLogger(__name__)
+
+RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
+MAX_RATE = 1e-2  # largest value to which an adaptive learning rate grows
+
+
+class CellPolicy(nn.Module):
+    """Policy head for boards on which every action belongs to one cell.
+
+    All cells share the same weights, so what the head learns for one cell applies to the others.
+
+    Args:
+        features: number of features of the whole board.
+        filters: number of features of each cell.
+        planes: number of actions per cell. Actions are numbered `plane * height * width + row * width + column`.
+    """
+
+    def __init__(self, features: int, filters: int, planes: int):
+        super().__init__()
+        self.board = nn.Linear(features, 64)
+        self.cell = nn.Conv2d(filters, 64, kernel_size=1)
+        self.last = nn.Conv2d(64, planes, kernel_size=1)
+        orthogonal(self.board, math.sqrt(2))
+        orthogonal(self.cell, math.sqrt(2))
+        orthogonal(self.last, 0.01)
+
+    def forward(self, board: torch.Tensor, cells: torch.Tensor) -> torch.Tensor:
+        """Compute the logits.
+
+        Args:
+            board: features of the whole board, (batch, features) float32.
+            cells: features of each cell, (batch, filters, height, width) float32.
+
+        Returns:
+            (batch, planes * height * width) float32.
+        """
+        hidden = F.relu(self.cell(cells) + self.board(board)[:, :, None, None])
+        logits: torch.Tensor = self.last(hidden)
+        return logits.flatten(1)
+
+
+class FastModel(ActorCritic):
+    """Small network that normalises its input, and predicts values in units of the returns' standard deviation.
+
+    `make_encoder` chooses the encoder from the observation space. If the number of actions is a multiple of a board's
+    cells, the policy head is a CellPolicy.
+
+    Args:
+        space: observation space of one environment; it may carry an action mask (`MaskedBox`).
+        n_actions: number of actions.
+        dtype: dtype in which an image encoder computes.
+
+    Attributes:
+        return_mean: mean of all returns so far, a scalar tensor.
+        return_std: standard deviation of all returns so far, a scalar tensor.
+        returns_seen: number of returns so far, a scalar tensor.
+    """
+
+    return_mean: torch.Tensor
+    return_std: torch.Tensor
+    returns_seen: torch.Tensor
+
+    def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
+        super().__init__(space)
+        self.body = make_encoder(self.split.shape, dtype)
+        self.policy = self._policy_head(n_actions)
+        self.value = nn.Linear(self.body.features, 1)
+        self.register_buffer("return_mean", torch.zeros(()))
+        self.register_buffer("return_std", torch.ones(()))
+        self.register_buffer("returns_seen", torch.zeros(()))
+        initialise(self.body)
+        # The first returns are small, so the errors of large initial values would dominate the loss.
+        orthogonal(self.value, 0.01)
+
+    def _policy_head(self, n_actions: int) -> nn.Linear | CellPolicy:
+        if isinstance(self.body, BoardEncoder):
+            cells = math.prod(self.split.shape[1:])
+            planes, remainder = divmod(n_actions, cells)
+            if planes and not remainder:
+                log.info("Policy: %d actions, %d for each cell of the board.", n_actions, planes)
+                return CellPolicy(self.body.features, BoardEncoder.filters, planes)
+        head = nn.Linear(self.body.features, n_actions)
+        orthogonal(head, 0.01)
+        return head
+
+    def normalise_by(self, states: torch.Tensor) -> None:
+        """Fit the encoder's input normalisation to these states.
+
+        Args:
+            states: (batch, ...), in the layout that `forward` takes.
+        """
+        observations, _ = self.split(states)
+        self.body.normalise_by(observations)
+
+    @torch.no_grad()
+    def normalise_values(self, returns: torch.Tensor) -> None:
+        """Pop-Art: update the mean and standard deviation of the returns, and rescale the value head to them.
+
+        The head predicts normalised values. Its weights change so that the predicted values stay the same, van Hasselt
+        et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call does not change the weights, so that
+        the values start near the mean of the first returns.
+
+        Args:
+            returns: new returns, of any shape.
+        """
+        old_mean, old_std, old_count = self.return_mean.clone(), self.return_std.clone(), self.returns_seen.clone()
+        new_count = returns.numel()
+        total = old_count + new_count
+        gap = returns.mean() - old_mean
+        variance = (
+            old_count / total * old_std**2
+            + new_count / total * returns.var(correction=0)
+            + old_count * new_count / total**2 * gap**2
+        )
+        self.returns_seen.copy_(total)
+        self.return_mean.add_(gap * new_count / total)
+        self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
+        # Without a branch on `old_count`, for which the CPU would have to wait for the device.
+        known = old_count > 0
+        bias = (self.value.bias * old_std + (old_mean - self.return_mean)) / self.return_std
+        self.value.weight.mul_(torch.where(known, old_std / self.return_std, 1.0))
+        self.value.bias.copy_(torch.where(known, bias, self.value.bias))
+
+    def encode(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute features and unmasked logits.
+
+        Args:
+            observations: states without action masks.
+
+        Returns:
+            Features, (batch, features) float32, and logits, (batch, n_actions) float32.
+        """
+        if isinstance(self.body, BoardEncoder) and isinstance(self.policy, CellPolicy):
+            features, cells = self.body.encode(observations)
+            return features, self.policy(features, cells)
+        features = self.body(observations)
+        return features, self.policy(features)
+
+    def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute logits and values; see ActorCritic.forward."""
+        observations, allowed = self.split(states)
+        features, logits = self.encode(observations)
+        values = self.value(features).squeeze(-1) * self.return_std + self.return_mean
+        return mask_invalid(logits, allowed), values
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FastSettings(UpdateSettings):
+    """Hyperparameters of an update with an adaptive learning rate.
+
+    Attributes:
+        kl_target: Kullback-Leibler divergence per epoch to which the learning rate adapts; None for a fixed rate.
+    """
+
+    kl_target: float | None = None
+
+
+class FastTrainer(Trainer):
+    """Trainer of a FastModel: it normalises values, and adapts the learning rate to the divergence of each epoch."""
+
+    model: FastModel
+    settings: FastSettings
+
+    def learn(self, transitions: Transitions) -> dict[str, float]:
+        """Rescale the value head to the new returns, and learn; see Trainer.learn."""
+        self.model.normalise_values(transitions.value_targets)
+        return super().learn(transitions)
+
+    def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Return the squared error of the values in units of the returns' standard deviation, a scalar."""
+        return value_loss(values, targets, self.model.return_std)
+
+    def after_epoch(self, metrics: Sequence[torch.Tensor]) -> None:
+        """Adapt the learning rate to the mean divergence of the epoch's minibatches."""
+        if self.settings.kl_target is not None:  # the CPU sets the rate, so it has to wait for the epoch
+            divergences = [row[KL] for row in fetched(metrics)]
+            self.adapt_learning_rate(sum(divergences) / len(divergences), self.settings.kl_target)
+
+    def adapt_learning_rate(self, kl: float, target: float) -> None:
+        """Lower the learning rate if an epoch moved the policy too far, and raise it if not far enough.
+
+        Args:
+            kl: mean of `divergence` over the epoch's minibatches.
+            target: value to which the divergence is to adapt.
+        """
+        factor = 1.0
+        if kl > 2 * target:
+            factor = 1 / RATE_FACTOR
+        elif kl < target / 2 and self.settings.epochs > 1:
+            # The first epoch hardly moves the policy. If it is the only one, the rate would grow without end.
+            factor = RATE_FACTOR
+        for group in self.optimizer.param_groups:
+            # A rate that starts above MAX_RATE may stay or fall.
+            group["lr"] = min(group["lr"] * factor, max(group["lr"], MAX_RATE))
+
+
+def rollouts(sampler: Sampler, model: FastModel) -> Iterator[Rollout]:
+    """Yield a run's rollouts. In a new run, the first one is used only to fit the input normalisation."""
+    every_rollout = iter(sampler)
+    if not sampler.steps_done:
+        model.normalise_by(next(every_rollout).states.flatten(0, 1))
+    yield from every_rollout

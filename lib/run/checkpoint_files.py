@@ -1,0 +1,54 @@
+"""Names of checkpoint files, and which one a user means."""
+
+import logging
+import re
+from pathlib import Path
+
+from lib.errors import UsageError
+
+log = logging.getLogger(__name__)
+
+BEST, LAST = "best", "last"
+
+
+def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
+    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
+    return sorted((int(match[1]), file) for match, file in named if match)
+
+
+def find_checkpoint(run: Path, which: str) -> Path:
+    """Find a checkpoint of a run.
+
+    Args:
+        run: run folder.
+        which: BEST, LAST, or an agent step.
+
+    Raises:
+        UsageError: if there is no such checkpoint. The message lists the available ones.
+    """
+    files = [file for file in (run / "checkpoints").glob("*.pt") if step_of(file) >= 0]
+    files.sort(key=lambda file: (step_of(file), file.name))
+    if not files:
+        raise UsageError(
+            f"{run} has no checkpoint: it was stopped before it learnt anything, or its checkpoints were removed; "
+            "resume the run, or start a new one"
+        )
+    if which == BEST:
+        best = [file for file in files if file.name.startswith(BEST)]
+        if not best:
+            log.warning("%s has no best-* checkpoint, so the newest one is taken: %s.", run.name, files[-1].name)
+        return (best or files)[-1]
+    if which == LAST:
+        return files[-1]
+    by_step = {step_of(file): file for file in files}
+    if not which.isdigit() or int(which) not in by_step:
+        steps = ", ".join(map(str, by_step))
+        raise UsageError(f"{run} has no checkpoint {which!r}; give {BEST}, {LAST}, or one of the steps {steps}")
+    return by_step[int(which)]
+
+
+def step_of(file: Path) -> int:
+    """Return the agent step in a checkpoint's name, or -1 if the file is no checkpoint."""
+    match = re.fullmatch(r"(?:best|step)-(\d+)\.pt", file.name)
+    return int(match[1]) if match else -1

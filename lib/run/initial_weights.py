@@ -1,0 +1,62 @@
+"""--init: start a new run with the weights of a trained network."""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import nn
+
+from lib.errors import UsageError
+from lib.run import checkpoint, run_folder
+from lib.run.checkpoint import Stateful
+from lib.run.checkpoint_files import BEST, find_checkpoint
+
+log = logging.getLogger(__name__)
+
+
+def require_same_game(model: Path, env_name: str) -> None:
+    """Refuse the network of another game.
+
+    Args:
+        model: folder of a run, or of models/.
+        env_name: gymnasium id of the new run.
+
+    Raises:
+        UsageError: if the network was trained on another id.
+    """
+    trained_on = run_folder.read_params(model)["hyperparameters"].get("env_name")
+    if trained_on != env_name:
+        raise UsageError(
+            f"--init {model} was trained on {trained_on}, not on {env_name}; give the model of a run on {env_name}"
+        )
+
+
+def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
+    """Load the weights of a model's best checkpoint into a run's networks.
+
+    Args:
+        model: folder of a run, or of models/.
+        objects: what the run saves; "net" and, if there is one, "target" get the weights.
+
+    Raises:
+        UsageError: if the network has another form.
+        Fault: if the checkpoint is damaged.
+    """
+    file = find_checkpoint(model, BEST)
+    weights = checkpoint.load(file)["net"]
+    for name in ("net", "target"):
+        network = objects.get(name)
+        if isinstance(network, nn.Module):
+            _load(network, weights, file)
+    log.info("First weights: %s", file)
+
+
+def _load(network: nn.Module, weights: Mapping[str, object], file: Path) -> None:
+    try:
+        network.load_state_dict(weights)
+    except (RuntimeError, TypeError, AttributeError) as error:
+        problem = str(error).strip().splitlines()[-1].strip()
+        raise UsageError(
+            f"the network of {file} does not fit this script's network ({problem}); take a model that the same "
+            "script has trained in this version"
+        ) from error

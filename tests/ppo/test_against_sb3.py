@@ -1,0 +1,144 @@
+"""The textbook update against an independent implementation: PPO.train of stable-baselines3."""
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from stable_baselines3 import PPO
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.vec_env import DummyVecEnv
+
+from lib.ppo.model import Model
+from lib.ppo.rollout import Rollout
+from lib.ppo.update import Trainer
+from ppo_setup import settings_of
+
+STEPS, ENVS, ACTIONS = 12, 4, 6
+IMAGES = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+VECTORS = spaces.Box(-1.0, 1.0, (5,), np.float32)
+SETTINGS = settings_of(minibatch=16, epochs=4, gamma=0.99, lam=0.95, clip=0.1, entropy=0.01, gradient_norm=0.5)
+
+
+class Spaces(gym.Env):
+    """An environment that has spaces, and is never played."""
+
+    action_space = spaces.Discrete(ACTIONS)
+
+    def __init__(self, space):
+        self.observation_space = space
+
+
+def sb3_of(space):
+    """SB3's PPO with SETTINGS."""
+    algorithm = PPO(
+        "CnnPolicy" if space is IMAGES else "MlpPolicy",
+        DummyVecEnv([lambda: Spaces(space)] * ENVS),
+        learning_rate=2.5e-3,
+        n_steps=STEPS,
+        batch_size=SETTINGS.minibatch,
+        n_epochs=SETTINGS.epochs,
+        gamma=SETTINGS.gamma,
+        gae_lambda=SETTINGS.lam,
+        clip_range=SETTINGS.clip,
+        ent_coef=SETTINGS.entropy,
+        vf_coef=0.5,
+        max_grad_norm=SETTINGS.gradient_norm,
+        device="cpu",
+    )
+    algorithm.set_logger(Logger(None, []))
+    return algorithm
+
+
+def layers_of(algorithm, space):
+    """SB3's layers in the order of the parameters of our model."""
+    policy = algorithm.policy
+    heads = [policy.action_net, policy.value_net]
+    if space is IMAGES:
+        extractor = policy.features_extractor
+        return [*extractor.cnn, *extractor.linear, *heads]
+    return [*policy.mlp_extractor.policy_net, *policy.mlp_extractor.value_net, *heads]
+
+
+def parameters_of(layers):
+    return [weights for layer in layers for weights in layer.parameters()]
+
+
+def model_like(algorithm, space):
+    """Our model with SB3's weights."""
+    model = Model(space, ACTIONS)
+    with torch.no_grad():
+        for ours, theirs in zip(model.parameters(), parameters_of(layers_of(algorithm, space)), strict=True):
+            ours.copy_(theirs)
+    return model
+
+
+def fill(algorithm, model, space):
+    """Fill SB3's buffer with random transitions that the model could have played; return them as a Rollout."""
+    rng = np.random.default_rng(5)
+    shape = (STEPS, ENVS)
+    high = 256 if space is IMAGES else 1
+    states = (rng.random((*shape, *space.shape)) * high).astype(space.dtype)
+    last_states = torch.as_tensor(states[0]).movedim(1, -1) if space is IMAGES else torch.as_tensor(states[0])
+    in_layout = torch.as_tensor(states).movedim(2, -1) if space is IMAGES else torch.as_tensor(states)
+    actions = torch.as_tensor(rng.integers(ACTIONS, size=shape))
+    rewards = rng.normal(size=shape).astype(np.float32)
+    terminated = rng.random(shape) < 0.2
+    with torch.no_grad():
+        logits, values = model(in_layout.flatten(0, 1))
+        values = values.view(shape)
+        last_values = model(last_states)[1]
+        chosen = logits.log_softmax(1).gather(1, actions.flatten()[:, None]).view(shape)
+    # The ratios start on both sides of the clipping range.
+    log_probs = chosen + torch.as_tensor(rng.normal(0.0, 0.15, shape).astype(np.float32))
+    starts = np.vstack([np.ones(ENVS, bool), terminated[:-1]])
+    buffer = algorithm.rollout_buffer
+    buffer.reset()
+    for t in range(STEPS):
+        buffer.add(states[t], actions[t].numpy(), rewards[t], starts[t], values[t], log_probs[t])
+    buffer.compute_returns_and_advantage(last_values, terminated[-1])
+    return Rollout(
+        states=in_layout,
+        actions=actions,
+        log_probs=log_probs,
+        values=values,
+        next_values=torch.cat([values[1:], last_values[None]]),
+        rewards=torch.as_tensor(rewards),
+        terminated=torch.as_tensor(terminated),
+        ended=torch.as_tensor(terminated),
+    )
+
+
+@pytest.mark.parametrize("space", [IMAGES, VECTORS], ids=["images", "vectors"])
+def test_an_update_equals_that_of_stable_baselines3(monkeypatch, space):
+    torch.manual_seed(4)
+    algorithm = sb3_of(space)
+    model = model_like(algorithm, space)
+    optimizer = torch.optim.Adam(model.parameters(), algorithm.learning_rate, eps=1e-5)
+    rollout = fill(algorithm, model, space)
+    before = [weights.clone() for weights in model.parameters()]
+    generator_state = torch.get_rng_state()
+    metrics = Trainer(model, optimizer, SETTINGS).update(rollout)
+    torch.set_rng_state(generator_state)
+
+    def permutation(size):
+        # SB3 counts transitions environment by environment, and we step by step.
+        order = torch.randperm(size).numpy()
+        return order % ENVS * STEPS + order // ENVS
+
+    monkeypatch.setattr(np.random, "permutation", permutation)
+    algorithm.train()
+    theirs = parameters_of(layers_of(algorithm, space))
+    for weights, expected, first in zip(model.parameters(), theirs, before, strict=True):
+        assert (weights - expected).abs().max() < 2e-6
+        assert (weights - first).abs().max() > 1e-3
+    assert metrics["clipped"] == pytest.approx(algorithm.logger.name_to_value["train/clip_fraction"], abs=1e-6)
+    assert metrics["clipped"] > 0.1
+
+
+@pytest.mark.parametrize("space", [IMAGES, VECTORS], ids=["images", "vectors"])
+def test_the_first_weights_have_the_scale_of_stable_baselines3(space):
+    torch.manual_seed(4)
+    theirs = parameters_of(layers_of(sb3_of(space), space))
+    for weights, expected in zip(Model(space, ACTIONS).parameters(), theirs, strict=True):
+        assert weights.norm().item() == pytest.approx(expected.norm().item(), rel=1e-3)

@@ -1,0 +1,106 @@
+import copy
+import math
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer
+from lib.ppo.update import METRICS, Transitions
+from oracles import ppo_update
+from ppo_setup import random_rollout, settings_of, trainer_of
+
+
+def small_model():
+    """A model of states of one number, with two actions."""
+    return FastModel(spaces.Box(0.0, 1.0, (1,)), 2)
+
+
+def test_metrics_and_the_norm_of_the_gradient_worked_by_hand():
+    torch.manual_seed(0)
+    model = small_model()
+    states, actions = torch.tensor([[0.0], [1.0], [0.5], [0.2]]), torch.tensor([0, 1, 0, 1])
+    with torch.no_grad():
+        log_probs = model(states)[0].log_softmax(1).gather(1, actions[:, None]).squeeze(1)
+    transitions = Transitions(
+        states=states,
+        actions=actions,
+        log_probs=log_probs - torch.tensor([0.0, 0.0, math.log(1.3), math.log(1.1)]),  # ratios 1, 1, 1.3 and 1.1
+        advantages=torch.tensor([1.0, 2.0, 3.0, 4.0]),
+        value_targets=torch.tensor([3.0, 5.0, 7.0, 9.0]),
+    )
+    sgd = torch.optim.SGD(model.parameters(), lr=1.0)
+    trainer = trainer_of(model, sgd, epochs=1, entropy=0.5, kl_target=1e-3, gradient_norm=0.01)
+    before = torch.cat([weights.detach().flatten().clone() for weights in model.parameters()])
+    metrics = trainer.learn(transitions)
+    # The first normalisation of the values changes no weights, so only the optimizer has moved them.
+    after = torch.cat([weights.detach().flatten() for weights in model.parameters()])
+    assert (after - before).norm().item() == pytest.approx(0.01, rel=1e-3)
+    assert metrics["clipped"] == 0.25
+    assert metrics["kl"] == pytest.approx((0.3 - math.log(1.3) + 0.1 - math.log(1.1)) / 4, rel=1e-4)
+    # The normalised advantages are -1.162, -0.387, 0.387 and 1.162; the third ratio is clipped.
+    std = (5 / 3) ** 0.5
+    surrogate = (-1.5 / std * 1.0 - 0.5 / std * 1.0 + 0.5 / std * 1.2 + 1.5 / std * 1.1) / 4
+    assert metrics["policy_loss"] == pytest.approx(-surrogate, rel=1e-4)
+    assert metrics["entropy"] == pytest.approx(math.log(2.0), abs=1e-3)
+    expected_loss = metrics["policy_loss"] + 0.5 * metrics["value_loss"] - 0.5 * metrics["entropy"]
+    assert metrics["loss"] == pytest.approx(expected_loss)
+    assert metrics["value_loss"] == pytest.approx(1.0, abs=0.05)  # the first values are near the mean of the returns
+    assert metrics["learning_rate"] == pytest.approx(1.0 / 1.5)  # the divergence exceeds twice the target
+
+
+def adapted(kl, rate=1e-3, **settings):
+    """The learning rate after an epoch with this divergence."""
+    trainer = trainer_of(small_model(), **settings)
+    [group] = trainer.optimizer.param_groups
+    group["lr"] = rate
+    row = torch.zeros(len(METRICS))
+    row[METRICS.index("kl")] = kl
+    trainer.after_epoch([row, row])
+    return group["lr"]
+
+
+@pytest.mark.parametrize(
+    ("kl", "factor"), [(0.05, 1 / 1.5), (0.021, 1 / 1.5), (0.019, 1.0), (0.006, 1.0), (0.004, 1.5)]
+)
+def test_the_learning_rate_adapts_to_the_divergence(kl, factor):
+    assert adapted(kl, kl_target=0.01) == pytest.approx(1e-3 * factor)
+
+
+@pytest.mark.parametrize("kl", [0.0, 9.0])
+def test_the_learning_rate_is_fixed_without_a_target(kl):
+    assert adapted(kl, kl_target=None) == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("rate", "kl", "expected"), [(9e-3, 0.0, 1e-2), (1e-2, 0.0, 1e-2), (3e-2, 0.0, 3e-2), (3e-2, 1.0, 2e-2)]
+)
+def test_the_learning_rate_does_not_grow_beyond_its_maximum(rate, kl, expected):
+    assert adapted(kl, rate, kl_target=0.01) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("kl", "factor"), [(0.021, 1 / 1.5), (0.001, 1.0)])
+def test_with_a_single_epoch_the_learning_rate_does_not_grow(kl, factor):
+    assert adapted(kl, kl_target=0.01, epochs=1) == pytest.approx(1e-3 * factor)
+
+
+@pytest.mark.parametrize("kl_target", [None, 0.1])
+def test_updates_agree_with_the_slow_twin(kl_target):
+    torch.manual_seed(2)
+    settings = settings_of(
+        FastSettings, minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7, kl_target=kl_target
+    )
+    model = FastModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    twin = copy.deepcopy(model)
+    optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
+    trainer = FastTrainer(model, optimizer, settings)
+    for steps in (12, 6):
+        rollout = random_rollout(steps, 6)
+        generator_state = torch.get_rng_state()
+        trainer.update(rollout)
+        torch.set_rng_state(generator_state)
+        ppo_update.update(twin, twin_optimizer, rollout, settings)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin_optimizer.param_groups[0]["lr"])
+        for weights, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            assert torch.allclose(weights, expected, atol=1e-5)
+    assert model.return_std == pytest.approx(twin.return_std.item())

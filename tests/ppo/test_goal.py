@@ -1,0 +1,159 @@
+import copy
+import dataclasses
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from lib.hyperparameters import PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS
+from lib.ppo.fast import FastModel, FastSettings
+from lib.ppo.goal import PARTS, GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.learner import PPOLearner
+from oracles import ppo_update
+from ppo_setup import random_rollout, settings_of, trainer_of, two_valued_rollout
+
+
+def small_model():
+    """A model of states of one number, with two actions."""
+    return GoalModel(spaces.Box(0.0, 1.0, (1,)), 2)
+
+
+def update(trainer, rollout, progress):
+    """Make an update of a trainer whose settings are those at progress 0."""
+    settings, trainer.settings = trainer.settings, trainer.settings.at(progress)
+    metrics = trainer.update(rollout)
+    trainer.settings = settings
+    return metrics
+
+
+SETTINGS = settings_of(
+    GoalSettings,
+    minibatch=18,
+    epochs=3,
+    clip=0.15,
+    entropy=0.03,
+    gradient_norm=0.7,
+    kl_target=0.1,
+    kl_final=0.025,
+    final_temperature=0.5,
+)
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.4, 0.9, 0.95, 1.0])
+def test_updates_agree_with_the_slow_twin(progress):
+    torch.manual_seed(int(100 * progress))
+    model = GoalModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    twin = copy.deepcopy(model)
+    optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
+    trainer = GoalTrainer(model, optimizer, SETTINGS)
+    for steps, at in ((12, progress), (6, progress), (12, progress), (6, 0.85), (6, progress)):
+        rollout = random_rollout(steps, 6)
+        generator_state = torch.get_rng_state()
+        update(trainer, rollout, at)
+        torch.set_rng_state(generator_state)
+        ppo_update.update(twin, twin_optimizer, rollout, SETTINGS, at)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin_optimizer.param_groups[0]["lr"])
+        for weights, expected in zip(model.parameters(), twin.parameters(), strict=True):
+            assert torch.allclose(weights, expected, atol=1e-5)
+    assert model.return_std == pytest.approx(twin.return_std.item())
+
+
+@pytest.mark.parametrize(
+    ("part", "progress", "changes"),
+    [
+        ("entropy", 0.75, {"entropy": 0.0075}),
+        ("kl", 0.5, {"kl_target": 0.0625}),
+        ("epochs", 0.95, {"epochs": 1}),
+        ("epochs", 0.94, {}),
+        ("temperature", 0.85, {"finishing": True}),
+        ("temperature", 0.84, {}),
+    ],
+)
+def test_each_part_changes_its_own_setting_and_can_be_left_out(part, progress, changes):
+    others = set(PARTS) - {part}
+    expected = pytest.approx(dataclasses.asdict(SETTINGS) | changes)
+    assert dataclasses.asdict(SETTINGS.at(progress, without=others)) == expected
+    without = dataclasses.asdict(SETTINGS.at(progress, without={part}))
+    assert {name: without[name] for name in changes} == {name: getattr(SETTINGS, name) for name in changes}
+    assert SETTINGS.at(progress, without=PARTS) == SETTINGS
+
+
+def test_without_a_target_or_a_final_one_the_divergence_has_no_schedule():
+    for fixed in ({"kl_target": None, "kl_final": 0.001}, {"kl_target": 0.1, "kl_final": None}):
+        settings = settings_of(GoalSettings, **fixed)
+        assert settings.at(0.5).kl_target == settings.kl_target
+
+
+def test_the_fast_script_is_the_goal_script_without_its_parts():
+    """Equal bit for bit: the networks, the hyperparameters of Pong, and the updates."""
+    pong, fast_pong = PPO_GOAL_HYPERPARAMS["pong"], PPO_FAST_HYPERPARAMS["pong"]
+    assert dataclasses.asdict(fast_pong).items() <= dataclasses.asdict(pong).items()
+    space = spaces.Box(-1.0, 1.0, (5,))
+    weights = []
+    for kind, settings in ((FastModel, FastSettings.of(fast_pong)), (GoalModel, GoalSettings.of(pong).at(0.9, PARTS))):
+        torch.manual_seed(3)
+        model = kind(space, 4)
+        trainer = trainer_of(model)
+        trainer.settings = dataclasses.replace(settings, minibatch=18)
+        for _ in range(3):
+            trainer.update(random_rollout(6, 6))
+        weights.append(model.state_dict())
+    assert weights[1].pop("temperature") == 1.0
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+def test_the_temperature_divides_the_logits_and_leaves_the_values_alone():
+    model = GoalModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    states = torch.randn(3, 5)
+    logits, values = model(states)
+    model.temperature.fill_(0.25)
+    sharper_logits, same_values = model(states)
+    assert torch.allclose(sharper_logits, logits / 0.25, atol=1e-6)
+    assert torch.equal(same_values, values)
+
+
+def weights_after(progress, **settings):
+    """All parameters of a model after an update at this progress."""
+    torch.manual_seed(0)
+    model = small_model()
+    with torch.no_grad():
+        model.policy.bias.copy_(torch.tensor([0.0, 1.0]))  # so that the entropy has a gradient
+    update(trainer_of(model, **settings), two_valued_rollout(), progress)
+    return torch.cat([weights.flatten() for weights in model.parameters()]).detach()
+
+
+@pytest.mark.parametrize("progress", [0.95, 1.0])
+def test_close_to_the_goal_an_update_is_a_single_epoch(progress):
+    close = weights_after(progress, epochs=5)
+    assert torch.equal(close, weights_after(progress, epochs=1))
+    assert not torch.allclose(close, weights_after(0.949, epochs=5), atol=1e-4)
+    assert torch.allclose(close, weights_after(0.949, epochs=1), atol=1e-4)
+
+
+def test_the_entropy_weight_falls_to_0_with_the_progress():
+    assert torch.allclose(weights_after(0.75, entropy=8.0), weights_after(0.0, entropy=2.0), atol=1e-6)
+    assert torch.allclose(weights_after(1.0, epochs=1, entropy=8.0), weights_after(0.0, epochs=1, entropy=0.0))
+    assert not torch.allclose(weights_after(0.0, entropy=8.0), weights_after(0.0, entropy=0.0), atol=1e-4)
+
+
+def test_the_final_temperature_is_set_near_the_goal_and_stays():
+    model = GoalModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    trainer = trainer_of(model, minibatch=18, final_temperature=0.25)
+    for progress, temperature in ((0.0, 1.0), (0.849, 1.0), (0.85, 0.25), (1.0, 0.25), (0.3, 0.25)):
+        update(trainer, random_rollout(6, 6), progress)
+        assert model.temperature == temperature
+        assert PPOLearner(trainer).get_model().tensors["temperature"] == temperature
+
+
+@pytest.mark.parametrize("progress", [0.0, 0.9])
+def test_a_rollout_at_the_final_temperature_is_learnt_from_at_that_temperature(progress):
+    model = small_model()
+    with torch.no_grad():
+        model.policy.bias.copy_(torch.tensor([0.0, 1.0]))
+    trainer = trainer_of(model, epochs=1, final_temperature=0.5)
+    rollout = two_valued_rollout()
+    update(trainer, rollout, 0.9)
+    assert model.temperature == 0.5
+    chosen = model(rollout.states.flatten(0, 1))[0].log_softmax(1).gather(1, rollout.actions.flatten()[:, None])
+    rollout.log_probs.copy_(chosen.detach().view_as(rollout.log_probs))
+    assert update(trainer, rollout, progress)["kl"] == pytest.approx(0.0, abs=1e-6)

@@ -1,0 +1,99 @@
+"""tools/publish.py, and --init with the model that it makes."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from lib.run import checkpoint
+from running import BASELINE, FAKES, assignments, folder, resuming
+
+pytestmark = pytest.mark.slow
+
+PUBLISH, EVALUATE = Path("tools/publish.py"), Path("tools/evaluate.py")
+PPO, PARALLEL = Path("distributed/01_ppo.py"), Path("chapter09/03_parallel.py")
+VECTORS = ("--env-id", "fakes:Chain-v0")
+SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
+SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: assignments("envs=4", "rollout=16", "minibatch=32")}
+
+
+def first_weights(run):
+    """Return the weights in the first of a run's checkpoints, without PPO's value head, which follows the returns."""
+    net = checkpoint.load(min((run / "checkpoints").glob("step-*.pt")))["net"]
+    return {name: value for name, value in net.items() if name.endswith("weight") and not name.startswith("value")}
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture
+def model(answer, original_run, tmp_path):
+    answer(PUBLISH, original_run, tmp_path / "models/shown", *FAKES, "--episodes", 10)
+    return tmp_path / "models/shown"
+
+
+def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
+    [published] = (model / "checkpoints").glob("*.pt")
+    [best] = (original_run / "checkpoints").glob("best-*.pt")
+    assert published.read_bytes() == best.read_bytes()
+    evaluation = json.loads((model / "evaluation.json").read_text())
+    assert (evaluation["episodes"], len(evaluation["returns"])) == (10, 10)
+    card = (model / "README.md").read_text()
+    assert f"**{evaluation['mean']:.2f}**" in card
+    assert f"| {int(best.stem.removeprefix('best-')):,} |" in card
+    assert "--runs-dir" not in card + (model / "params.json").read_text()
+    answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 1, "--quiet")
+    assert json.loads((model / "evaluation.json").read_text())["returns"] == evaluation["returns"]
+
+
+def test_only_a_model_is_replaced(answer, refused, model, original_run):
+    answer(PUBLISH, original_run, model, *FAKES, "--episodes", 2)
+    assert json.loads((model / "evaluation.json").read_text())["episodes"] == 2
+    (model / "thesis.txt").write_text("mine")
+    assert f"{model} is not a model: it holds thesis.txt" in refused(PUBLISH, original_run, model, *FAKES)
+    assert (model / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("script", SMALL, ids=str)
+def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
+    # The learning rate is too small to change a weight, so the first checkpoint has the first weights.
+    options = (*VECTORS, *SMALL[script], "--set", "learning_rate=1e-30", "--stop-after", 640, "--quiet")
+    assert ends(script, *options, "--runs-dir", tmp_path / "a", "--seed", 1)[0] == 0
+    first = folder(tmp_path / "a")
+    for name, seed, extra in (("b", 2, ()), ("c", 2, ("--init", first))):
+        assert ends(script, *options, "--runs-dir", tmp_path / name, "--seed", seed, *extra)[0] == 0
+    networks = {name: first_weights(folder(tmp_path / name)) for name in "abc"}
+    assert equal(networks["c"], networks["a"])
+    assert not equal(networks["b"], networks["a"])
+    assert "-init" in folder(tmp_path / "c").name
+
+
+def test_a_run_stopped_in_its_warm_up_still_starts_with_those_weights(ends, tmp_path):
+    options = (*VECTORS, *SMALL_DQN, "--set", "learning_rate=1e-30", "--quiet")
+    assert ends(BASELINE, *options, "--stop-after", 640, "--runs-dir", tmp_path / "a")[0] == 0
+    again = ("--seed", 2, "--init", folder(tmp_path / "a"), "--runs-dir", tmp_path / "b")
+    assert ends(BASELINE, *options, *again, "--stop-after", 640)[0] == 0
+    stopped = folder(tmp_path / "b")
+    for file in (*(stopped / "checkpoints").glob("*"), stopped / "result.json", stopped / "episodes.csv"):
+        file.unlink()
+    assert ends(BASELINE, *resuming(stopped), "--stop-after", 640, "--quiet")[0] == 0
+    assert equal(first_weights(stopped), first_weights(folder(tmp_path / "a")))
+
+
+def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, original_run, tmp_path):
+    new = ("--runs-dir", tmp_path / "runs")
+    assert f"--init {model} was trained on fakes:Shown-v0, not on PongNoFrameskip-v4" in refused(
+        PPO, "--init", model, *new
+    )
+    shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
+    assert "does not fit this script's network" in refused(BASELINE, *shown)
+    assert "a resumed run has its own weights" in refused(PPO, *resuming(original_run), "--init", model)
+    assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)
+    [network] = (model / "checkpoints").glob("*.pt")
+    data = bytearray(network.read_bytes())
+    data[len(data) // 2] ^= 1
+    network.write_bytes(data)
+    assert f"{network} is damaged" in refused(PPO, *shown, *SMALL[PPO], code=1)
+    assert not (tmp_path / "runs").exists()

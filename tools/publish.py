@@ -1,0 +1,123 @@
+#!/usr/bin/env python3
+"""Make a model of a run: its best network with a card, small enough to share.
+
+    ./publish.py ../runs/2026-11-20T1200-pong-01_ppo ../models/pong
+
+The network plays greedy episodes first, each with its own seed. Their returns are written to the card, README.md. A
+model is a run folder without the rest of the run, so play.py, evaluate.py, export.py and --init take it as well.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from lib import cli
+from lib.analysis.trained_agent import TrainedAgent
+from lib.errors import UsageError
+from lib.run import console, evaluation, run_folder
+from lib.system import files
+
+CARD = """# {name}: {env_id}
+
+Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}** (lowest {min:g}, highest {max:g},
+{distinct} distinct).
+
+| | |
+|---|---|
+| trained by | `{command}` |
+| agent steps | {step:,} |
+| commit | `{commit}` |
+| size | {megabytes:.1f} MB |
+
+    tools/play.py {path}
+    tools/evaluate.py {path}
+
+`--init {path}` lets the same script go on from these weights, in a new run.
+"""
+PRIVATE = ("--runs-dir", "--resume", "--config")  # options whose values are paths of the machine
+FILES = ("checkpoints", "params.json", "evaluation.json", "README.md")
+
+
+def main() -> None:
+    parser = cli.checkpoint_tool(__doc__)
+    parser.add_argument("model", metavar="MODEL", type=Path, help="folder to make; an earlier model in it is replaced")
+    parser.add_argument(
+        "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
+    )
+    parser.add_argument("--seed", default=1, type=cli.seed, metavar="N", help="seed of the episodes (default: 1)")
+    args = parser.parse_args()
+    require_replaceable(args.model)
+    agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module)
+    metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed)
+    console.log_evaluation(metrics)
+    write_model(agent, args.model, metrics)
+    print(f"{args.model}: {size(args.model) / 1e6:.1f} MB")
+
+
+def require_replaceable(model: Path) -> None:
+    """Refuse a folder that holds anything but a model.
+
+    Raises:
+        UsageError: if there is such a file.
+    """
+    others = sorted(path.name for path in model.glob("*") if path.name not in FILES) if model.is_dir() else []
+    if others or (model.exists() and not model.is_dir()):
+        raise UsageError(f"{model} is not a model: it holds {', '.join(others) or 'no files'}; give a new folder")
+
+
+def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> None:
+    """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
+    params = run_folder.read_params(agent.run)
+    params["sessions"] = [session | {"argv": public(session["argv"])} for session in params["sessions"]]
+    params["init"] = None
+    checkpoints = model / "checkpoints"
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    for old in checkpoints.iterdir():
+        old.unlink()
+    target = checkpoints / f"best-{agent.step:09d}.pt"
+    shutil.copyfile(agent.file, target)
+    digest = agent.file.with_name(f"{agent.file.name}.sha256")
+    if digest.exists():
+        files.write(target.with_name(f"{target.name}.sha256"), digest.read_text().replace(agent.file.name, target.name))
+    run_folder.write_json(model / "params.json", params)
+    run_folder.write_json(model / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
+    files.write(model / "README.md", card(agent, model, params["sessions"][0], metrics))
+
+
+def public(argv: list[str]) -> list[str]:
+    """Return a command line without the folders of the machine on which it was given."""
+    words, skipped = [Path(argv[0]).name], False
+    for word in argv[1:]:
+        if word.split("=")[0] in PRIVATE:
+            skipped = "=" not in word
+        elif skipped:
+            skipped = False
+        else:
+            words.append(word)
+    return words
+
+
+def card(agent: TrainedAgent, model: Path, session: dict[str, Any], metrics: dict[str, Any]) -> str:
+    """Return the text of a model's README.md."""
+    return CARD.format(
+        name=model.name,
+        env_id=agent.env_id,
+        command=" ".join(session["argv"]),
+        step=agent.step,
+        commit=str(session["commit"])[:12],
+        megabytes=size(model) / 1e6,
+        path=f"models/{model.name}",
+        **metrics,
+    )
+
+
+def size(model: Path) -> int:
+    return sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+
+
+if __name__ == "__main__":
+    with cli.exit_codes():
+        main()
