@@ -10,6 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEV := $(VENV)/.dev
 BROWSER := $(VENV)/.browser
+DOCS := $(VENV)/.docs
 
 # TensorBoard listens on this machine only. If the port is in use, the next free one is taken.
 HOST := 127.0.0.1
@@ -20,7 +21,7 @@ FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvid
   | sed 's/^\(torch==[0-9.]*\)+.*/\1/'
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tensorboard check test docs-check lint ladder bench lock clean
+.PHONY: help train play tensorboard check test docs-check site lint ladder bench lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -72,10 +73,18 @@ test: lint $(BROWSER)  ## format, lint, types and all tests: about 6 minutes
 docs-check: $(READY)  ## compare the pages with their CSV files, check links and count words
 	$(BIN)/python benchmarks/check_docs.py
 
-# A headless browser, 250 MB. Only one test of tools/report.py needs it, and is skipped without it.
+$(DOCS): $(READY) requirements-docs.lock
+	$(BIN)/python -m pip install --quiet --requirement requirements-docs.lock
+	@touch $@
+
+site: $(DOCS)  ## make a site of the pages, with a search: build/site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "Open build/site/index.html in a browser."
+
+# A headless browser, 250 MB. Only tests of pages need it, and are skipped without it.
 $(BROWSER): $(DEV) requirements-browser.lock
 	@$(BIN)/python -m pip install --quiet --requirement requirements-browser.lock && touch $@ \
-	  || echo "no browser could be installed: the test of the page made by tools/report.py is skipped"
+	  || echo "no browser could be installed: tests of pages are skipped"
 
 # mypy checks tests and benchmarks with tests/mypy.ini, because they import their helpers without a package name.
 lint: $(DEV)  ## format, lint and types
@@ -95,7 +104,10 @@ lock:  ## write the newest versions that setup.cfg allows into requirements*.loc
 	rm -rf .lock && $(PYTHON) -m venv .lock
 	.lock/bin/python -m pip install --quiet .
 	$(FREEZE) >requirements.lock
-	.lock/bin/python -m pip install --quiet --constraint requirements.lock '.[dev]'
+	.lock/bin/python -m pip install --quiet --constraint requirements.lock '.[docs]'
+	$(FREEZE) | grep -vxFf requirements.lock >requirements-docs.lock
+	.lock/bin/python -m pip uninstall --quiet --yes --requirement requirements-docs.lock
+	.lock/bin/python -m pip install --quiet --constraint requirements.lock --constraint requirements-docs.lock '.[dev]'
 	$(FREEZE) | grep -vxFf requirements.lock >requirements-dev.lock
 	.lock/bin/python -m pip install --quiet '.[browser]'
 	.lock/bin/python -m pip freeze | grep -iE '^(pyside6|shiboken6)' >requirements-browser.lock

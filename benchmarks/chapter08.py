@@ -323,9 +323,9 @@ def draws_table(frame: pd.DataFrame) -> str:
 
 
 TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # page and table of each experiment
-    "toy": (PAGE, partial(learn_table, "toy")),
+    "toy": (lab.MEASUREMENTS, partial(learn_table, "toy")),
     "pong": (PAGE, partial(learn_table, "pong")),
-    "step": (PAGE, step_table),
+    "step": (lab.MEASUREMENTS, step_table),
     "draws": (lab.MEASUREMENTS, draws_table),
 }
 

@@ -149,13 +149,13 @@ def draw_sweep(frame: pd.DataFrame) -> None:
 # Results file, page, marker and table.
 TABLES: tuple[tuple[str, str, str, Callable[[pd.DataFrame], str]], ...] = (
     ("chapter09/speed", PAGE, "speed", speed_table),
-    ("chapter09/speed-cuda", PAGE, "speed-cuda", speed_table),
-    ("chapter09/speed", PAGE, "rungs-parts", parts_table),
+    ("chapter09/speed-cuda", lab.MEASUREMENTS, "speed-cuda", speed_table),
+    ("chapter09/speed", lab.MEASUREMENTS, "rungs-parts", parts_table),
     ("chapter09/speed-cuda", lab.MEASUREMENTS, "rungs-parts-cuda", parts_table),
-    ("chapter09/sweep", PAGE, "sweep", sweep_table),
-    (bound.NAME, PAGE, "bound", bound.table),
+    ("chapter09/sweep", lab.MEASUREMENTS, "sweep", sweep_table),
+    (bound.NAME, lab.MEASUREMENTS, "bound", bound.table),
     (wrappers.NAME, lab.MEASUREMENTS, "wrappers", wrappers.table),
-    (catch.NAME, PAGE, "catch", catch.table),
+    (catch.NAME, lab.MEASUREMENTS, "catch", catch.table),
     (profiles.PARTS, lab.MEASUREMENTS, "parts", profiles.parts_table),
     (profiles.MEMORY, lab.MEASUREMENTS, "memory", profiles.memory_table),
 )

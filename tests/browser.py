@@ -2,6 +2,7 @@
 
     python tests/browser.py PAGE PICTURE --width 390
     python tests/browser.py PAGE PICTURE --width 1280 --dark
+    python tests/browser.py PAGE PICTURE --search words    # the site's search
 
 The browser is Chromium, from the package PySide6-WebEngine. The description is printed as JSON. Exit code 3 means that
 the package or a system library is missing.
@@ -10,9 +11,12 @@ the package or a system library is missing.
 import argparse
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, ClassVar
+
+import pytest
 
 MISSING = 3
 SECONDS = 60  # time limit for loading the page
@@ -20,9 +24,14 @@ FLAGS = (
     "--no-sandbox --disable-gpu --disable-dev-shm-usage"  # a container has no sandbox, no GPU and little shared memory
 )
 DARK = "--blink-settings=preferredColorScheme=0"
-READY = """(() => document.readyState === "complete" && [...document.images].every(image => image.complete)
-  && [...document.querySelectorAll("video")].every(video => video.readyState >= 1 || video.error))()"""
+# Browsers start no worker for a page that is opened from a file. Only this one does.
+NO_WORKER = 'window.Worker = class { constructor() { throw new DOMException("a file", "SecurityError") } }'
+FOUND = """[...document.querySelectorAll(".md-search-result__link h1, .md-search-result__link h2")]"""
+READY = f"""(() => document.readyState === "complete" && [...document.images].every(image => image.complete)
+  && [...document.querySelectorAll("video")].every(video => video.readyState >= 1 || video.error)
+  && (!location.search || {FOUND}.length > 0))()"""
 DESCRIBE = """JSON.stringify({
+  found: FOUND.map(title => title.textContent),
   title: document.title,
   inner: innerWidth,
   width: document.documentElement.scrollWidth,
@@ -45,17 +54,19 @@ DESCRIBE = """JSON.stringify({
   scripts: document.scripts.length,
   fetched: performance.getEntriesByType("resource").map(entry => entry.name).filter(name => !name.startsWith("data:")),
   text: Object.fromEntries([...document.querySelectorAll("section")].map(section => [section.id, section.innerText])),
-})"""
+})""".replace("FOUND", FOUND)
 
 
-def look(page: Path, picture: Path, width: int) -> dict[str, Any]:
+def look(page: Path, picture: Path, width: int, words: str) -> dict[str, Any]:
     """Open a page in a window of the given width, wait until it is loaded, and save a picture of the whole page.
+
+    If words are given, the site's search looks for them, and its results are waited for.
 
     Returns:
         What the JavaScript in DESCRIBE reports, and the console messages; empty if the page did not load in time.
     """
     from PySide6.QtCore import QTimer, QUrl
-    from PySide6.QtWebEngineCore import QWebEnginePage, QWebEngineSettings
+    from PySide6.QtWebEngineCore import QWebEnginePage, QWebEngineScript, QWebEngineSettings
     from PySide6.QtWebEngineWidgets import QWebEngineView
     from PySide6.QtWidgets import QApplication
 
@@ -69,6 +80,11 @@ def look(page: Path, picture: Path, width: int) -> dict[str, Any]:
     view = QWebEngineView()
     shown = Page(view)
     shown.settings().setAttribute(QWebEngineSettings.WebAttribute.ShowScrollBars, False)  # as on a phone
+    script = QWebEngineScript()
+    script.setInjectionPoint(QWebEngineScript.InjectionPoint.DocumentCreation)
+    script.setWorldId(QWebEngineScript.ScriptWorldId.MainWorld)
+    script.setSourceCode(NO_WORKER)
+    shown.scripts().insert(script)
     view.setPage(shown)
     view.resize(width, 900)
     description: dict[str, Any] = {}
@@ -92,10 +108,24 @@ def look(page: Path, picture: Path, width: int) -> dict[str, Any]:
         shown.runJavaScript(READY, ready)
 
     view.loadFinished.connect(ask)
-    view.setUrl(QUrl.fromLocalFile(str(page.resolve())))
+    address = QUrl.fromLocalFile(str(page.resolve()))
+    if words:
+        address.setQuery(f"q={words}")
+    view.setUrl(address)
     view.show()
     QTimer.singleShot(SECONDS * 1000, application.quit)
     application.exec()
+    return description
+
+
+def open_page(page: Path, picture: Path, *options: object) -> dict[str, Any]:
+    """Open a page in a browser in a process of its own, and return its description; for tests."""
+    command = [sys.executable, __file__, page, picture, *options]
+    process = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
+    if process.returncode == MISSING or "no Qt platform plugin could be initialized" in process.stderr:
+        pytest.skip(f"no browser starts here: {process.stderr.strip()}")
+    assert process.returncode == 0, process.stderr
+    description: dict[str, Any] = json.loads(process.stdout)
     return description
 
 
@@ -105,10 +135,11 @@ def main() -> None:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--width", type=int, default=1280)
     parser.add_argument("--dark", action="store_true")
+    parser.add_argument("--search", default="", metavar="WORDS")
     args = parser.parse_args()
     os.environ |= {"QT_QPA_PLATFORM": "offscreen", "QTWEBENGINE_CHROMIUM_FLAGS": f"{FLAGS} {DARK if args.dark else ''}"}
     try:
-        description = look(args.page, args.picture, args.width)
+        description = look(args.page, args.picture, args.width, args.search)
     except ImportError as error:
         print(error, file=sys.stderr)
         sys.exit(MISSING)

@@ -1,10 +1,7 @@
 """The report page: complete, self-contained, safe against names with HTML, and readable in a browser."""
 
 import base64
-import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,7 +11,7 @@ import pytest
 from matplotlib.text import Text
 from PIL import Image
 
-import browser
+from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
 from lib.analysis import report
 from lib.errors import UsageError
@@ -288,20 +285,10 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, small_pictures):
             report.write_report([run], output)
 
 
-def look(page, picture, *options):
-    """Open a page in a browser, and return what it shows."""
-    command = [sys.executable, browser.__file__, page, picture, *options]
-    process = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=120)
-    if process.returncode == browser.MISSING or "no Qt platform plugin could be initialized" in process.stderr:
-        pytest.skip(f"no browser starts here: {process.stderr.strip()}")
-    assert process.returncode == 0, process.stderr
-    return json.loads(process.stdout)
-
-
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_a_browser_shows_the_whole_page(page, tmp_path, width, dark):
-    seen = look(page, tmp_path / "seen.png", "--width", width, *(["--dark"] if dark else []))
+    seen = open_page(page, tmp_path / "seen.png", "--width", width, *(["--dark"] if dark else []))
     assert seen["inner"] == width
     assert seen["width"] <= width  # nothing is wider than the window
     assert len(seen["images"]) == 4
