@@ -400,7 +400,8 @@ class _Setup:
             return
         try:
             log.info("Learning curve: %s", shown(draw_curve(self.run.path, self.params.stop_reward)))
-        except (OSError, ValueError, TypeError, KeyError) as error:  # no space, or a damaged episodes.csv
+        # No space, a damaged episodes.csv, or no memory for the imports of pandas and matplotlib.
+        except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError, MemoryError) as error:
             log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
 
     def _log_next_steps(self, stopped: str) -> None:
