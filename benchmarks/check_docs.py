@@ -21,7 +21,7 @@ import peers
 import soak
 import time_to_solve
 
-MOST_WORDS = 16_000  # of the README and docs/ together
+MOST_WORDS = 16_500  # of the README and docs/ together, their tables included
 BENCHMARKS = (chapter08, chapter09, distributed, own_environment, peers, soak, time_to_solve)
 README = lab.PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
