@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Fast PPO: a small network in bfloat16, normalised states and values, and a learning rate that adapts.
 
-Idea    a small network learns fast if its input has no constant part and its values are in units of the returns'
-        standard deviation; the learning rate is as high as the divergence of the policy allows
+Idea    a small network learns fast if its input is centred and its values are in units of the returns' standard
+        deviation. The learning rate is as high as the policy's KL divergence allows
 Parent  01_ppo.py
 Keeps   changes the algorithm: another network, learning rate and hyperparameters
 Paper   van Hasselt et al., Learning values across many orders of magnitude, 2016, https://arxiv.org/abs/1602.07714

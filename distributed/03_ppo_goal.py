@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PPO on the way to a goal: entropy, divergence, epochs and temperature follow the progress toward `stop_reward`.
+"""PPO with a goal: entropy weight, KL target, epochs and temperature follow the progress toward `stop_reward`.
 
-Idea    the policy explores at first; the nearer the mean return is to the goal, the less random its actions and the
-        smaller its steps. Unlike its parents, this script knows the goal
+Idea    the policy explores at first. The nearer the mean return is to the goal, the less random its actions and the
+        smaller its updates. Unlike its parents, this script knows the goal
 Parent  02_ppo_fast.py
 Keeps   exact with all parts left out; with them, it changes the algorithm
 Run     ./03_ppo_goal.py --without temperature --without epochs

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Make a model of a run: its best network with a card, small enough to share.
+"""Publish a run's best network with a model card, in a folder small enough to share.
 
     ./publish.py ../runs/2026-11-20T1200-pong-01_ppo ../models/pong
 
-The network plays greedy episodes first, each with its own seed. Their returns are written to the card, README.md. A
-model is a run folder without the rest of the run, so play.py, evaluate.py, export.py and --init take it as well.
+The network first plays greedy episodes, each with its own seed. Their returns are written to the card, README.md. A
+model is a reduced run folder, so play.py, evaluate.py, export.py and --init accept it as well.
 """
 
 import shutil
@@ -35,15 +35,15 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
     tools/play.py {path}
     tools/evaluate.py {path}
 
-`--init {path}` lets the same script go on from these weights, in a new run.
+`--init {path}` starts a new run of the same script from these weights.
 """
-PRIVATE = ("--runs-dir", "--resume", "--config")  # options whose values are paths of the machine
+PRIVATE = ("--runs-dir", "--resume", "--config")  # options whose values are paths on the user's machine
 FILES = ("checkpoints", "params.json", "evaluation.json", "README.md")
 
 
 def main() -> None:
     parser = cli.checkpoint_tool(__doc__)
-    parser.add_argument("model", metavar="MODEL", type=Path, help="folder to make; an earlier model in it is replaced")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="output folder; a model in it is replaced")
     parser.add_argument(
         "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
     )
@@ -58,10 +58,10 @@ def main() -> None:
 
 
 def require_replaceable(model: Path) -> None:
-    """Refuse a folder that holds anything but a model.
+    """Reject a folder that holds anything but a model.
 
     Raises:
-        UsageError: if there is such a file.
+        UsageError: if it holds another file.
     """
     others = sorted(path.name for path in model.glob("*") if path.name not in FILES) if model.is_dir() else []
     if others or (model.exists() and not model.is_dir()):
@@ -88,7 +88,7 @@ def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> No
 
 
 def public(argv: list[str]) -> list[str]:
-    """Return a command line without the folders of the machine on which it was given."""
+    """Return a command line without the paths of the user's machine."""
     words, skipped = [Path(argv[0]).name], False
     for word in argv[1:]:
         if word.split("=")[0] in PRIVATE:

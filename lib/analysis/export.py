@@ -31,8 +31,8 @@ ONNX, TORCHSCRIPT = "onnx", "torchscript"
 FILES = {ONNX: "policy.onnx", TORCHSCRIPT: "policy.pt"}
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
-BATCH = 100  # states that are checked together
-TIE = 1e-5  # two scores that differ by less, relative to the larger one, may change places by rounding
+BATCH = 100  # number of states per check
+TIE = 1e-5  # relative difference below which rounding may swap the order of two scores
 
 Outputs = tuple[np.ndarray, np.ndarray]  # actions and scores
 
@@ -60,10 +60,10 @@ class ExportedPolicy(nn.Module):
 
 
 def require_packages(kinds: tuple[str, ...]) -> None:
-    """Refuse an export whose packages are not installed.
+    """Check that the packages for an export are installed.
 
     Raises:
-        UsageError: if one is missing.
+        UsageError: if a package is missing.
     """
     missing = [name for name in ONNX_PACKAGES if ONNX in kinds and find_spec(name) is None]
     if missing:
@@ -89,7 +89,7 @@ def record_states(agent: TrainedAgent, count: int, seed: int) -> np.ndarray:
 
 
 def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np.ndarray) -> dict[Path, float]:
-    """Write the policy and a description of it, policy.json. No file is kept that disagrees with the original.
+    """Write the policy and its description, policy.json. A file that disagrees with the original is not kept.
 
     Args:
         agent: trained agent on the CPU.
@@ -98,10 +98,10 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
         states: (n, ...) states on which the exported policy is checked.
 
     Returns:
-        The files, with the largest difference of a score from the original's.
+        For each file, the largest absolute difference between its scores and the original's.
 
     Raises:
-        Fault: if an exported policy takes other actions than the original.
+        Fault: if an exported policy takes different actions from the original.
     """
     folder.mkdir(parents=True, exist_ok=True)
     policy = ExportedPolicy(agent.policy.net).eval()
@@ -135,7 +135,7 @@ def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], s
     """Return the largest difference between the scores of an exported policy and the original.
 
     Raises:
-        Fault: if the exported policy takes another action in any state, other than between two equal scores.
+        Fault: if the exported policy takes a different action in any state, except for ties.
     """
     wrong, largest = 0, 0.0
     for batch in np.split(states, range(BATCH, len(states), BATCH)):
@@ -189,7 +189,7 @@ def _trace(policy: ExportedPolicy, states: np.ndarray, file: Path) -> Callable[[
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide what the exporters tell their own developers."""
+    """Hide warnings that are meant for the exporters' developers."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Checks on environments that are not ours. Errors name the environment, its seed and its step."""
+"""Checks for external environments. Errors name the environment, its seed and its step."""
 
 import logging
 import time
@@ -11,11 +11,11 @@ from gymnasium import spaces
 
 from lib.errors import EnvironmentFailed, Fault
 
-SMALL = 4096  # observations with at most so many numbers are checked number by number in every step
-CHECKED_EVERY = 100  # larger ones are checked so in the first steps, and later in every n-th step
-LARGEST = 1e15  # largest reward and number of an observation; errors and their sums stay finite in float32
+SMALL = 4096  # observations with at most this many numbers are fully checked in every step
+CHECKED_EVERY = 100  # larger ones are fully checked in the first n steps, then in every n-th step
+LARGEST = 1e15  # largest magnitude of rewards and observations; TD errors and their sums stay finite in float32
 
-LONG_EPISODE = 200_000  # steps after which an episode is named; games have ten to thirty thousand at most
+LONG_EPISODE = 200_000  # steps after which a warning is logged; games have ten to thirty thousand at most
 
 Result = TypeVar("Result")
 
@@ -35,20 +35,20 @@ class Call(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it takes already."""
+        """Seconds since the call began."""
         return time.monotonic() - self.start
 
 
 def guarded(place: Callable[[], str], call: Callable[[], Result]) -> Result:
-    """Call code of an environment. Errors name the environment, and Border.call is set meanwhile.
+    """Call code of an environment. Errors name the environment. Border.call is set during the call.
 
     Args:
         place: function that names the environment.
-        call: the code.
+        call: function to call.
 
     Raises:
-        EnvironmentFailed: if it exits, or raises an error that would look like one of this program. Other errors get
-            the name as a note.
+        EnvironmentFailed: if the function exits, or raises an error that could be mistaken for one of this program.
+            Other errors get the environment's name as a note.
     """
     Border.call = Call(place, time.monotonic())
     try:
@@ -63,7 +63,7 @@ def guarded(place: Callable[[], str], call: Callable[[], Result]) -> Result:
 
 
 def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
-    """Call a method of an environment, such as action_masks. Its errors are named if the environment has a border."""
+    """Call a method of an environment, such as action_masks. Errors name the environment if a Border wraps it."""
     while not isinstance(env, Border):
         if not isinstance(env, gym.Wrapper):
             return method()
@@ -74,11 +74,11 @@ def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
 class Border(gym.Wrapper):
     """Check an environment's observations and rewards, and name it in its errors.
 
-    Observations are copied, because an environment may write its next one into the same array. Lists and numbers of
-    another data type of the same kind, such as float64 for float32, are converted to that of the space.
+    Observations are copied, because an environment may write its next one into the same array. Lists, and data types
+    of the same kind as the space's, such as float64 for float32, are converted to the data type of the space.
 
     Structure, shapes, data types and rewards are checked in every step. So are the numbers of small observations;
-    those of large ones are checked in the first steps and in every hundredth one after them.
+    those of large ones are checked in the first 100 steps and then in every 100th.
 
     Args:
         env: environment as gym.make returns it.
@@ -89,7 +89,7 @@ class Border(gym.Wrapper):
         EnvironmentFailed: by `reset`, `step` and `render`; see guarded.
 
     Attributes:
-        call: the unfinished call of any environment in this process, or None.
+        call: unfinished call of an environment in this process, or None.
     """
 
     call: ClassVar[Call | None] = None
@@ -100,7 +100,7 @@ class Border(gym.Wrapper):
         self._seed: int | None = None
         self._episode = 0  # since the reset with that seed
         self._step = 0
-        self._steps = 0  # of all episodes
+        self._steps = 0  # over all episodes
         self._warned = False
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -120,8 +120,8 @@ class Border(gym.Wrapper):
         self._steps += 1
         if self._step == LONG_EPISODE:
             log.warning(
-                "%s: the episode does not end, so it is not counted. Give the environment an end, such as "
-                "max_episode_steps where it is registered.",
+                "%s: the episode does not end, so it is not counted. End its episodes, for example by "
+                "registering it with max_episode_steps.",
                 self.place(),
             )
         returned: Any = guarded(self.place, lambda: self.env.step(action))
@@ -175,7 +175,7 @@ def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> 
     Args:
         observation: observation of an environment.
         space: its space. Spaces that no network can read are not checked.
-        every_number: check the numbers of large arrays, too.
+        every_number: also check the numbers of large arrays.
     """
     if observation is None:
         yield f" is None; it has to be one of {space}"
@@ -238,7 +238,7 @@ def own(observation: Any, space: spaces.Space[Any]) -> Any:
 
 
 def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
-    """Yield the first number of each box that lies outside of its bounds, for a warning."""
+    """Yield the first number of each box that is out of bounds, for a warning."""
     if isinstance(space, spaces.Dict):
         for name, part in space.items():
             yield from (f"[{name!r}]{problem}" for problem in out_of_bounds(observation[name], part))

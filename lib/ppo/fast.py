@@ -1,4 +1,4 @@
-"""What makes PPO fast on any game: a small network, normalised states and values, and an adaptive learning rate."""
+"""Fast PPO for any game: a small network, normalised states and values, and an adaptive learning rate."""
 
 import dataclasses
 import logging
@@ -61,8 +61,8 @@ class CellPolicy(nn.Module):
 class FastModel(ActorCritic):
     """Small network that normalises its input, and predicts values in units of the returns' standard deviation.
 
-    `make_encoder` chooses the encoder from the observation space. If the number of actions is a multiple of a board's
-    cells, the policy head is a CellPolicy.
+    `make_encoder` chooses the encoder from the observation space. If the number of actions is a multiple of the
+    number of board cells, the policy head is a CellPolicy.
 
     Args:
         space: observation space of one environment; it may carry an action mask (`MaskedBox`).
@@ -115,9 +115,9 @@ class FastModel(ActorCritic):
     def normalise_values(self, returns: torch.Tensor) -> None:
         """Pop-Art: update the mean and standard deviation of the returns, and rescale the value head to them.
 
-        The head predicts normalised values. Its weights change so that the predicted values stay the same, van Hasselt
-        et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call does not change the weights, so that
-        the values start near the mean of the first returns.
+        The head predicts normalised values. Its weights change so that the predicted values stay the same; see van
+        Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call does not change the weights,
+        so the values start near the mean of the first returns.
 
         Args:
             returns: new returns, of any shape.
@@ -134,7 +134,7 @@ class FastModel(ActorCritic):
         self.returns_seen.copy_(total)
         self.return_mean.add_(gap * new_count / total)
         self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
-        # Without a branch on `old_count`, for which the CPU would have to wait for the device.
+        # A branch on `old_count` would make the CPU wait for the device, so use torch.where.
         known = old_count > 0
         bias = (self.value.bias * old_std + (old_mean - self.return_mean)) / self.return_std
         self.value.weight.mul_(torch.where(known, old_std / self.return_std, 1.0))
@@ -168,14 +168,14 @@ class FastSettings(UpdateSettings):
     """Hyperparameters of an update with an adaptive learning rate.
 
     Attributes:
-        kl_target: Kullback-Leibler divergence per epoch to which the learning rate adapts; None for a fixed rate.
+        kl_target: desired Kullback-Leibler divergence per epoch; None for a fixed learning rate.
     """
 
     kl_target: float | None = None
 
 
 class FastTrainer(Trainer):
-    """Trainer of a FastModel: it normalises values, and adapts the learning rate to the divergence of each epoch."""
+    """Trainer of a FastModel that normalises values and adapts the learning rate to the KL divergence of each epoch."""
 
     model: FastModel
     settings: FastSettings
@@ -196,11 +196,11 @@ class FastTrainer(Trainer):
             self.adapt_learning_rate(sum(divergences) / len(divergences), self.settings.kl_target)
 
     def adapt_learning_rate(self, kl: float, target: float) -> None:
-        """Lower the learning rate if an epoch moved the policy too far, and raise it if not far enough.
+        """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little.
 
         Args:
             kl: mean of `divergence` over the epoch's minibatches.
-            target: value to which the divergence is to adapt.
+            target: desired divergence.
         """
         factor = 1.0
         if kl > 2 * target:

@@ -1,4 +1,4 @@
-"""What follows the progress of the mean return toward `stop_reward`."""
+"""Settings that follow the progress of the mean return toward `stop_reward`."""
 
 import dataclasses
 from collections.abc import Collection
@@ -12,8 +12,8 @@ from lib.ppo.progress import Estimate
 from lib.ppo.update import Transitions
 
 PARTS = ("entropy", "kl", "epochs", "temperature")
-FINAL_TEMPERATURE_FROM = 0.75  # progress that has to be certain before the policy switches to its final temperature
-SINGLE_EPOCH_FROM = 0.95  # progress from which an update is a single epoch
+FINAL_TEMPERATURE_FROM = 0.75  # value of Estimate.certain from which the final temperature is used
+SINGLE_EPOCH_FROM = 0.95  # progress from which an update has a single epoch
 
 
 class GoalModel(FastModel):
@@ -42,12 +42,12 @@ class GoalModel(FastModel):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GoalSettings(FastSettings):
-    """Hyperparameters of an update on the way to a goal. Their fields are those at progress 0.
+    """Hyperparameters of an update at progress 0; `at` returns those at other progress.
 
     Attributes:
         kl_final: value of `kl_target` at progress 1; None for a constant target.
         final_temperature: temperature of the policy near the goal.
-        finishing: set the policy permanently to its final temperature after this update.
+        finishing: set the final temperature permanently after this update.
     """
 
     kl_final: float | None = None
@@ -55,11 +55,11 @@ class GoalSettings(FastSettings):
     finishing: bool = False
 
     def at(self, progress: Estimate, without: Collection[str] = ()) -> Self:
-        """Return the settings of an update at some progress toward the goal.
+        """Return the settings for an update at the given progress.
 
         Args:
             progress: progress toward the goal; see Progress.
-            without: those of PARTS that ignore the progress.
+            without: names from PARTS that ignore the progress.
         """
         now = self
         if "entropy" not in without:  # the bonus for random actions falls linearly to 0
@@ -68,26 +68,26 @@ class GoalSettings(FastSettings):
             now = dataclasses.replace(now, kl_target=self._kl_target_at(progress.mean))
         if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
             now = dataclasses.replace(now, epochs=1)
-        if "temperature" not in without:  # with less random actions, fewer games that are nearly won are lost
+        if "temperature" not in without:  # less random actions lose fewer games that are nearly won
             # The switch is permanent, so a few lucky episodes must not cause it.
             now = dataclasses.replace(now, finishing=progress.certain >= FINAL_TEMPERATURE_FROM)
         return now
 
     def _kl_target_at(self, progress: float) -> float | None:
-        """Return the target of the divergence, which moves linearly to `kl_final`."""
+        """Return the target KL divergence, which moves linearly to `kl_final`."""
         if self.kl_target is None or self.kl_final is None:
             return self.kl_target
         return self.kl_target + progress * (self.kl_final - self.kl_target)
 
 
 class GoalTrainer(FastTrainer):
-    """Trainer of a GoalModel. Give it the `settings` of each update by GoalSettings.at."""
+    """Trainer of a GoalModel. Before each update, assign `settings` from GoalSettings.at."""
 
     model: GoalModel
     settings: GoalSettings
 
     def learn(self, transitions: Transitions) -> dict[str, float]:
-        """Learn, and set the final temperature afterwards, because the transitions were played at the old one."""
+        """Learn, then set the final temperature if due; the transitions were played at the old one."""
         metrics = super().learn(transitions)
         if self.settings.finishing:
             self.model.temperature.fill_(self.settings.final_temperature)

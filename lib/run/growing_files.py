@@ -11,7 +11,7 @@ from lib.errors import Fault, UsageError
 from lib.system import files
 from lib.system.shapes import TEXT, Each, misfits
 
-SAVED = {"size": (int,), "sha256": TEXT}  # shape of a file's entry in a state
+SAVED = {"size": (int,), "sha256": TEXT}  # types of a file's entry in a state
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ class GrowingFiles:
         return {path.name: {"size": path.stat().st_size, "sha256": digest(path)} for path in self._files()}
 
     def require_unchanged(self, state: Mapping[str, Any]) -> None:
-        """Compare the files with a saved state. They may have grown, or be missing.
+        """Compare the files with a saved state. Files may have grown or be missing.
 
         Raises:
-            UsageError: if the content up to a saved size is another one.
-            Fault: if the state has another form.
+            UsageError: if the content up to a saved size has changed.
+            Fault: if the state is malformed.
         """
         saved = _checked(state)
         for path in self._files():
@@ -72,25 +72,25 @@ def _checked(state: Mapping[str, Any]) -> dict[str, tuple[int, str | None]]:
     """Return sizes and digests. Earlier versions saved only the sizes.
 
     Raises:
-        Fault: if the state has another form.
+        Fault: if the state is malformed.
     """
     if not isinstance(state, Mapping):
-        raise Fault("the checkpoint has wrong files; it was edited. Restore it")
+        raise Fault("the checkpoint's list of files is invalid; it was edited. Restore it")
     new = {name: saved if isinstance(saved, dict) else {"size": saved} for name, saved in state.items()}
     wrong = sorted(misfits(new, Each(SAVED)))
     if wrong or any(saved.get("size", -1) < 0 for saved in new.values()):
-        raise Fault("the checkpoint has a wrong size or digest of a file; it was edited. Restore it")
+        raise Fault("the checkpoint has an invalid file size or digest; it was edited. Restore it")
     return {name: (saved["size"], saved.get("sha256")) for name, saved in new.items()}
 
 
 def digest(path: Path, size: int = -1) -> str:
-    """Return the SHA-256 of the first bytes of a file, or of the whole file."""
+    """Return the SHA-256 of the first `size` bytes of a file, or of the whole file."""
     with path.open("rb") as file:
         return hashlib.sha256(file.read(size)).hexdigest()
 
 
 def require_digest(path: Path, size: int, expected: str) -> None:
-    """Compare the first bytes of a file with their SHA-256.
+    """Compare the first `size` bytes of a file with an expected SHA-256.
 
     Raises:
         UsageError: if they differ.

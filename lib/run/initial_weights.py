@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def require_same_game(model: Path, env_name: str) -> None:
-    """Refuse the network of another game.
+    """Reject a network that was trained on another game.
 
     Args:
         model: folder of a run, or of models/.
@@ -36,10 +36,10 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
 
     Args:
         model: folder of a run, or of models/.
-        objects: what the run saves; "net" and, if there is one, "target" get the weights.
+        objects: objects that the run saves; "net" and, if present, "target" get the weights.
 
     Raises:
-        UsageError: if the network has another form.
+        UsageError: if the network has a different architecture.
         Fault: if the checkpoint is damaged.
     """
     file = find_checkpoint(model, BEST)
@@ -48,7 +48,7 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
         network = objects.get(name)
         if isinstance(network, nn.Module):
             _load(network, weights, file)
-    log.info("First weights: %s", file)
+    log.info("Initial weights: %s", file)
 
 
 def _load(network: nn.Module, weights: Mapping[str, object], file: Path) -> None:
@@ -57,6 +57,6 @@ def _load(network: nn.Module, weights: Mapping[str, object], file: Path) -> None
     except (RuntimeError, TypeError, AttributeError) as error:
         problem = str(error).strip().splitlines()[-1].strip()
         raise UsageError(
-            f"the network of {file} does not fit this script's network ({problem}); take a model that the same "
-            "script has trained in this version"
+            f"the network of {file} does not fit this script's network ({problem}); give a model that this "
+            "version of the same script has trained"
         ) from error

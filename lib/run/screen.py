@@ -1,8 +1,8 @@
-"""What a person sees while a run trains: a bar with the way to the goal, and lines about the episodes.
+"""Console output of a training run: a bar with the progress toward the goal, and lines about the episodes.
 
 | option | on a terminal | in a file, or on a terminal that cannot move its cursor |
 |---|---|---|
-| none | a bar; at most one line a second | at most a line every 10 seconds for single episodes; the state every 30 |
+| none | a bar; at most one line a second | at most one line every 10 seconds for single episodes; the state every 30 |
 | `--verbose` | a bar; a line for each episode | a line for each episode; the state every 30 seconds |
 | `--quiet` | nothing | nothing |
 """
@@ -32,10 +32,10 @@ class EpisodeLines:
     Args:
         episodes: counter of the episodes.
         speed: speed of this process.
-        every_episode: whether each episode gets its line.
+        every_episode: log a line for each episode.
     """
 
-    SLOW_ON_TERMINAL, SLOW_IN_FILE = 1.0, 10.0  # least seconds between two lines
+    SLOW_ON_TERMINAL, SLOW_IN_FILE = 1.0, 10.0  # minimum seconds between two lines
 
     def __init__(self, episodes: Episodes, speed: Speed, every_episode: bool):
         self.episodes = episodes
@@ -44,10 +44,10 @@ class EpisodeLines:
         self.on_terminal = is_terminal(sys.stdout)
         self._interval = self.SLOW_ON_TERMINAL if self.on_terminal else self.SLOW_IN_FILE
         self._last = -math.inf
-        self._returns: list[float] = []  # of the episodes since the last line
+        self._returns: list[float] = []  # returns of the episodes since the last line
 
     def add(self) -> None:
-        """Take the newest episode into account."""
+        """Log the newest episode, or keep it for a summary."""
         episode = self.episodes.last
         assert episode is not None
         if self.every_episode:
@@ -56,7 +56,7 @@ class EpisodeLines:
             self._returns.append(episode.total)
 
     def log_due(self) -> None:
-        """Log a line if one is due. In a file, only a single episode gets one; summaries are part of the state."""
+        """Log a line if one is due. In a file, only single episodes get lines; summaries are part of the state."""
         if self._returns and time.monotonic() - self._last >= self._interval:
             if len(self._returns) == 1:
                 self._log_episode()
@@ -73,7 +73,7 @@ class EpisodeLines:
             log.info("Episodes %d to %d: %s, elapsed=%s", first, count, self.take_summary(), elapsed)
 
     def take_summary(self) -> str:
-        """Return a summary of the episodes since the last line, which counts as their line. "" if there are none."""
+        """Return a summary of the episodes since the last line, or "" if there are none. It counts as a line."""
         returns, self._returns = self._returns, []
         self._last = time.monotonic()
         return f"count={len(returns)}, best={max(returns):g}, mean={_mean(returns)}" if returns else ""
@@ -95,17 +95,17 @@ class EpisodeLines:
 
 
 class Screen:
-    """Lines and bars of a run that trains.
+    """Lines and bars of a training run.
 
     Args:
         exp_source: experience source; it reports the steps of the warm-up.
         episodes: counter of the episodes.
         speed: speed of this process.
         warm_up: agent steps of the warm-up.
-        way: way to the goal, or None if the run has none. Then the bar shows the steps until `step_limit`.
-        step_limit: agent steps at which the run is expected to stop; None if it should reach its goal before.
+        way: progress toward the goal. None without a goal: the bar then shows the steps until `step_limit`.
+        step_limit: agent steps at which the run is expected to stop; None if it should reach its goal first.
         time_limit: seconds after which this process stops, or None.
-        every_episode: whether each episode gets its line.
+        every_episode: log a line for each episode.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Screen:
         self._progress: TaskProgress | None = None
 
     def attach(self, engine: Engine) -> None:
-        """Show lines and bars while the engine runs. Attach this after the counter of the episodes."""
+        """Show lines and bars while the engine runs. Attach this after the episode counter."""
         engine.add_event_handler(Events.STARTED, self._start_warm_up)
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self._start_training)
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, self._episode_completed)
@@ -181,7 +181,7 @@ class Screen:
         return ", ".join(long), ", ".join(short)
 
     def _seconds_left(self) -> float | None:
-        """Return the estimated seconds to the first end of the run that can be foreseen, or None."""
+        """Return the estimated seconds until the run reaches its goal or a limit; None if unknown."""
         ends = [] if self.way is None else [self.way.seconds_left]
         if self.step_limit is not None and self.speed.recent > 0:
             ends.append((self.step_limit - self.episodes.steps) / self.speed.recent)
