@@ -293,7 +293,7 @@ def test_a_clusters_token_is_honoured_and_a_refused_one_is_named(tmp_path):
     env = {name: value for name, value in ENVIRONMENT.items() if not name.startswith("RAY_")}
     env |= {"PATH": f"{Path(sys.executable).parent}:{env['PATH']}", "RAY_USAGE_STATS_ENABLED": "0"}
     command = ["unshare", "-rn", "bash", "-c", LOCKED, "bash", *script, *on_ray]
-    subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=180, capture_output=True)
+    subprocess.run(command, cwd=tmp_path, env=env, check=True, timeout=500, capture_output=True)
     output = {path.stem: path.read_text() for path in tmp_path.glob("*.txt")}
     assert output["right"].endswith("\n0\n"), output["right"]
     refused = "error: the cluster at 127.0.0.1:6399 asks for a token, and "

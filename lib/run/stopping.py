@@ -156,9 +156,7 @@ class Stopper:
     def _start(self, engine: Engine) -> None:
         state: Any = engine.state
         state.solved = False
-        # Only the main thread can handle signals. A trial of Ray Tune runs in another one.
-        if threading.current_thread() is threading.main_thread():
-            self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
+        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._learning:
@@ -196,6 +194,9 @@ def _finite(value: Any) -> bool:
 
 
 def _handled_signals() -> list[signal.Signals]:
+    # Only the main thread can handle signals. A trial of Ray Tune runs in another one.
+    if threading.current_thread() is not threading.main_thread():
+        return []
     # Under nohup SIGHUP is ignored, and the run leaves it ignored. SIGINT is handled even if it is ignored, as it is in
     # the background jobs of a shell script.
     return [number for number in SIGNALS if number.name != "SIGHUP" or signal.getsignal(number) != signal.SIG_IGN]
