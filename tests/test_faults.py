@@ -377,6 +377,16 @@ def test_changed_numbers_are_not_compared(refused, trained_run):
     assert "result.json was changed after it was written" in refused(PROJECT / "tools/compare.py", trained_run)
 
 
+def test_a_run_whose_event_file_was_changed_is_left_out_of_a_report(ends, original_run, trained_run, tmp_path):
+    [events] = trained_run.glob("events.out.tfevents.*")
+    events.write_bytes(b"not an event" * 9)
+    copy = shutil.copytree(original_run, tmp_path / "whole")
+    for tool, options in (("report", ["--output", tmp_path / "page"]), ("compare", [])):
+        code, output, errors = ends(PROJECT / f"tools/{tool}.py", copy, trained_run, *options)
+        assert code == 0
+        assert f"{events.name} was changed after it was written" in output + errors
+
+
 def test_a_folder_that_is_not_utf_8_is_refused(refused, tmp_path):
     folder_name = os.fsdecode(os.fsencode(tmp_path) + b"/r\xfcns")
     message = refused(PPO, "--env-id", "CartPole-v1", "--runs-dir", folder_name)

@@ -86,8 +86,7 @@ def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
     event_files = list(run.glob("events.out.tfevents.*"))
     if not event_files:
         return {}
-    for file in event_files:
-        _require_unchanged(run, file)
+    require_unchanged_events(run)
     sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}
     accumulator = EventAccumulator(str(run), size_guidance=sizes)
     accumulator.Reload()
@@ -123,6 +122,16 @@ def list_videos(run: Path) -> list[Path]:
     returns = {path: float(match["total"]) for path in newest_first if (match := VIDEO_NAME.match(path.name))}
     best = max(returns, key=returns.__getitem__, default=None)
     return sorted(newest_first, key=lambda path: path != best)
+
+
+def require_unchanged_events(run: Path) -> None:
+    """Compare the event files of a run that has ended with their digests.
+
+    Raises:
+        UsageError: if one was changed after the run.
+    """
+    for file in run.glob("events.out.tfevents.*"):
+        _require_unchanged(run, file)
 
 
 def _require_unchanged(run: Path, path: Path) -> None:

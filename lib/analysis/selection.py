@@ -44,6 +44,7 @@ def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
     run = run_folder.find(name, runs_dir)
     comparison.read_settings(run)
     comparison.read_outcome(run)
+    run_data.require_unchanged_events(run)
     if with_episodes and run_data.read_episodes(run).empty:
         raise UsageError(f"{run} has no finished episode yet, so there is nothing to show")
     return run
