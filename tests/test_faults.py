@@ -210,11 +210,11 @@ def test_a_run_whose_folder_is_deleted_does_not_say_that_it_is_kept(tmp_path, sc
     process = start(script, "--env-id", "fakes:Catch-v0", *small, "--quiet", "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
     shutil.rmtree(folder(tmp_path).rename(tmp_path / "away"))
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert said.strip().splitlines()[-1].startswith("error: No such file or directory: ")
-    assert said.strip().endswith("Its folder was deleted")
-    assert "Traceback" not in said
+    assert output.strip().splitlines()[-1].startswith("error: No such file or directory: ")
+    assert output.strip().endswith("Its folder was deleted")
+    assert "Traceback" not in output
 
 
 @pytest.mark.slow
@@ -231,10 +231,10 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
         return process.stdout + process.stderr
 
     small = ("--env-id", "fakes:Shown-v0", *SMALL_PPO, "--quiet", "--stop-after", 640, "--record-every", 20)
-    said = call("distributed/04_ppo_actors.py", *small, "--runs-dir", runs)
+    output = call("distributed/04_ppo_actors.py", *small, "--runs-dir", runs)
     path = folder(runs)
     assert next((path / "videos").glob("*.webm"))
-    [resume] = re.findall(r"^.*(--resume .*)  # ", said, re.M)
+    [resume] = re.findall(r"^.*(--resume .*)  # ", output, re.M)
     named = shlex.split(resume.encode().decode("unicode_escape"))[1]
     assert Path(named).resolve() == path.resolve()
     call("distributed/04_ppo_actors.py", *resuming(path), "--stop-after", 1280, "--quiet")

@@ -83,8 +83,7 @@ def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    event_files = list(run.glob("events.out.tfevents.*"))
-    if not event_files:
+    if not any(run.glob("events.out.tfevents.*")):
         return {}
     require_unchanged_events(run)
     sizes = {"scalars": MAX_SCALARS, "images": 1, "histograms": 1, "compressedHistograms": 1, "tensors": 1}

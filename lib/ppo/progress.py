@@ -32,7 +32,7 @@ class Progress:
 
     Attributes:
         LEAST: smallest number of episodes in the running mean.
-        ERRORS: number of standard errors that are subtracted from what is certain.
+        ERRORS: number of standard errors between `mean` and `certain`.
     """
 
     LEAST = 16

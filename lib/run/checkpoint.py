@@ -5,7 +5,6 @@ A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 dige
 `best-*` checkpoint holds the networks with the best mean return so far, for playing and evaluating.
 """
 
-import hashlib
 import logging
 import pickle
 import re
@@ -100,7 +99,7 @@ class VerifiedSaver(BaseSaveHandler):
         with temporary.open("wb") as file:
             torch.save(dict(checkpoint), file)
             files.sync(file)
-        files.write(_digest_path(self.folder / filename), f"{_digest(temporary)}  {filename}\n")
+        files.write(_digest_path(self.folder / filename), f"{files.digest(temporary)}  {filename}\n")
         temporary.replace(self.folder / filename)
         files.sync_folder(self.folder)
 
@@ -297,7 +296,7 @@ def _verify(file: Path) -> None:
         OSError: if the file cannot be read.
     """
     digest = _written_digest(file)
-    if digest is not None and digest != _digest(file):
+    if digest is not None and digest != files.digest(file):
         raise Damaged(f"{file} is damaged: its SHA-256 is not the one written with it")
     try:
         if not zipfile.is_zipfile(file):
@@ -398,11 +397,6 @@ def _require_fit(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 def _digest_path(file: Path) -> Path:
     return file.with_name(file.name + ".sha256")
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,6 +1,5 @@
 """Files of a run folder that only grow: episodes.csv and TensorBoard's event files."""
 
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -38,7 +37,7 @@ class GrowingFiles:
         for path in self._files():
             with path.open("rb+") as file:
                 files.sync(file)  # these files must reach the disk before the checkpoint does
-        return {path.name: {"size": path.stat().st_size, "sha256": digest(path)} for path in self._files()}
+        return {path.name: {"size": path.stat().st_size, "sha256": files.digest(path)} for path in self._files()}
 
     def require_unchanged(self, state: Mapping[str, Any]) -> None:
         """Compare the files with a saved state. Files may have grown or be missing.
@@ -83,17 +82,11 @@ def _checked(state: Mapping[str, Any]) -> dict[str, tuple[int, str | None]]:
     return {name: (saved["size"], saved.get("sha256")) for name, saved in new.items()}
 
 
-def digest(path: Path, size: int = -1) -> str:
-    """Return the SHA-256 of the first `size` bytes of a file, or of the whole file."""
-    with path.open("rb") as file:
-        return hashlib.sha256(file.read(size)).hexdigest()
-
-
 def require_digest(path: Path, size: int, expected: str) -> None:
     """Compare the first `size` bytes of a file with an expected SHA-256.
 
     Raises:
         UsageError: if they differ.
     """
-    if path.stat().st_size < size or digest(path, size) != expected:
+    if path.stat().st_size < size or files.digest(path, size) != expected:
         raise UsageError(f"{path} was changed after it was written; restore it, or delete it to go on without it")

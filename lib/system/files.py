@@ -1,5 +1,6 @@
-"""Atomic writes of text files, and waiting until data is on the disk."""
+"""Atomic writes of text files, waiting until data is on the disk, and digests."""
 
+import hashlib
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -39,3 +40,11 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def digest(path: Path, size: int | None = None) -> str:
+    """Return the SHA-256 of the first `size` bytes of a file, or of the whole file."""
+    with path.open("rb") as file:
+        if size is not None:
+            return hashlib.sha256(file.read(size)).hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -17,6 +17,7 @@ from lib.errors import Fault
 from lib.run import checkpoint
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
+from lib.system import files
 
 WEIGHTS = {"net": {"w": torch.arange(4.0)}}
 
@@ -160,7 +161,7 @@ class Code:
 def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path, write):
     file = save(tmp_path)
     write({"net": Code()}, file)
-    digest = checkpoint._digest(file)
+    digest = files.digest(file)
     file.with_name(file.name + ".sha256").write_text(f"{digest}  {file.name}\n")
     with pytest.raises(Fault, match=r"more than tensors and plain values|current checkpoint format"):
         checkpoint.load(file)
