@@ -19,15 +19,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pandas as pd
-from ignite.engine import Engine, Events
-from tqdm import tqdm
-
 import lab
 from lib import common
 from lib.experience import replay_buffer
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.run.events import TrainingEvents
+
+import pandas as pd
+from ignite.engine import Engine, Events
+from tqdm import tqdm
 
 NAME = "chapter09/bound"
 RUNGS = ("03_parallel", "04_wrappers --envs 3 --parallel")

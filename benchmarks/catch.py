@@ -14,13 +14,13 @@ import itertools
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import lab
+from lib.system.machine import cores
+
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from tqdm import tqdm
-
-import lab
-from lib.system.machine import cores
 
 NAME = "chapter09/catch"
 RUNGS = ("01_baseline", "02_n_envs --envs 3", "03_parallel", "04_wrappers --envs 3 --parallel")

@@ -20,20 +20,20 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from typing import Any, NamedTuple
 
+import lab
+
 import matplotlib
 import numpy as np
 import pandas as pd
 from ptan.experience import ExperienceFirstLast, PrioReplayBufferNaive, PrioritizedReplayBuffer
 from tqdm import tqdm
 
-import lab
-
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.system.machine import cores
+
+from matplotlib import pyplot as plt
 
 PAGE = "docs/chapter08.md"
 PARTS = ("double", "dueling", "noisy", "prioritised", "n_step", "distributional")

@@ -19,10 +19,6 @@ import argparse
 import shlex
 from collections.abc import Callable, Iterator
 
-import pandas as pd
-from matplotlib import pyplot as plt
-from tqdm import tqdm
-
 import bound
 import catch
 import curve
@@ -31,6 +27,10 @@ import ladder
 import minutes
 import profiles
 import wrappers
+
+import pandas as pd
+from matplotlib import pyplot as plt
+from tqdm import tqdm
 
 PAGE = "docs/chapter09.md"
 PARTS = ("act", "environment", "wait", "sample", "learn", "rest")

@@ -13,17 +13,17 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+import lab
+
 import matplotlib
 import pandas as pd
 
-import lab
-
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_folder
 from lib.run.curve import rolling_mean
+
+from matplotlib import pyplot as plt
 
 # Left out of a rung's name.
 DEFAULT_OPTIONS = {

@@ -14,6 +14,8 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 
+import lab
+
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -21,11 +23,7 @@ import torch
 from gymnasium import spaces
 from tqdm import tqdm
 
-import lab
-
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from lib import dqn_model
 from lib.actors.contract import Weights
 from lib.actors.engines import ENGINES, start_actors
@@ -35,6 +33,8 @@ from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.rollout import Rollout
 from lib.ppo.segments import Segments
+
+from matplotlib import pyplot as plt
 
 PAGE = "docs/distributed.md"
 GROUPS = tuple(itertools.product(ENGINES, (1, 2, 4, 8)))  # measured engines and numbers of actors

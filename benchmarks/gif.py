@@ -4,8 +4,12 @@
 ./gif.py VIDEO ../docs/pictures/pong.gif --start 40 --seconds 10
 """
 
-import argparse
+import sys
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
+
+from lib import cli
 
 import cv2
 from PIL import Image
@@ -30,7 +34,7 @@ def read_frames(video: Path, start: float, seconds: float, width: int) -> tuple[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = cli.tool(__doc__)
     parser.add_argument("video", type=Path)
     parser.add_argument("picture", type=Path)
     parser.add_argument("--start", type=float, default=0.0, help="seconds of the video to leave out")

@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pandas as pd
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib without the environment, and for the examples
 
 from lib import cli
 from lib.errors import UsageError
@@ -31,7 +31,7 @@ from lib.run.stopping import NOT_FINITE
 from lib.system import machine
 from lib.system.files import PROJECT
 
-sys.path.append(str(PROJECT))  # the example games are not installed
+import pandas as pd
 
 RESULTS = PROJECT / "benchmarks" / "results"
 PICTURES = PROJECT / "docs" / "pictures"

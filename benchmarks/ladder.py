@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pandas as pd
-
 import lab
+
+import pandas as pd
 
 SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
     lab.PROJECT.glob("distributed/[0-9][0-9]_*.py")

@@ -14,12 +14,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+import curve
+import lab
+
 import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
-
-import curve
-import lab
 
 # Rungs, and how many seeds are trained of each.
 LADDER = {

@@ -16,20 +16,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import lab
+
 import matplotlib
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-import lab
-
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from lib.analysis.run_data import read_scalars
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run import run_folder
 from lib.system.machine import cores
+
+from matplotlib import pyplot as plt
 
 PAGE = "docs/chapter08.md"
 NAME = "chapter08/overestimation"

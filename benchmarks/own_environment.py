@@ -21,13 +21,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import lab
+from examples import random_player
+
 import gymnasium as gym
 import matplotlib
 import pandas as pd
 from tqdm import tqdm
-
-import lab
-from examples import random_player
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

@@ -31,18 +31,18 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import lab
+import time_to_solve
+
 import matplotlib
 import numpy as np
 import pandas as pd
 
-import lab
-import time_to_solve
-
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from lib import cli
 from lib.run.curve import rolling_mean
+
+from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent / "peers"
 OWN = "distributed/04_ppo_actors"

@@ -16,15 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ale_py
-import numpy as np
-import pandas as pd
-import psutil
-import ptan
-import torch
-from ignite.engine import Engine
-from tqdm import tqdm
-
 import lab
 from lib import common, dqn_model
 from lib.envs.atari import DirectAtari
@@ -35,6 +26,15 @@ from lib.run import checkpoint, setup
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
 from lib.system.clock import Stopwatch
+
+import ale_py
+import numpy as np
+import pandas as pd
+import psutil
+import ptan
+import torch
+from ignite.engine import Engine
+from tqdm import tqdm
 
 PARTS, MEMORY = "chapter09/parts", "chapter09/memory"
 RUNGS = {"01_baseline": 1, "02_n_envs --envs 3": 3, "04_wrappers --envs 3": 3}  # number of environments of each

@@ -20,11 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import lab
+
 import numpy as np
 import pandas as pd
 import psutil
-
-import lab
 
 NAME = "soak"
 PAGE = "docs/reliability.md"

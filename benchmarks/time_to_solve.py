@@ -21,20 +21,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import curve
+import lab
+
 import matplotlib
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-import curve
-import lab
-
 matplotlib.use("Agg")
-from matplotlib import pyplot as plt
-
 from lib import cli
 from lib.envs import vector_env
 from lib.run.curve import rolling_mean
+
+from matplotlib import pyplot as plt
 
 PAGE = "docs/speed.md"
 PARTS = ("act", "environment", "store", "wait", "sample", "learn", "rest")

@@ -13,6 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import lab
+from lib.envs.atari import DirectAtari
+from lib.envs.frames import ContiguousFrameStack, FrameStack
+
 import ale_py
 import gymnasium as gym
 import numpy as np
@@ -20,10 +24,6 @@ import pandas as pd
 from gymnasium import wrappers
 from stable_baselines3.common import atari_wrappers as baselines_wrappers
 from tqdm import tqdm
-
-import lab
-from lib.envs.atari import DirectAtari
-from lib.envs.frames import ContiguousFrameStack, FrameStack
 
 NAME = "chapter09/wrappers"
 GAME = "PongNoFrameskip-v4"

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Random player: the returns that a trained agent has to beat.
 
     python -m examples.random_player examples.blocks:Blocks-v0 --episodes 1000
@@ -7,8 +8,12 @@ Legal actions are those in info["action_mask"] or in the environment's method ac
 neither, all actions are legal.
 """
 
+import sys
 import time
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.envs.single_env import make_plain_env

@@ -194,7 +194,7 @@ def test_killing_actors_at_any_time_does_not_change_the_run(uninterrupted, tmp_p
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
     assert killed >= 2
-    assert (stdout + stderr).count("was killed by SIGKILL. It is replaced") >= killed - 1
+    assert (stdout + stderr).count("of CartPole-v1, seed 3) was killed by SIGKILL. It is replaced") >= killed - 1
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))
 

@@ -13,8 +13,9 @@ from running import PROJECT
 # In the folder of each program, ./name.py is what a person types.
 PROGRAMS = sorted(
     path.relative_to(PROJECT)
-    for folder in ("chapter08", "chapter09", "distributed", "tools")
+    for folder in ("chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")
     for path in PROJECT.glob(f"{folder}/*.py")
+    if os.access(path, os.X_OK)
 )
 
 

@@ -89,6 +89,7 @@ class Actors(ABC):
         stop_asked: function that returns whether the learner was asked to stop. From then on, `take` waits for at most
             STOPPING seconds.
         depth: number of orders that an actor may have open.
+        name_of: function from an actor's number to its name in messages, such as "actor 1".
 
     Attributes:
         replaced: number of actors that were replaced so far.
@@ -108,6 +109,7 @@ class Actors(ABC):
         delay_of: Callable[[int], float] = lambda number: 0.0,
         stop_asked: Callable[[], bool] = lambda: False,
         depth: int = 1,
+        name_of: Callable[[int], str] = "actor {}".format,
     ):
         self.make = make
         self.number = number
@@ -117,6 +119,7 @@ class Actors(ABC):
         self.delay_of = delay_of
         self.stop_asked = stop_asked
         self.depth = depth
+        self.name_of = name_of
         self.replaced = 0
         self._orders: dict[int, deque[int]] = {index: deque() for index in range(number)}  # versions, oldest first
         self._waiting_since: dict[int, float] = {}  # start of the wait for each actor's oldest open order
@@ -237,10 +240,11 @@ class Actors(ABC):
         self._losses[index] += 1
         if self._losses[index] > self.TRIES:
             raise ActorFailed(
-                f"actor {index} {reason}; it was replaced {self.TRIES} times without giving a segment. If its "
+                f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without giving a segment. If its "
                 "environment is slow, give a larger --patience. If it crashes, --engine inline may show where"
             )
-        log.warning("Actor %d %s. It is replaced, and its open orders are sent again.", index, reason)
+        name = self.name_of(index)
+        log.warning("%s %s. It is replaced, and its open orders are sent again.", name[:1].upper() + name[1:], reason)
         self.replaced += 1
         self._new.add(index)
         self._start(index)

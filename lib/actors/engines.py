@@ -26,6 +26,7 @@ def start_actors(
     delay_of: Callable[[int], float] = lambda number: 0.0,
     stop_asked: Callable[[], bool] = lambda: False,
     depth: int = 1,
+    name_of: Callable[[int], str] = "actor {}".format,
     room: int = 2**20,
     imports: Sequence[str] = (),
     address: str | None = None,
@@ -35,7 +36,7 @@ def start_actors(
 
     Args:
         engine: one of ENGINES.
-        make, number, model, state_of, patience, delay_of, stop_asked, depth: see Actors.
+        make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of: see Actors.
         room, imports: see ProcessActors.
         address, cpus: see RayActors.
 
@@ -47,7 +48,7 @@ def start_actors(
         raise UsageError(f"{number} actors were asked for; there has to be at least 1")
     if engine != "ray" and (address is not None or cpus is not None):
         log.warning("--address and --actor-cpus are options of --engine ray; --engine %s ignores them.", engine)
-    common = (make, number, model, state_of, patience, delay_of, stop_asked, depth)
+    common = (make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of)
     if engine == "inline":
         return InlineActors(*common)
     if engine == "process":

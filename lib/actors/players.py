@@ -203,6 +203,7 @@ class Players(ExperienceSource):
             self._state_of,
             patience=self._patience,
             delay_of=self._delay_of,
+            name_of=self._name_of,
             stop_asked=self.stop_asked,
             depth=self._ahead + 1,
             room=block_size(env, self._rounds * envs, envs),
@@ -213,6 +214,11 @@ class Players(ExperienceSource):
     def _state_of(self, number: int) -> tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]]:
         handle = self._handles[number]
         return handle.source, self._cycle + len(handle.blocks), handle.newest_snapshots()
+
+    def _name_of(self, number: int) -> str:
+        source = self._handles[number].source
+        last = source.first_env + len(source.pool) - 1
+        return f"player {number} (environments {source.first_env} to {last}, seed {source.seed})"
 
     def _delay_of(self, number: int) -> float:
         """Return twice the seconds that a player probably needs to repeat the actions of its unfinished episodes."""

@@ -53,7 +53,7 @@ def guarded(place: Callable[[], str], call: Callable[[], Result]) -> Result:
     Border.call = Call(place, time.monotonic())
     try:
         return call()
-    except (OSError, SystemExit, MemoryError, RuntimeError) as error:
+    except (OSError, SystemExit, GeneratorExit, MemoryError, RuntimeError) as error:
         raise EnvironmentFailed(f"{place()}: it raised {error!r}") from error
     except Exception as error:
         error.add_note(f"Raised by {place()}")

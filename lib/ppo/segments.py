@@ -126,10 +126,18 @@ class Segments(ExperienceSource):
             patience=self.acting.patience,
             stop_asked=self._waiting,
             delay_of=lambda number: 2.0 * self._handles[number].seconds_to_repeat,
+            name_of=self._name_of,
             room=self.acting.segment_size,
             imports=("lib.ppo.actor",),
             address=self.acting.address,
             cpus=self.acting.cpus,
+        )
+
+    def _name_of(self, number: int) -> str:
+        indices, acting = self.acting.part(number).indices, self.acting
+        return (
+            f"actor {number} (environments {indices.start} to {indices.stop - 1} of {acting.env_name}, "
+            f"seed {acting.seed})"
         )
 
     def _waiting(self) -> bool:

@@ -188,6 +188,7 @@ NOT_OURS = [
     MemoryError("no room for textures"),
     RuntimeError("can't start new thread"),
     SystemExit(3),
+    GeneratorExit(),
 ]
 
 
