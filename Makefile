@@ -47,7 +47,7 @@ $(DEV): $(READY) requirements-dev.lock
 # make is killed.
 train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ...", PORT=6006
 	@port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
-	training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT; \
+	training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT HUP; \
 	  $(BIN)/tensorboard --logdir runs --host $(HOST) --port $$port >$$log 2>&1 & page=$$!; ended=; asked=; \
 	  while kill -0 $$training 2>/dev/null; do \
 	    [ "$$asked" ] || kill -0 $$make 2>/dev/null || { asked=yes; kill $$training; }; \

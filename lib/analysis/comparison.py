@@ -125,15 +125,17 @@ def summarise(group: Group) -> str:
     """Describe a group's outcome in one line: mean return at the end, and minutes until it was solved.
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
-    its confidence interval.
+    its confidence interval. Runs with the same seed are not independent, which is added.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
     summary = f"mean return {_centre_and_range(outcomes['mean'])}"
-    if solved.empty:
-        return summary
-    share = f" in {len(solved)} of {len(outcomes)} runs" if len(solved) < len(outcomes) else ""
-    return f"{summary}, solved{share} in {_centre_and_range(solved)} minutes"
+    if not solved.empty:
+        share = f" in {len(solved)} of {len(outcomes)} runs" if len(solved) < len(outcomes) else ""
+        summary += f", solved{share} in {_centre_and_range(solved)} minutes"
+    if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
+        summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
+    return summary
 
 
 def _centre_and_range(values: pd.Series) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lib.run.episodes import WINDOW, Episodes
+from lib.system.clock import since_process_start
 
 
 class WayToGoal:
@@ -51,8 +52,16 @@ class WayToGoal:
     def seconds_left(self) -> float | None:
         """Estimated seconds to the goal; None while the returns have no clear trend upward.
 
-        The mean return is extrapolated along the regression line of the last returns.
+        The mean return is extrapolated along the regression line of the last returns. Between episodes the estimate
+        counts down; it is None once its time has passed.
         """
+        left = self._seconds_left_at_last_episode()
+        if left is None or self.episodes.last is None:
+            return None
+        left -= since_process_start() - self.episodes.last.clock
+        return left if left > 0.0 else None
+
+    def _seconds_left_at_last_episode(self) -> float | None:
         count = len(self._recent)
         if count < self.FEWEST:
             return None

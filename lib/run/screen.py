@@ -171,7 +171,7 @@ class Screen:
         episodes, number = self.episodes, len(self.episodes.returns)
         mean = _mean(episodes.returns)
         goal = [] if self.way is None else [f"goal {self.way.goal:g}"]
-        speed = [f"{self.speed.recent:,.0f} steps/s"] if math.isfinite(self.speed.recent) else []
+        speed = [f"{self.speed.recent:,.0f} steps/s"] if self.speed.recent > 0 else []
         elapsed, seconds_left = format_duration(episodes.seconds), self._seconds_left()
         left = None if seconds_left is None else format_estimate(seconds_left)
         long = [f"mean of the last {number} episodes {mean}" if number else "no episode yet", *goal, *speed]

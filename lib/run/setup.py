@@ -397,6 +397,7 @@ class _Setup:
 
     def _draw_curve(self) -> None:
         if not self.episodes.count:
+            log.info("There is no learning curve, because no episode has ended yet.")
             return
         try:
             log.info("Learning curve: %s", shown(draw_curve(self.run.path, self.params.stop_reward)))

@@ -47,6 +47,12 @@ def test_two_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_p
     assert "in 1 of 2 runs in 1.00 minutes" in summary
 
 
+def test_a_summary_says_if_runs_share_a_seed(tmp_path):
+    one, copy, two = (make_run(tmp_path / name, seed) for name, seed in (("one", 1), ("copy", 1), ("two", 2)))
+    assert "same seed" in summarise(Group("", (one, copy, two)))
+    assert "same seed" not in summarise(Group("", (one, two)))
+
+
 def test_differing_settings_begin_with_seed_script_and_learning_rate(tmp_path):
     one = make_run(tmp_path / "one", knobs={"actors": 2}, episodes=1)
     two = make_run(tmp_path / "two", 2, script="02_ppo", knobs={"actors": 3}, learning_rate=0.5, gamma=0.9, episodes=1)

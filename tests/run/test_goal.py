@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lib.experience.episodes import Episode
+from lib.run import goal as goal_module
 from lib.run.episodes import Episodes
 from lib.run.goal import WayToGoal
 
@@ -12,11 +13,23 @@ class Source:
     steps_done = 0
 
 
+class Clock:
+    """The clock of this test. It stands at the newest episode unless a test moves it."""
+
+    now = 0.0
+
+
+@pytest.fixture(autouse=True)
+def fake_clock(monkeypatch):
+    monkeypatch.setattr(goal_module, "since_process_start", lambda: Clock.now)
+
+
 def way_of(returns, seconds_per_episode=1.0, goal=100.0, first=()):
     episodes = Episodes(Source(), goal)
     way = WayToGoal(episodes, first)
     for number, total in enumerate(returns):
-        episodes._add(Episode(float(total), 10, 10 * number, number * seconds_per_episode, None))
+        Clock.now = number * seconds_per_episode
+        episodes._add(Episode(float(total), 10, 10 * number, Clock.now, None))
         way.add()
     return way
 
@@ -45,6 +58,15 @@ def test_a_goal_that_is_reached_early_still_needs_a_hundred_episodes():
     way = way_of([200.0] * 60)
     assert way.seconds_left == pytest.approx(40, abs=1)
     assert way.share == 0.6
+
+
+def test_between_episodes_the_estimate_counts_down_and_vanishes_when_its_time_has_passed():
+    way = way_of([200.0] * 60)
+    first = way.seconds_left
+    Clock.now += 15.0
+    assert way.seconds_left == first - 15.0
+    Clock.now += 30.0
+    assert way.seconds_left is None
 
 
 def test_the_share_starts_at_the_first_episodes():

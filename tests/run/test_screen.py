@@ -49,7 +49,7 @@ def test_the_bar_shows_the_way_to_the_goal_and_lines_come_at_most_once_a_second(
         assert len(bar[0]) <= columns
         assert len(bar[2]) >= 10
         mean = r"mean of \d+: \d\.\d\d" if columns == 80 else r"mean of the last \d+ episodes \d\.\d\d"
-        assert re.fullmatch(rf"{mean}, goal 5, [\d,]+ steps/s, (elapsed )?0:\d\d:\d\d(, .* left)?", bar[3]), bar[3]
+        assert re.fullmatch(rf"{mean}, goal 5, [1-9][\d,]* steps/s, (elapsed )?0:\d\d:\d\d(, .* left)?", bar[3]), bar[3]
     [left] = [line for line in seen.lines if "%|" in line]
     assert "^" in left  # the bar of the moment when Ctrl-C was typed
     summaries = [line for line in seen.lines if line.startswith("Episode")]
