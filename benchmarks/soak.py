@@ -12,11 +12,13 @@ GROWTH of their median in that half, or if a killed actor was not replaced.
 
 import argparse
 import os
+import re
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +45,19 @@ GAUGES = ("memory_mb", "handles", "threads")
 
 
 def sample(process: psutil.Process) -> dict[str, float]:
-    """Return memory, handles, threads and the number of a process and its descendants. Shared memory counts once."""
+    """Return memory, handles, threads and the number of a process and its descendants.
+
+    Memory is what the processes do not share with others, such as libraries, plus the shared memory that the first one
+    maps. So it does not depend on what else runs on the machine.
+    """
     sums = dict.fromkeys(("memory_mb", "handles", "threads", "processes"), 0.0)
+    with suppress(OSError):
+        [kilobytes] = re.findall(r"RssShmem:\s*(\d+)", Path(f"/proc/{process.pid}/status").read_text())
+        sums["memory_mb"] = int(kilobytes) / 1e3
     for each in (process, *children_of(process)):
         try:
             with each.oneshot():
-                sums["memory_mb"] += each.memory_full_info().pss / 1e6
+                sums["memory_mb"] += each.memory_full_info().uss / 1e6
                 sums["handles"] += each.num_fds()
                 sums["threads"] += each.num_threads()
                 sums["processes"] += 1

@@ -165,7 +165,7 @@ class Hyperparameters(RunParameters):
 class PPOHyperparameters(RunParameters):
     """Hyperparameters of textbook PPO. ppo.update.UpdateSettings explains the fields from `minibatch` on.
 
-    The defaults are those that CleanRL and Stable-baselines3 share for Atari games.
+    The defaults are those that CleanRL and Stable-Baselines3 share for Atari games.
 
     Attributes:
         learning_rate: Adam's first learning rate; see `learning_rate_at`.

@@ -194,7 +194,7 @@ def test_a_resume_rejects_a_run_of_another_script(run):
             "has a wrong seed; it was edited",
         ),
         ("{", "cannot be read"),
-        ("[]", "holds no JSON object"),
+        ("[]", "does not hold a JSON object"),
         ("{}", "lacks game, hyperparameters, knobs, script, seed, sessions"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Run Stable-baselines3's PPO or DQN on Pong with the settings of rl-zoo3: ppo.yml and dqn.yml, "atari"."""
+"""Run Stable-Baselines3's PPO or DQN on Pong with the settings of rl-zoo3: ppo.yml and dqn.yml, "atari"."""
 
 import argparse
 

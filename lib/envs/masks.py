@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.envs.border import guarded_method
+from lib.envs.checked_env import guarded_method
 from lib.errors import Fault, UsageError
 
 INFO_KEY = "action_mask"  # name of the mask in the infos

@@ -13,7 +13,7 @@ import gymnasium as gym
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from lib.envs.border import Border, Call
+from lib.envs.checked_env import Call, CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.system import processes
 from lib.system.console_log import start_console
@@ -59,27 +59,27 @@ class ProcessVectorEnv(AsyncVectorEnv):
         with self._named():
             super().set_attr(name, values)
 
-    def place(self) -> str:
+    def describe(self) -> str:
         """Return a name of the environments, for messages about a call that does not return."""
         return f"one of {len(self.env_fns)} processes of {self._env_id}"
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         """Let the watchdog see a call, and name a process that died in it."""
-        Border.call = Call(self.place, time.monotonic())
+        CheckedEnv.call = Call(self.describe, time.monotonic())
         try:
             yield
         except (EOFError, ConnectionError) as error:
             self._report_death(error)
         finally:
-            Border.call = None
+            CheckedEnv.call = None
 
     def _report_death(self, error: BaseException) -> NoReturn:
         time.sleep(0.1)  # until the exit code is known
         codes = [(index, process.exitcode) for index, process in enumerate(self.processes)]
         dead = [(index, code) for index, code in codes if code is not None]
         if not dead:
-            raise Fault(f"{self.place()} ended its connection: {error!r}") from error
+            raise Fault(f"{self.describe()} ended its connection: {error!r}") from error
         index, code = dead[0]
         how = f"was killed by signal {-code}" if code < 0 else f"died with exit code {code}"
         raise Fault(
@@ -93,7 +93,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
         try:
             index, kind, error, trace = self.error_queue.get(timeout=PATIENCE)
         except Exception as unreadable:  # what an environment raises may be impossible to pickle
-            raise Fault(f"{self.place()} raised an error that cannot be sent: {unreadable!r}") from unreadable
+            raise Fault(f"{self.describe()} raised an error that cannot be sent: {unreadable!r}") from unreadable
         if isinstance(error, Fault | UsageError):
             raise error
         error = error if isinstance(error, BaseException) else kind(error)

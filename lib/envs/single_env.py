@@ -13,7 +13,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, Trans
 
 from lib.envs import observations
 from lib.envs.atari import SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.border import Border, guarded
+from lib.envs.checked_env import CheckedEnv, guarded
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask
 from lib.envs.observations import ObservationKind
@@ -69,7 +69,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
         return _wrapped_game(env_id, tweaked, env)
     if env_id != without_options(env_id):
         raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but it is no Atari game")
-    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(_count_actions_from_zero(Border(env, env_id))))
+    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(_count_actions_from_zero(CheckedEnv(env, env_id))))
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
         env = ResizeObservation(env, (SCREEN, SCREEN))
@@ -98,7 +98,7 @@ def _reports_mask(env_id: str) -> bool:
 
     A separate environment is made for the check, because the check may have to reset it.
     """
-    env = Border(make_plain_env(env_id), env_id)
+    env = CheckedEnv(make_plain_env(env_id), env_id)
     try:
         return reports_mask(env)
     finally:

@@ -1,4 +1,4 @@
-"""The way of a run to its goal: the share that is done, and the time that is left."""
+"""Progress of a run toward its goal: the share that is done, and the time that is left."""
 
 import math
 from collections import deque
@@ -10,15 +10,15 @@ from lib.run.episodes import WINDOW, Episodes
 from lib.system.clock import since_process_start
 
 
-class WayToGoal:
-    """Way of the mean return from the first episodes to stop_reward.
+class GoalProgress:
+    """Progress of the mean return from that of the first episodes to stop_reward.
 
     Args:
         episodes: counter of the episodes, with a stop_reward.
         first_returns: returns of the run's first episodes, if it is resumed.
     """
 
-    FIRST = 10  # episodes whose mean return is the start of the way
+    FIRST = 10  # episodes whose mean return is the start
     FEWEST = 20  # episodes in which a trend can be seen
     SIGNIFICANT = 3.0  # least number of standard errors by which the slope differs from 0
     HORIZON = 10.0  # longest estimate, as a multiple of the time in which the trend was seen
@@ -40,12 +40,12 @@ class WayToGoal:
 
     @property
     def share(self) -> float:
-        """Share of the way that is done, 0 to 1. It is 1 only if there are as many episodes as the goal needs."""
+        """Share of the distance to the goal, 0 to 1. It is 1 only after as many episodes as the goal needs."""
         if not self.episodes.returns:
             return 0.0
         start = sum(self._first) / len(self._first)
-        way = self.goal - start
-        done = (self.episodes.mean - start) / way if way > 0 else 1.0
+        distance = self.goal - start
+        done = (self.episodes.mean - start) / distance if distance > 0 else 1.0
         return min(max(0.0, done), 1.0, len(self.episodes.returns) / WINDOW)
 
     @property

@@ -287,7 +287,7 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read: {error}") from error
     if not isinstance(content, dict):
-        raise UsageError(f"{file} holds no JSON object; it was not written by this version of the project")
+        raise UsageError(f"{file} does not hold a JSON object; it was not written by this version of the project")
     digest = content.pop(DIGEST, None)
     if digest is not None and digest != _digest(content):
         raise UsageError(f"{file} was changed after it was written; restore it")

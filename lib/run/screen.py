@@ -18,7 +18,7 @@ from ignite.engine import Engine, Events
 from lib.experience.interface import ExperienceSource
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
-from lib.run.goal import WayToGoal
+from lib.run.goal import GoalProgress
 from lib.run.speed import Speed
 from lib.system.clock import format_duration, format_estimate, since_process_start
 from lib.system.progress import TaskProgress, is_terminal
@@ -35,14 +35,14 @@ class EpisodeLines:
         every_episode: log a line for each episode.
     """
 
-    SLOW_ON_TERMINAL, SLOW_IN_FILE = 1.0, 10.0  # minimum seconds between two lines
+    ON_TERMINAL, IN_FILE = 1.0, 10.0  # minimum seconds between two lines
 
     def __init__(self, episodes: Episodes, speed: Speed, every_episode: bool):
         self.episodes = episodes
         self.speed = speed
         self.every_episode = every_episode
         self.on_terminal = is_terminal(sys.stdout)
-        self._interval = self.SLOW_ON_TERMINAL if self.on_terminal else self.SLOW_IN_FILE
+        self._interval = self.ON_TERMINAL if self.on_terminal else self.IN_FILE
         self._last = -math.inf
         self._returns: list[float] = []  # returns of the episodes since the last line
 
@@ -102,7 +102,7 @@ class Screen:
         episodes: counter of the episodes.
         speed: speed of this process.
         warm_up: agent steps of the warm-up.
-        way: progress toward the goal. None without a goal: the bar then shows the steps until `step_limit`.
+        goal_progress: progress toward the goal. None without a goal: the bar then shows the steps until `step_limit`.
         step_limit: agent steps at which the run is expected to stop; None if it should reach its goal first.
         time_limit: seconds after which this process stops, or None.
         every_episode: log a line for each episode.
@@ -114,7 +114,7 @@ class Screen:
         episodes: Episodes,
         speed: Speed,
         warm_up: int,
-        way: WayToGoal | None,
+        goal_progress: GoalProgress | None,
         step_limit: int | None,
         time_limit: float | None,
         every_episode: bool,
@@ -123,7 +123,7 @@ class Screen:
         self.episodes = episodes
         self.speed = speed
         self.warm_up = warm_up
-        self.way = way
+        self.goal_progress = goal_progress
         self.step_limit = step_limit
         self.time_limit = time_limit
         self.lines = EpisodeLines(episodes, speed, every_episode)
@@ -149,8 +149,8 @@ class Screen:
 
     def _episode_completed(self) -> None:
         self.lines.add()
-        if self.way is not None:
-            self.way.add()
+        if self.goal_progress is not None:
+            self.goal_progress.add()
 
     def _iteration_completed(self) -> None:
         self.lines.log_due()
@@ -159,18 +159,18 @@ class Screen:
 
     def _show(self, progress: TaskProgress) -> None:
         share = self.episodes.steps / self.step_limit if self.step_limit else None
-        share = min(1.0, share) if self.way is None and share is not None else share
+        share = min(1.0, share) if self.goal_progress is None and share is not None else share
         long, short = self._texts()
         if not progress.on_terminal:
             summary = self.lines.take_summary()
             long = f"Step {self.episodes.steps:,}: {long}{summary and f'; since the last line: {summary}'}"
-        progress.show(share if self.way is None else self.way.share, long, short)
+        progress.show(share if self.goal_progress is None else self.goal_progress.share, long, short)
 
     def _texts(self) -> tuple[str, str]:
         """Return the state of the run in a long and in a short form."""
         episodes, number = self.episodes, len(self.episodes.returns)
         mean = _mean(episodes.returns)
-        goal = [] if self.way is None else [f"goal {self.way.goal:g}"]
+        goal = [] if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
         speed = [f"{self.speed.recent:,.0f} steps/s"] if self.speed.recent > 0 else []
         elapsed, seconds_left = format_duration(episodes.seconds), self._seconds_left()
         left = None if seconds_left is None else format_estimate(seconds_left)
@@ -182,7 +182,7 @@ class Screen:
 
     def _seconds_left(self) -> float | None:
         """Return the estimated seconds until the run reaches its goal or a limit; None if unknown."""
-        ends = [] if self.way is None else [self.way.seconds_left]
+        ends = [] if self.goal_progress is None else [self.goal_progress.seconds_left]
         if self.step_limit is not None and self.speed.recent > 0:
             ends.append((self.step_limit - self.episodes.steps) / self.speed.recent)
         if self.time_limit is not None:

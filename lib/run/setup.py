@@ -27,7 +27,7 @@ from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
-from lib.run.goal import WayToGoal
+from lib.run.goal import GoalProgress
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import next_steps, shown
@@ -306,17 +306,17 @@ class _Setup:
         console.attach_start(self.engine, self.speed, self.warm_up)
         if self.options.quiet:
             return
-        way, step_limit = None, self.options.stop_after
+        goal_progress, step_limit = None, self.options.stop_after
         if self.params.stop_reward is None:
             step_limit = self.stopper.step_limit
         else:
-            way = WayToGoal(self.episodes, first_returns(self.run.path, WayToGoal.FIRST))
+            goal_progress = GoalProgress(self.episodes, first_returns(self.run.path, GoalProgress.FIRST))
         Screen(
             self.source,
             self.episodes,
             self.speed,
             self.warm_up,
-            way,
+            goal_progress,
             step_limit,
             self.options.time_limit,
             self.options.verbose,

@@ -172,7 +172,9 @@ def require(name: str) -> None:
         UsageError: if its package is missing.
     """
     if find_spec(name) is None:
-        raise UsageError(f"--track {name} needs the package {name}, which is not installed; run pip install '.[{name}]'")
+        raise UsageError(
+            f"--track {name} needs the package {name}, which is not installed; run pip install '.[{name}]'"
+        )
 
 
 def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[], int]) -> Tracker:

@@ -9,7 +9,7 @@ from typing import ClassVar, NoReturn
 
 from ignite.engine import Engine, Events
 
-from lib.envs.border import Border
+from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault
 from lib.system.clock import since_process_start
 
@@ -55,13 +55,13 @@ class Watchdog:
 
     def _watch(self) -> None:
         while not self._ended.wait(self.INTERVAL):
-            call = Border.call
+            call = CheckedEnv.call
             if call is None:
                 continue
             seconds = call.seconds
             if seconds > self.PATIENCE and self._named != call.start:
                 self._named = call.start
-                log.warning("%s: it has not returned for %.0f seconds.", call.place(), seconds)
+                log.warning("%s: it has not returned for %.0f seconds.", call.describe(), seconds)
             over = -1.0 if self.time_limit is None else since_process_start() - self.time_limit
             if over > self.GRACE and seconds > self.GRACE:
                 self._end(over)
@@ -78,6 +78,6 @@ class Watchdog:
         raise Fault(self._message())
 
     def _message(self) -> str:
-        call = Border.call
-        where = "an environment" if call is None else call.place()
+        call = CheckedEnv.call
+        where = "an environment" if call is None else call.describe()
         return f"{where}: it did not return before the time limit. Correct the environment, or wrap it"

@@ -140,7 +140,9 @@ def test_actions_may_differ_between_equal_scores_only():
 
 def test_missing_packages_are_named(monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
-    with pytest.raises(UsageError, match=r"needs onnxscript; run pip install '\.\[export\]', or add --format torchscript"):
+    with pytest.raises(
+        UsageError, match=r"needs onnxscript; run pip install '\.\[export\]', or add --format torchscript"
+    ):
         export.require_packages((export.ONNX,))
     export.require_packages((export.TORCHSCRIPT,))
 

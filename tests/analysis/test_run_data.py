@@ -50,7 +50,7 @@ def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
         ("episodes.csv", "a,b\n1,2,3,4\n5,6,7,8,9\n", "episodes.csv cannot be read"),
         ("params.json", '{"script": "01_ppo"}', "params.json lacks game, hyperparameters, knobs, seed, sessions"),
         ("result.json", '{"stopped": ', "result.json cannot be read"),
-        ("result.json", "[1]", "result.json holds no JSON object"),
+        ("result.json", "[1]", "result.json does not hold a JSON object"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, file, content, facts):

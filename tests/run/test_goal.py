@@ -1,4 +1,4 @@
-"""The way to the goal: the share that is done, and the time that is left."""
+"""The progress toward the goal: the share that is done, and the time that is left."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from lib.experience.episodes import Episode
 from lib.run import goal as goal_module
 from lib.run.episodes import Episodes
-from lib.run.goal import WayToGoal
+from lib.run.goal import GoalProgress
 
 
 class Source:
@@ -26,7 +26,7 @@ def fake_clock(monkeypatch):
 
 def way_of(returns, seconds_per_episode=1.0, goal=100.0, first=()):
     episodes = Episodes(Source(), goal)
-    way = WayToGoal(episodes, first)
+    way = GoalProgress(episodes, first)
     for number, total in enumerate(returns):
         Clock.now = number * seconds_per_episode
         episodes._add(Episode(float(total), 10, 10 * number, Clock.now, None))

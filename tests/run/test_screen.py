@@ -10,7 +10,7 @@ import pytest
 from lib.experience.episodes import Episode
 from lib.run import screen as screen_module
 from lib.run.episodes import Episodes
-from lib.run.goal import WayToGoal
+from lib.run.goal import GoalProgress
 from lib.run.screen import Screen
 from lib.system import progress
 from running import ENVIRONMENT, PROJECT, assignments, folder
@@ -120,7 +120,7 @@ def redirected(monkeypatch, caplog):
     source = Source()
     episodes = Episodes(source, 18.0)
     speed = SimpleNamespace(recent=2000.0, learning_since=0.0, warm_up_speed=1.0)
-    screen = Screen(source, episodes, speed, 0, WayToGoal(episodes), None, None, every_episode=False)
+    screen = Screen(source, episodes, speed, 0, GoalProgress(episodes), None, None, every_episode=False)
     screen._start_training()
 
     def play(seconds, every):

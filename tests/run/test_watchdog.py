@@ -8,7 +8,7 @@ import pytest
 from ignite.engine import Engine
 
 import fakes
-from lib.envs.border import Border
+from lib.envs.checked_env import CheckedEnv
 from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.run import watchdog
@@ -24,7 +24,7 @@ def _fast(monkeypatch):
 
 
 def hanging_engine(time_limit):
-    env = Border(fakes.Failing("hang", at=3), "fakes:Hanging-v0")
+    env = CheckedEnv(fakes.Failing("hang", at=3), "fakes:Hanging-v0")
     env.reset(seed=7)
     engine = Engine(lambda engine, batch: env.step(1))
     Watchdog(time_limit).attach(engine)
@@ -37,8 +37,8 @@ def test_an_environment_that_hangs_is_named_and_ended_after_the_time_limit(monke
     with pytest.raises(Fault, match=r"fakes:Hanging-v0 \(seed 7, at step 3 .*did not return before the time limit"):
         hanging_engine(99.0).run([0] * 10)
     [record] = [each for each in caplog.records if each.name == "lib.run.watchdog"]
-    assert "fakes:Hanging-v0 (seed 7, at step 3 of episode 1 since then): it has not returned for 0" in record.message
-    assert Border.call is None
+    assert "fakes:Hanging-v0 (seed 7, at step 3 of episode 1): it has not returned for 0" in record.message
+    assert CheckedEnv.call is None
 
 
 @pytest.mark.usefixtures("_fast")
@@ -55,7 +55,7 @@ def test_a_constructor_that_hangs_is_named_and_ended_without_an_engine(monkeypat
 @pytest.mark.usefixtures("_fast")
 def test_a_run_whose_environments_return_is_left_alone(monkeypatch, caplog):
     monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
-    env = Border(fakes.Counting(length=100), "fakes:Counting-v0")
+    env = CheckedEnv(fakes.Counting(length=100), "fakes:Counting-v0")
     env.reset(seed=7)
     engine = Engine(lambda engine, batch: (env.step(1), watchdog.threading.Event().wait(0.3)))
     Watchdog(99.0).attach(engine)
@@ -80,5 +80,5 @@ def test_native_code_that_ignores_the_interruption_is_ended_with_the_process():
     env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{__file__.rpartition('/')[0]}"}
     process = subprocess.run([sys.executable, "-c", NATIVE], env=env, capture_output=True, text=True, timeout=60)
     assert process.returncode == 1
-    assert process.stderr.startswith("error: fakes:Hanging-v0 (seed 7, at step 3 of episode 1 since then): it did not")
+    assert process.stderr.startswith("error: fakes:Hanging-v0 (seed 7, at step 3 of episode 1): it did not")
     assert process.stderr.endswith("so nothing was saved\n")

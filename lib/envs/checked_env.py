@@ -26,11 +26,11 @@ class Call(NamedTuple):
     """A call of an environment that has not returned yet.
 
     Attributes:
-        place: function that names the environment.
+        describe: function that names the environment.
         start: when the call began, by time.monotonic().
     """
 
-    place: Callable[[], str]
+    describe: Callable[[], str]
     start: float
 
     @property
@@ -39,39 +39,39 @@ class Call(NamedTuple):
         return time.monotonic() - self.start
 
 
-def guarded(place: Callable[[], str], call: Callable[[], Result]) -> Result:
-    """Call code of an environment. Errors name the environment. Border.call is set during the call.
+def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
+    """Call code of an environment. Errors name the environment. CheckedEnv.call is set during the call.
 
     Args:
-        place: function that names the environment.
+        describe: function that names the environment.
         call: function to call.
 
     Raises:
         EnvironmentFailed: if the function exits, or raises an error that could be mistaken for one of this program.
             Other errors get the environment's name as a note.
     """
-    Border.call = Call(place, time.monotonic())
+    CheckedEnv.call = Call(describe, time.monotonic())
     try:
         return call()
     except (OSError, SystemExit, GeneratorExit, MemoryError, RuntimeError) as error:
-        raise EnvironmentFailed(f"{place()}: it raised {error!r}") from error
+        raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
     except Exception as error:
-        error.add_note(f"Raised by {place()}")
+        error.add_note(f"Raised by {describe()}")
         raise
     finally:
-        Border.call = None
+        CheckedEnv.call = None
 
 
 def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
-    """Call a method of an environment, such as action_masks. Errors name the environment if a Border wraps it."""
-    while not isinstance(env, Border):
+    """Call a method of an environment, such as action_masks. Errors name the environment if a CheckedEnv wraps it."""
+    while not isinstance(env, CheckedEnv):
         if not isinstance(env, gym.Wrapper):
             return method()
         env = env.env
-    return guarded(env.place, method)
+    return guarded(env.describe, method)
 
 
-class Border(gym.Wrapper):
+class CheckedEnv(gym.Wrapper):
     """Check an environment's observations and rewards, and name it in its errors.
 
     Observations are copied, because an environment may write its next one into the same array. Lists, and data types
@@ -107,13 +107,13 @@ class Border(gym.Wrapper):
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
-        returned: Any = guarded(self.place, lambda: self.env.reset(seed=seed, options=options))
+        returned: Any = guarded(self.describe, lambda: self.env.reset(seed=seed, options=options))
         if not isinstance(returned, tuple) or len(returned) != 2:
             self._fail(f"its reset returned {_short(returned)}; it has to return an observation and a dictionary")
         observation, info = returned
         self._check(observation)
         self._check_info(info)
-        return own(observation, self.observation_space), info
+        return copy_of(observation, self.observation_space), info
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
         self._step += 1
@@ -122,9 +122,9 @@ class Border(gym.Wrapper):
             log.warning(
                 "%s: the episode does not end, so it is not counted. End its episodes, for example by "
                 "registering it with max_episode_steps.",
-                self.place(),
+                self.describe(),
             )
-        returned: Any = guarded(self.place, lambda: self.env.step(action))
+        returned: Any = guarded(self.describe, lambda: self.env.step(action))
         if not isinstance(returned, tuple) or len(returned) != 5:
             self._fail(
                 f"its step returned {_short(returned)}; it has to return observation, reward, terminated, truncated "
@@ -135,17 +135,17 @@ class Border(gym.Wrapper):
         try:
             number = float(reward)
         except (TypeError, ValueError):
-            self._fail(f"its reward is {reward!r}, which is no number")
+            self._fail(f"its reward is {reward!r}, which is not a number")
         if not abs(number) <= LARGEST:
             self._fail(f"its reward is {number:g}; it has to be between -1e15 and 1e15")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | int | np.bool_):
                 self._fail(f"{name} is {_short(flag)}; it has to be True or False")
         self._check_info(info)
-        return own(observation, self.observation_space), reward, bool(terminated), bool(truncated), info
+        return copy_of(observation, self.observation_space), reward, bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
-        return guarded(self.place, self.env.render)
+        return guarded(self.describe, self.env.render)
 
     def _check(self, observation: Any) -> None:
         often = self._steps < CHECKED_EVERY or self._steps % CHECKED_EVERY == 0
@@ -153,20 +153,20 @@ class Border(gym.Wrapper):
             self._fail(f"its observation{problem}")
         if often and not self._warned and (outside := next(out_of_bounds(observation, self.observation_space), None)):
             self._warned = True
-            log.warning("%s: its observation%s. This warning is shown once.", self.place(), outside)
+            log.warning("%s: its observation%s. This warning is shown once.", self.describe(), outside)
 
     def _check_info(self, info: Any) -> None:
         if not isinstance(info, dict):
             self._fail(f"its info is {_short(info)}; it has to be a dictionary")
 
     def _fail(self, problem: str) -> NoReturn:
-        raise Fault(f"{self.place()}: {problem}. Correct the environment, or wrap it")
+        raise Fault(f"{self.describe()}: {problem}. Correct the environment, or wrap it")
 
-    def place(self) -> str:
-        """Return the environment's id, seed, step and episode, for messages."""
+    def describe(self) -> str:
+        """Return the environment's id, seed, step and episode since the reset with that seed, for messages."""
         seed = "without a seed" if self._seed is None else f"seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
-        return f"{self._env_id} ({seed}, {when} of episode {self._episode} since then)"
+        return f"{self._env_id} ({seed}, {when} of episode {self._episode})"
 
 
 def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:
@@ -211,7 +211,7 @@ def _problems_of_array(
     try:
         array = np.asarray(observation)
     except ValueError as error:
-        yield f" is no array: {error}"
+        yield f" is not an array: {error}"
         return
     if array.shape != space.shape:
         yield f" has the shape {array.shape}; its space says {space.shape}"
@@ -226,12 +226,12 @@ def _problems_of_array(
         yield f" is {_short(observation)}; it has to be one of {space}"
 
 
-def own(observation: Any, space: spaces.Space[Any]) -> Any:
+def copy_of(observation: Any, space: spaces.Space[Any]) -> Any:
     """Return a copy of a checked observation, with the space's data types."""
     if isinstance(space, spaces.Dict):
-        return {name: own(observation[name], part) for name, part in space.items()}
+        return {name: copy_of(observation[name], part) for name, part in space.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(own(observation[number], part) for number, part in enumerate(space))
+        return tuple(copy_of(observation[number], part) for number, part in enumerate(space))
     if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         return np.array(observation, dtype=space.dtype)
     return observation

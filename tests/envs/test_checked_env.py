@@ -6,8 +6,8 @@ import pytest
 from gymnasium import spaces
 
 import fakes
-from lib.envs import border
-from lib.envs.border import CHECKED_EVERY, SMALL, Border, own, problems
+from lib.envs import checked_env
+from lib.envs.checked_env import CHECKED_EVERY, SMALL, CheckedEnv, copy_of, problems
 from lib.envs.masks import AppendMask
 from lib.envs.single_env import make_env
 from lib.errors import EnvironmentFailed, Fault, UsageError
@@ -36,14 +36,14 @@ class Scripted(gym.Env):
 
 
 def message_of(*turns, error=Fault):
-    env = Border(Scripted((GOOD, 1.0), *turns), "Odd-v0")
+    env = CheckedEnv(Scripted((GOOD, 1.0), *turns), "Odd-v0")
     env.reset(seed=1)
     env.reset(seed=7)
     env.reset()
     env.step(0)
     with pytest.raises(error) as raised:
         env.step(0)
-    assert str(raised.value).startswith("Odd-v0 (seed 7, at step 2 of episode 2 since then): it")
+    assert str(raised.value).startswith("Odd-v0 (seed 7, at step 2 of episode 2): it")
     return str(raised.value)
 
 
@@ -53,14 +53,14 @@ def message_of(*turns, error=Fault):
         (None, 0.0, "its observation is None"),
         (np.zeros(4, np.float32), 0.0, r"has the shape \(4,\); its space says \(3,\)"),
         (np.zeros(3, complex), 0.0, "is complex128; its space says float32"),
-        ([[1.0], [1.0, 2.0], 3.0], 0.0, "its observation is no array"),
+        ([[1.0], [1.0, 2.0], 3.0], 0.0, "its observation is not an array"),
         (np.array([0.0, np.nan, 0.0], np.float32), 0.0, r"has nan at \[1\]"),
         (np.array([0.0, 0.0, np.inf], np.float32), 0.0, r"has inf at \[2\]"),
         (np.array([0.0, -1e30, 0.0], np.float32), 0.0, r"has -1e\+30 at \[1\]"),
         (GOOD, float("nan"), "its reward is nan"),
         (GOOD, -float("inf"), "its reward is -inf"),
         (GOOD, 1e30, r"its reward is 1e\+30"),
-        (GOOD, None, "its reward is None, which is no number"),
+        (GOOD, None, "its reward is None, which is not a number"),
     ],
 )
 def test_a_wrong_observation_or_reward_is_named_with_its_place(observation, reward, problem):
@@ -72,12 +72,12 @@ def test_a_wrong_observation_or_reward_is_named_with_its_place(observation, rewa
     [(None, "its step returned None; it has to return"), ((GOOD, 0.0, False, {}), "its step returned (array(")],
 )
 def test_a_step_that_returns_something_else_is_named(monkeypatch, turn, problem):
-    env = Border(Scripted(), "Odd-v0")
+    env = CheckedEnv(Scripted(), "Odd-v0")
     env.reset(seed=7)
     monkeypatch.setattr(env.env, "step", lambda action: turn)
     with pytest.raises(Fault) as raised:
         env.step(0)
-    assert str(raised.value).startswith(f"Odd-v0 (seed 7, at step 1 of episode 1 since then): {problem}")
+    assert str(raised.value).startswith(f"Odd-v0 (seed 7, at step 1 of episode 1): {problem}")
 
 
 @pytest.mark.parametrize(
@@ -89,16 +89,16 @@ def test_a_step_that_returns_something_else_is_named(monkeypatch, turn, problem)
     ],
 )
 def test_flags_and_infos_of_another_type_are_named(monkeypatch, turn, problem):
-    env = Border(Scripted(), "Odd-v0")
+    env = CheckedEnv(Scripted(), "Odd-v0")
     env.reset(seed=7)
     monkeypatch.setattr(env.env, "step", lambda action: turn)
-    with pytest.raises(Fault, match=re.escape(f"at step 1 of episode 1 since then): {problem}")):
+    with pytest.raises(Fault, match=re.escape(f"at step 1 of episode 1): {problem}")):
         env.step(0)
 
 
 def test_an_observation_does_not_change_when_the_environment_uses_its_array_again(monkeypatch):
     shared = np.zeros_like(GOOD)
-    env = Border(Scripted((shared, 0.0), (shared, 0.0)), "Odd-v0")
+    env = CheckedEnv(Scripted((shared, 0.0), (shared, 0.0)), "Odd-v0")
     env.reset(seed=7)
     first = env.step(0)[0]
     shared += 0.5
@@ -108,7 +108,7 @@ def test_an_observation_does_not_change_when_the_environment_uses_its_array_agai
 
 def test_observations_are_converted_to_the_type_of_their_space():
     space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,)), "b": spaces.Tuple([spaces.MultiBinary(2)])})
-    converted = own({"a": [0, 1], "b": [[0, 1]]}, space)
+    converted = copy_of({"a": [0, 1], "b": [[0, 1]]}, space)
     assert space.contains(converted)
     assert converted["a"].tolist() == [0.0, 1.0]
 
@@ -163,7 +163,7 @@ def test_numbers_of_large_observations_are_checked_in_every_hundredth_step_later
     good, bad = np.zeros(large.shape, np.float32), np.full(large.shape, np.nan, np.float32)
     monkeypatch.setattr(Scripted, "reset", lambda self, **options: (good, {}))
     turns = [(good, 0.0)] * (2 * CHECKED_EVERY) + [(bad, 0.0)] * CHECKED_EVERY
-    env = Border(Scripted(*turns), "Odd-v0")
+    env = CheckedEnv(Scripted(*turns), "Odd-v0")
     env.reset()
     for _ in range(3 * CHECKED_EVERY - 1):
         env.step(0)
@@ -172,14 +172,12 @@ def test_numbers_of_large_observations_are_checked_in_every_hundredth_step_later
 
 
 def test_numbers_outside_of_the_bounds_are_named_once(caplog):
-    env = Border(Scripted(*[(GOOD + 2, 0.0)] * 5), "Odd-v0")
+    env = CheckedEnv(Scripted(*[(GOOD + 2, 0.0)] * 5), "Odd-v0")
     env.reset(seed=7)
     for _ in range(5):
         env.step(0)
     [record] = caplog.records
-    assert "(seed 7, at step 1 of episode 1 since then): its observation has 2 at [0]; its space says -1 to 1" in (
-        record.message
-    )
+    assert "(seed 7, at step 1 of episode 1): its observation has 2 at [0]; its space says -1 to 1" in (record.message)
 
 
 NOT_OURS = [
@@ -206,7 +204,7 @@ def test_errors_of_masks_rendering_and_constructors_are_named(monkeypatch, error
 
     monkeypatch.setattr(Scripted, "action_masks", fail, raising=False)
     monkeypatch.setattr(Scripted, "render", fail, raising=False)
-    env = Border(Scripted(), "Odd-v0")
+    env = CheckedEnv(Scripted(), "Odd-v0")
     with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(seed 7, at the reset .* it raised"):
         AppendMask(env).reset(seed=7)
     with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 .* it raised"):
@@ -217,30 +215,30 @@ def test_errors_of_masks_rendering_and_constructors_are_named(monkeypatch, error
 
 
 def test_other_errors_get_the_name_as_a_note():
-    env = Border(Scripted(ZeroDivisionError("mine")), "Odd-v0")
+    env = CheckedEnv(Scripted(ZeroDivisionError("mine")), "Odd-v0")
     env.reset()
     with pytest.raises(ZeroDivisionError, match="mine") as raised:
         env.step(0)
-    assert raised.value.__notes__ == ["Raised by Odd-v0 (without a seed, at step 1 of episode 1 since then)"]
+    assert raised.value.__notes__ == ["Raised by Odd-v0 (without a seed, at step 1 of episode 1)"]
 
 
 def test_integers_and_wider_floats_are_accepted():
-    env = Border(Scripted((np.zeros(3, np.int64), 1), (np.zeros(3), np.float64(0.5)), ([0, 0, 0], True)), "Odd-v0")
+    env = CheckedEnv(Scripted((np.zeros(3, np.int64), 1), (np.zeros(3), np.float64(0.5)), ([0, 0, 0], True)), "Odd-v0")
     env.reset()
     assert [env.step(0)[1] for _ in range(3)] == [1, 0.5, True]
 
 
-def test_every_environment_but_atari_has_a_border():
-    assert "<Border<" in str(make_env("CartPole-v1"))
-    assert "<Border<" in str(make_env("fakes:Catch-v0"))
-    assert "<Border<" not in str(make_env("PongNoFrameskip-v4"))
+def test_every_environment_but_atari_is_checked():
+    assert "<CheckedEnv<" in str(make_env("CartPole-v1"))
+    assert "<CheckedEnv<" in str(make_env("fakes:Catch-v0"))
+    assert "<CheckedEnv<" not in str(make_env("PongNoFrameskip-v4"))
 
 
 def test_an_episode_that_does_not_end_is_named(monkeypatch, caplog):
-    monkeypatch.setattr(border, "LONG_EPISODE", 30)
-    env = Border(fakes.Counting(length=200), "fakes:Endless-v0")
+    monkeypatch.setattr(checked_env, "LONG_EPISODE", 30)
+    env = CheckedEnv(fakes.Counting(length=200), "fakes:Endless-v0")
     env.reset(seed=5)
     for _ in range(100):
         env.step(0)
     [record] = caplog.records
-    assert "fakes:Endless-v0 (seed 5, at step 30 of episode 1 since then): the episode does not end" in record.message
+    assert "fakes:Endless-v0 (seed 5, at step 30 of episode 1): the episode does not end" in record.message
