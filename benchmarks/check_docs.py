@@ -17,12 +17,13 @@ import chapter09
 import distributed
 import lab
 import own_environment
+import own_games
 import peers
 import soak
 import time_to_solve
 
 MOST_WORDS = 16_500  # of the README and docs/ together, their tables included
-BENCHMARKS = (chapter08, chapter09, distributed, own_environment, peers, soak, time_to_solve)
+BENCHMARKS = (chapter08, chapter09, distributed, own_environment, own_games, peers, soak, time_to_solve)
 README = lab.PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)

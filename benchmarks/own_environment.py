@@ -64,8 +64,9 @@ class Game(NamedTuple):
     rung: str = PPO
 
 
+ENDLESS = ("stop_reward=none",)  # the run goes on after it has reached the game's reward threshold
 GAMES = {
-    "snake": Game("examples.snake", "Snake-v0", 300_000, goal=7.0),  # a snake of 3 + 7 cells
+    "snake": Game("examples.snake", "Snake-v0", 300_000, ENDLESS, goal=7.0),  # a snake of 3 + 7 cells
     "penalty": Game("examples.snake", "SnakeStepPenalty-v0", 300_000, penalty=0.1),
     "blocks": Game(
         "examples.blocks",
@@ -73,8 +74,8 @@ GAMES = {
         900_000,
         ("gamma=0.99", "entropy=0.02", "kl_target=none", "stop_reward=20", "final_temperature=1"),
     ),
-    "snake-dqn": Game("examples.snake", "Snake-v0", 300_000, goal=7.0, rung=DQN),
-    "blocks-dqn": Game("examples.blocks", "Blocks-v0", 900_000, rung=DQN),
+    "snake-dqn": Game("examples.snake", "Snake-v0", 300_000, ENDLESS, goal=7.0, rung=DQN),
+    "blocks-dqn": Game("examples.blocks", "Blocks-v0", 900_000, ENDLESS, rung=DQN),
 }
 
 

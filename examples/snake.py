@@ -158,5 +158,5 @@ class Snake(gym.Env):
         return {"action_mask": MASKS[self._heading].copy(), "length": self._length}
 
 
-gym.register("Snake-v0", f"{__name__}:Snake")
+gym.register("Snake-v0", f"{__name__}:Snake", reward_threshold=7.0)  # a snake of ten cells
 gym.register("SnakeStepPenalty-v0", f"{__name__}:Snake", kwargs={"step": -0.1})

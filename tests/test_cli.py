@@ -110,7 +110,7 @@ def test_set_checks_the_hyperparameters_of_ppo():
 def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given(table):
     parser = cli.parser("Summary.", table)
     own, args = cli.resolve(parser, ["--env-id", "CartPole-v1"], "01_ppo")
-    assert own == dataclasses.replace(table["own"], env_name="CartPole-v1", run_name="CartPole-v1")
+    assert own == dataclasses.replace(table["own"], env_name="CartPole-v1", run_name="CartPole-v1", stop_reward=475.0)
     assert args.changes == ""
     of_pong, _ = cli.resolve(parser, ["--env-id", "CartPole-v1", "--game", "pong"], "01_ppo")
     assert of_pong.gamma == table["pong"].gamma
@@ -125,11 +125,17 @@ def test_a_missing_gpu_is_reported_with_the_cpu_as_the_alternative(argv):
         resolve(*argv)
 
 
-def test_another_environment_has_no_stop_reward_unless_it_is_set():
+def test_another_environment_has_the_goal_that_it_is_registered_with_unless_another_is_set():
+    assert resolve("--env-id", "CartPole-v1")[0].stop_reward == 475.0
+    assert resolve("--env-id", "CartPole-v1", "--set", "stop_reward=2")[0].stop_reward == 2.0
+    assert resolve("--env-id", "CartPole-v1", "--set", "stop_reward=none")[0].stop_reward is None
+    assert resolve("--env-module", "examples.snake", "--env-id", "Snake-v0")[0].stop_reward == 7.0
+
+
+def test_an_environment_without_a_registered_goal_has_none():
     params, _ = resolve("--env-id", "ALE/Freeway-v5")
     assert (params.env_name, params.run_name) == ("ALE/Freeway-v5", "ALE-Freeway-v5")
     assert (params.stop_reward, params.milestone) == (None, None)
-    assert resolve("--env-id", "x:Y-v0", "--set", "stop_reward=2")[0].stop_reward == 2.0
 
 
 def test_a_script_reads_its_own_option_as_an_attribute():

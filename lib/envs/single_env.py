@@ -144,6 +144,8 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
             return env
         env.close()
         return make(**options)
+    except gym.error.DependencyNotInstalled as error:
+        raise UsageError(f"cannot make the environment {env_id!r}: {error}") from error
     except (gym.error.Error, ImportError) as error:
         raise UsageError(
             f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
@@ -162,6 +164,20 @@ def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:
         raise UsageError(
             f"{env_id} cannot be shown: its render_modes are {modes}, and {render_mode!r} is not one of them"
         )
+
+
+def reward_threshold(env_id: str) -> float | None:
+    """Return the mean return with which an environment counts as solved, as registered with gymnasium; None if unknown.
+
+    Raises:
+        UsageError: if the module that the id names cannot be imported.
+    """
+    _import_module_of(env_id)
+    try:
+        threshold = gym.spec(without_options(env_id)).reward_threshold
+    except gym.error.Error:  # unknown, which is reported when it is made
+        return None
+    return None if threshold is None else float(threshold)
 
 
 def module_of(env_id: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lib.actors.ray_cluster import check_cluster
-from lib.envs.single_env import module_of
+from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
 from lib.run import config_file, run_folder, tracking
@@ -163,11 +163,10 @@ def _new_params(
         raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
     params = dataclasses.replace(hyperparams[game], **config)
     if env_id is not None:
-        # The game's stop_reward means nothing in another environment. Without --set stop_reward, only a limit ends
-        # the run.
-        name = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)
+        # The game's stop_reward means nothing in another environment.
+        name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id), reward_threshold(env_id)
         try:
-            params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=None, milestone=None)
+            params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=goal, milestone=None)
         except ValueError as error:
             raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
     return override(params, overrides)

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Are other games solved with no option but their id? Textbook PPO and fast PPO on seven games, three seeds each.
+
+    ./own_games.py                                   # two runs at a time; two hours
+    ./own_games.py --game CartPole-v1 --seeds 4 5    # other seeds
+    ./own_games.py --go-on                           # after an interruption
+    ./own_games.py tables                            # only the table of docs/your-environment.md
+
+A game is solved when the mean return of 100 training episodes reaches its goal: the reward threshold with which it is
+registered, or GOALS if it has none. LunarLander and MiniGrid need `pip install '.[games]'`.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import lab
+from lib.envs.single_env import reward_threshold
+from lib.run.episodes import WINDOW
+
+import pandas as pd
+from tqdm import tqdm
+
+PAGE = "docs/your-environment.md"
+NAME = "own_games"
+SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
+STEPS = {  # most agent steps of a run
+    "CartPole-v1": 300_000,
+    "Acrobot-v1": 500_000,
+    "LunarLander-v3": 1_500_000,
+    "examples.snake:Snake-v0": 500_000,
+    "examples.blocks:Blocks-v0": 1_000_000,
+    "minigrid:MiniGrid-Empty-8x8-v0": 300_000,
+    "examples.connect_four:ConnectFour-v0": 1_000_000,
+}
+GOALS = {"minigrid:MiniGrid-Empty-8x8-v0": 0.9}  # mean returns that count as solved; 0.96 is the best possible
+EPISODES = 100  # of the greedy evaluation
+COLUMNS = ("script", "game", "seed", "solved_step", "solved_seconds", "steps", "seconds", "mean_100", "greedy")
+
+
+def goal_of(game: str) -> float:
+    """Return the mean return that counts as solved."""
+    goal = GOALS.get(game) or reward_threshold(game)
+    assert goal is not None
+    return goal
+
+
+def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
+    """Return the row of a run.
+
+    Args:
+        turn: script, game and seed.
+    """
+    script, game, seed = turn
+    module, _, env_id = game.rpartition(":")
+    trust = ["--env-module", module] if module else []
+    environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
+    options = [*trust, "--env-id", env_id, "--seed", str(seed), "--stop-after", str(STEPS[game])]
+    with lab.finished_run(script, *options, **environment) as run:
+        result = json.loads((run / "result.json").read_text())
+        episodes = pd.read_csv(run / "episodes.csv")
+        evaluate = [*lab.command("tools/evaluate"), str(run), "--checkpoint", "last", "--quiet", *trust]
+        sampled = [*evaluate, "--episodes", str(EPISODES), "--seed", str(seed)]
+        subprocess.run(sampled, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
+        greedy = json.loads((run / "evaluation.json").read_text())
+    solved = episodes[episodes["return"].rolling(WINDOW).mean() >= goal_of(game)].head(1)
+    return {
+        "solved_step": int(solved["step"].iloc[0]) if len(solved) else math.inf,
+        "solved_seconds": round(solved["seconds"].iloc[0], 1) if len(solved) else math.inf,
+        "steps": result["steps"],
+        "seconds": round(result["seconds"], 1),
+        "mean_100": round(result["mean_100"], 4),
+        "greedy": round(greedy["mean"], 4),
+    }
+
+
+def table(frame: pd.DataFrame) -> str:
+    """Return a row per game and script."""
+    rows = []
+    for (game, script), own in frame.groupby(["game", "script"], sort=False):
+        solved = own[own.solved_step < math.inf]
+        rows.append(
+            (
+                f"`{game.rpartition(':')[2]}`",
+                f"{goal_of(game):g}",
+                f"`{script.rpartition('/')[2]}`",
+                f"{len(solved)} of {len(own)}",
+                lab.spread(own.solved_step, 0),
+                lab.spread(own.solved_seconds, 0),
+                lab.spread(own.greedy, 2),
+            )
+        )
+    header = ("game", "goal", "script", "seeds solved", "steps", "seconds", f"greedy, {EPISODES} episodes")
+    return lab.table(header, rows)
+
+
+def blocks() -> Iterator[lab.Block]:
+    """Yield the table of the page, if there are results."""
+    if lab.path_of(NAME).exists():
+        frame, stamped = lab.read(NAME)
+        yield lab.Block(PAGE, "own-games", f"{table(frame)}\n\n{lab.measured_on([stamped])}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    lab.add_experiments(parser, "runs", "tables")
+    parser.add_argument("--game", action="append", choices=STEPS, metavar="ID", help="only this game; repeatable")
+    parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103], help="seeds (default: 101 102 103)")
+    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, with a thread each (default: 2)")
+    parser.add_argument("--go-on", action="store_true", help="keep the rows of an interrupted measurement")
+    args = parser.parse_args()
+    if "runs" in (args.what or ["runs"]):
+        results = lab.Results(NAME, COLUMNS, lab.stamp(threads=1, jobs=args.jobs), args.go_on)
+        turns = itertools.product(args.game or STEPS, args.script or SCRIPTS, args.seeds)
+        missing = [
+            (script, game, seed) for game, script, seed in turns if not results.has(script=script, game=game, seed=seed)
+        ]
+        with ThreadPoolExecutor(args.jobs) as pool:
+            rows = tqdm(pool.map(measure, missing), total=len(missing))
+            for (script, game, seed), row in zip(missing, rows, strict=True):
+                results.add(script=script, game=game, seed=seed, **row)
+    lab.write(blocks())
+
+
+if __name__ == "__main__":
+    main()
