@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PORT ?= 6006
 ARGS ?=
-RUN ?= $(shell ls -td runs/*/params.json 2>/dev/null | head -1 | xargs -r dirname)
+RUN ?= $(or $(shell ls -td runs/*/params.json 2>/dev/null | head -1 | xargs -r dirname),models/pong)
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -56,8 +56,7 @@ train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
 	exec $(BIN)/python distributed/04_ppo_actors.py $(ARGS)
 
-play: $(READY)  ## watch the agent of the newest run; another one: RUN=runs/...; options: ARGS="--scores"
-	@[ "$(RUN)" ] || { echo "There is no run yet; make train makes one."; exit 2; }
+play: $(READY)  ## watch the newest run, or models/pong before the first one; another: RUN=...; options: ARGS="--scores"
 	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)
 
 tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port

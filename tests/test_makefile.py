@@ -1,5 +1,6 @@
 """Targets of the Makefile, without an installation."""
 
+import os
 import re
 import socket
 import subprocess
@@ -11,10 +12,10 @@ import pytest
 from running import ENVIRONMENT, PROJECT
 
 
-def make(*words):
+def make(*words, folder=PROJECT):
     """Run make with this Python's packages in place of .venv."""
     words = ("make", "--silent", "--assume-old=.venv/.ready", f"BIN={Path(sys.executable).parent}", *words)
-    return subprocess.run(words, cwd=PROJECT, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
 
 
 @pytest.fixture
@@ -40,7 +41,13 @@ def test_users_install_no_package_of_development():
     assert len(names) == len(set(names))
 
 
-def test_make_play_without_a_run_says_what_to_do():
-    process = make("play", "RUN=")
-    assert process.returncode == 2
-    assert "make train" in process.stdout
+def test_make_play_shows_the_newest_run_or_else_the_published_model(tmp_path):
+    for name in ("Makefile", "requirements.lock", "setup.cfg", "pyproject.toml"):
+        (tmp_path / name).write_text((PROJECT / name).read_text())
+    assert 'tools/play.py "models/pong"' in make("--dry-run", "play", folder=tmp_path).stdout
+    for number, name in enumerate(("newer", "older")):
+        params = tmp_path / "runs" / name / "params.json"
+        params.parent.mkdir(parents=True)
+        params.touch()
+        os.utime(params, (-number, -number))
+    assert 'tools/play.py "runs/newer"' in make("--dry-run", "play", folder=tmp_path).stdout

@@ -190,6 +190,15 @@ def test_environments_that_no_script_can_use_are_refused(env_id, message):
         vector_env.make_vector_env(env_id, 2)
 
 
+def test_a_missing_dependency_of_a_game_is_named(monkeypatch):
+    def fail(*_, **__):
+        raise gym.error.DependencyNotInstalled("Box2D is not installed, run `pip install box2d`")
+
+    monkeypatch.setattr(gym, "make", fail)
+    with pytest.raises(UsageError, match=r"'LunarLander-v3': Box2D is not installed, run `pip install box2d`$"):
+        vector_env.make_vector_env("LunarLander-v3", 2)
+
+
 def test_an_unknown_id_and_too_many_environments_are_refused(monkeypatch):
     with pytest.raises(UsageError, match="cannot make the environment 'NoSuch-v0'"):
         vector_env.make_vector_env("NoSuch-v0", 2)
