@@ -30,12 +30,13 @@ import psutil
 
 NAME = "soak"
 PAGE = "docs/reliability.md"
-DQN = {"stop_reward": "none", "milestone": "none", "replay_size": 2_000, "replay_initial": 1_000}
+ENDLESS = {"stop_reward": "none", "milestone": "none"}
+DQN = {**ENDLESS, "replay_size": 2_000, "replay_initial": 1_000, "checkpoint_every": 2_000}
 SCRIPTS: dict[str, dict[str, Any]] = {
     "02_n_envs --envs 3": DQN,
     "05_native_envs --envs 4": DQN,
     "chapter08/08_dqn_rainbow --envs 4": DQN,
-    "distributed/04_ppo_actors --actors 2": {"stop_reward": "none", "milestone": "none"},
+    "distributed/04_ppo_actors --actors 2": ENDLESS,
 }
 KILLED = "distributed/04_ppo_actors --actors 2"  # script whose actors are killed
 COLUMNS = ("script", "seconds", "steps", "memory_mb", "handles", "threads", "processes", "event_kb", "killed", "report")
@@ -95,7 +96,7 @@ def soak(script: str, seconds: float, jobs: int) -> None:
         while process.poll() is None:
             time.sleep(INTERVAL)
             now = time.monotonic() - start
-            if process.poll() is not None or not any(Path(folder).iterdir()):
+            if process.poll() is not None or now > seconds or not any(Path(folder).iterdir()):
                 continue
             [run] = Path(folder).iterdir()
             if script == KILLED and now > 60 * (killed + 1):

@@ -8,6 +8,7 @@ import errno
 import mmap
 import os
 import tempfile
+import weakref
 from multiprocessing import heap
 
 from lib.errors import UsageError
@@ -27,7 +28,13 @@ class SharedBlock:
 
     def __init__(self, size: int):
         size = max(1, size)
-        self._arena = heap.Arena(size, _reserved(size)) if hasattr(os, "posix_fallocate") else heap.Arena(size)
+        if hasattr(os, "posix_fallocate"):
+            descriptor = _reserved(size)
+            self._arena = heap.Arena(size, descriptor)
+            # An arena closes only descriptors that it has opened itself.
+            weakref.finalize(self._arena, os.close, descriptor).atexit = False
+        else:
+            self._arena = heap.Arena(size)
 
     @property
     def memory(self) -> mmap.mmap:

@@ -213,6 +213,16 @@ def test_an_actor_that_dies_is_replaced_and_each_segment_comes_once(losable, cap
     assert "It is replaced" in caplog.text
 
 
+def test_replaced_actors_leave_no_open_handles():
+    with started("process", 1) as crew:
+        handles = []
+        for _ in range(4):
+            os.kill(crew.gather()[0]["pid"], signal.SIGKILL)
+            crew.gather()
+            handles.append(psutil.Process().num_fds())
+    assert handles == [handles[0]] * 4
+
+
 def test_an_actor_that_hangs_is_replaced_after_its_patience(losable, tmp_path):
     once = tmp_path / "hung"
     with started(losable, 2, make=fakes.Counter.hanging(once), patience=1.0) as crew:
