@@ -56,7 +56,7 @@ train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed
 	  kill $$page 2>/dev/null; rm -f $$log ) & \
 	exec $(BIN)/python distributed/04_ppo_actors.py $(ARGS)
 
-play: $(READY)  ## watch the newest run, or models/pong before the first one; another: RUN=...; options: ARGS="--scores"
+play: $(READY)  ## watch the newest run's agent, or models/pong if there is no run; RUN=... or ARGS="--scores"
 	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)
 
 tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port

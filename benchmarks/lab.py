@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib without the environment, and for the examples
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib outside .venv, and for the examples
 
 from lib import cli
 from lib.errors import UsageError

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are other games solved with no option but their id? Textbook PPO and fast PPO on seven games, three seeds each.
+"""Are other games solved with default settings? Textbook PPO and fast PPO on seven games, three seeds each.
 
     ./own_games.py                                   # two runs at a time; two hours
     ./own_games.py --game CartPole-v1 --seeds 4 5    # other seeds
@@ -30,7 +30,7 @@ from tqdm import tqdm
 PAGE = "docs/your-environment.md"
 NAME = "own_games"
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
-STEPS = {  # most agent steps of a run
+STEPS = {  # maximum agent steps of a run
     "CartPole-v1": 300_000,
     "Acrobot-v1": 500_000,
     "LunarLander-v3": 1_500_000,
@@ -59,15 +59,15 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
     """
     script, game, seed = turn
     module, _, env_id = game.rpartition(":")
-    trust = ["--env-module", module] if module else []
+    module_option = ["--env-module", module] if module else []
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
-    options = [*trust, "--env-id", env_id, "--seed", str(seed), "--stop-after", str(STEPS[game])]
+    options = [*module_option, "--env-id", env_id, "--seed", str(seed), "--stop-after", str(STEPS[game])]
     with lab.finished_run(script, *options, **environment) as run:
         result = json.loads((run / "result.json").read_text())
         episodes = pd.read_csv(run / "episodes.csv")
-        evaluate = [*lab.command("tools/evaluate"), str(run), "--checkpoint", "last", "--quiet", *trust]
-        sampled = [*evaluate, "--episodes", str(EPISODES), "--seed", str(seed)]
-        subprocess.run(sampled, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
+        evaluate = [*lab.command("tools/evaluate"), str(run), "--checkpoint", "last", "--quiet", *module_option]
+        greedily = [*evaluate, "--episodes", str(EPISODES), "--seed", str(seed)]
+        subprocess.run(greedily, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
         greedy = json.loads((run / "evaluation.json").read_text())
     solved = episodes[episodes["return"].rolling(WINDOW).mean() >= goal_of(game)].head(1)
     return {
@@ -96,7 +96,15 @@ def table(frame: pd.DataFrame) -> str:
                 lab.spread(own.greedy, 2),
             )
         )
-    header = ("game", "goal", "script", "seeds solved", "steps", "seconds", f"greedy, {EPISODES} episodes")
+    header = (
+        "game",
+        "goal",
+        "script",
+        "seeds solved",
+        "steps to the goal",
+        "seconds to the goal",
+        f"greedy, {EPISODES} episodes",
+    )
     return lab.table(header, rows)
 
 

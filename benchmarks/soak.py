@@ -46,10 +46,10 @@ GAUGES = ("memory_mb", "handles", "threads")
 
 
 def sample(process: psutil.Process) -> dict[str, float]:
-    """Return memory, handles, threads and the number of a process and its descendants.
+    """Return memory, handles and threads of a process and its descendants, and their number.
 
-    Memory is what the processes do not share with others, such as libraries, plus the shared memory that the first one
-    maps. So it does not depend on what else runs on the machine.
+    Memory is the processes' private memory, so without shared libraries, plus what the first one maps of shared
+    memory. So it does not depend on what else runs on the machine.
     """
     sums = dict.fromkeys(("memory_mb", "handles", "threads", "processes"), 0.0)
     with suppress(OSError):

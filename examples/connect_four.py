@@ -1,7 +1,7 @@
 """Connect Four against a random player: four discs in a row, column or diagonal win.
 
 Importing this module registers ConnectFour-v0. Full columns are illegal actions, which action_masks() reports. A player
-who picks any legal column at random wins as often as it loses, so its mean return is near 0.
+that picks any legal column at random wins as often as it loses, so its mean return is near 0.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ OWN_PLAYER, OPPONENT = 0, 1
 
 
 class ConnectFour(gym.Env):
-    """Board of 6 x 7 cells into whose columns the agent and a random opponent drop discs in turn.
+    """The agent and a random opponent take turns to drop discs into a board of 6 x 7 cells.
 
     Observations are (2, 6, 7) float32, 0 or 1: the agent's discs and the opponent's, with the top row first. Action n
     drops a disc into column n. The reward is 1 for a win, -1 for a loss, and otherwise 0. The player who

@@ -100,7 +100,7 @@ def parser(
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
         add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})"),
-        add("--env-id", metavar="ID", help="another gymnasium id, with the hyperparameters of --game"),
+        add("--env-id", metavar="ID", help="another gymnasium id; PPO's default hyperparameters, or those of --game"),
         add("--env-module", metavar="M", help="module that registers the id when imported"),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
         add("--params", choices=("common", "best"), help="the book's hyperparameters, or tuned ones (default: common)"),

@@ -19,6 +19,11 @@ class EnvironmentFailed(RuntimeError):
     """Error of an environment that would look like an error of this program. The message names the environment."""
 
 
+def counted(noun: str, first: int, last: int) -> str:
+    """Return "environment 3", or "environments 3 to 5", for a message."""
+    return f"{noun} {first}" if first == last else f"{noun}s {first} to {last}"
+
+
 def divisors(number: int, least: int = 1) -> str:
     """List the divisors of a number that are at least `least`, for an error message."""
     small = [n for n in range(1, math.isqrt(number) + 1) if number % n == 0]

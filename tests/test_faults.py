@@ -98,7 +98,7 @@ def test_a_wrong_environment_is_named(tmp_path, script, how, problem):
     process = run(script, "--env-id", f"fakes:FailingSoon-{how}-v0", *SMALL[script], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
     assert problem in process.stderr
-    assert re.search(rf"fakes:FailingSoon-{how}-v0 \(seed \d+, at step \d+ of episode \d+", process.stderr)
+    assert re.search(rf"fakes:FailingSoon-{how}-v0 \(episode \d+ from seed \d+, at step \d+\)", process.stderr)
     assert ("Traceback" in process.stderr) == (how == "exit")  # of the environment
 
 
@@ -147,7 +147,8 @@ def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
     process = run(BASELINE, *hang, "--time-limit", 8)
     assert process.returncode == 1
     assert re.search(
-        r"FailingSoon-hang-v0 \(seed \d+, at step \d+ .*: it did not return before the time", process.stderr
+        r"FailingSoon-hang-v0 \(episode \d+ from seed \d+, at step \d+.*: a call did not return",
+        process.stderr,
     )
     assert "The last complete iteration is saved" in process.stderr + process.stdout
     assert "Traceback" not in process.stderr

@@ -70,7 +70,7 @@ def test_nothing_is_loaded_from_elsewhere(pages):
 
 def test_the_search_works_in_pages_opened_from_files(site, tmp_path):
     seen = open_page(site / "running.html", tmp_path / "seen.png", "--search", "bootstrap interval")
-    assert "Runs as a page" in seen["found"]
+    assert "Reports" in seen["found"]
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -234,17 +234,17 @@ class Actors(ABC):
         for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
             self._kill(index)
             waited = time.monotonic() - self._waiting_since[index]
-            self._replace(index, f"gave no segment for {waited:.0f} seconds, and was killed")
+            self._replace(index, f"sent no segment for {waited:.0f} seconds, and was killed")
 
     def _replace(self, index: int, reason: str) -> None:
         self._losses[index] += 1
         if self._losses[index] > self.TRIES:
             raise ActorFailed(
-                f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without giving a segment. If its "
-                "environment is slow, give a larger --patience. If it crashes, --engine inline may show where"
+                f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without sending one. If its "
+                "environment is slow, raise --patience. If it crashes, --engine inline may show where"
             )
         name = self.name_of(index)
-        log.warning("%s %s. It is replaced, and its open orders are sent again.", name[:1].upper() + name[1:], reason)
+        log.warning("%s %s. It is replaced, and its requests are sent again.", name[:1].upper() + name[1:], reason)
         self.replaced += 1
         self._new.add(index)
         self._start(index)

@@ -13,6 +13,7 @@ import torch
 
 from lib.actors.contract import Weights
 from lib.envs.frames import FrameStack
+from lib.errors import counted
 from lib.experience import packing
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
@@ -89,10 +90,8 @@ class Player:
 
     def __str__(self) -> str:
         first = self._source.first_env
-        return (
-            f"Player {self.number}, with the environments {first} to {first + len(self._source.pool) - 1} and the seed "
-            f"{self._source.seed}, in block {self._block}"
-        )
+        environments = counted("environment", first, first + len(self._source.pool) - 1)
+        return f"Player {self.number}, with {environments} and the seed {self._source.seed}, in block {self._block}"
 
 
 def block_seed(seed: int, player: int, block: int) -> int:

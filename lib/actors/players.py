@@ -27,7 +27,7 @@ from lib.actors.contract import Actors, Weights
 from lib.actors.engines import start_actors
 from lib.actors.player import Block, Player, block_size, weights_of
 from lib.envs.frames import ContiguousFrames
-from lib.errors import UsageError
+from lib.errors import UsageError, counted
 from lib.experience import packing
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
@@ -218,7 +218,7 @@ class Players(ExperienceSource):
     def _name_of(self, number: int) -> str:
         source = self._handles[number].source
         last = source.first_env + len(source.pool) - 1
-        return f"player {number} (environments {source.first_env} to {last}, seed {source.seed})"
+        return f"player {number} ({counted('environment', source.first_env, last)}, seed {source.seed})"
 
     def _delay_of(self, number: int) -> float:
         """Return twice the seconds that a player probably needs to repeat the actions of its unfinished episodes."""

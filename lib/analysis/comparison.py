@@ -125,7 +125,7 @@ def summarise(group: Group) -> str:
     """Describe a group's outcome in one line: mean return at the end, and minutes until it was solved.
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
-    its confidence interval. Runs with the same seed are not independent, which is added.
+    its confidence interval. A note says if runs share a seed: they are not independent.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()

@@ -164,9 +164,9 @@ class CheckedEnv(gym.Wrapper):
 
     def describe(self) -> str:
         """Return the environment's id, seed, step and episode since the reset with that seed, for messages."""
-        seed = "without a seed" if self._seed is None else f"seed {self._seed}"
+        seed = "without a seed" if self._seed is None else f"from seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
-        return f"{self._env_id} ({seed}, {when} of episode {self._episode})"
+        return f"{self._env_id} (episode {self._episode} {seed}, {when})"
 
 
 def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:

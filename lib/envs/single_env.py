@@ -68,7 +68,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     if is_atari(env):
         return _wrapped_game(env_id, tweaked, env)
     if env_id != without_options(env_id):
-        raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but it is no Atari game")
+        raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game")
     env = RecordEpisodeStatistics(KeepOnlyMaskInfo(_count_actions_from_zero(CheckedEnv(env, env_id))))
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
@@ -167,7 +167,7 @@ def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:
 
 
 def reward_threshold(env_id: str) -> float | None:
-    """Return the mean return with which an environment counts as solved, as registered with gymnasium; None if unknown.
+    """Return the mean return at which an environment counts as solved, as registered with gymnasium; None if unknown.
 
     Raises:
         UsageError: if the module that the id names cannot be imported.

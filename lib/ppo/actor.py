@@ -14,7 +14,7 @@ from gymnasium.vector import VectorEnv
 from lib.actors.contract import Weights
 from lib.envs import vector_env
 from lib.envs.vector_env import is_native, vector_frame_skip
-from lib.errors import UsageError, divisors
+from lib.errors import UsageError, counted, divisors
 from lib.experience.episodes import Episode
 from lib.experience.stream import Part
 from lib.ppo.goal import GoalModel
@@ -207,7 +207,7 @@ class PPOActor:
     def __str__(self) -> str:
         indices, steps = self._sampler.part.indices, self._sampler.steps_done
         return (
-            f"Actor {self.number}, with the environments {indices.start} to {indices.stop - 1} and the seed "
+            f"Actor {self.number}, with {counted('environment', indices.start, indices.stop - 1)} and the seed "
             f"{self._sampler.seed}, after {steps} steps of its own"
         )
 

@@ -21,6 +21,7 @@ import numpy as np
 
 from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
+from lib.errors import counted
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.experience.snapshot import REPLAYING, Snapshot
@@ -135,10 +136,8 @@ class Segments(ExperienceSource):
 
     def _name_of(self, number: int) -> str:
         indices, acting = self.acting.part(number).indices, self.acting
-        return (
-            f"actor {number} (environments {indices.start} to {indices.stop - 1} of {acting.env_name}, "
-            f"seed {acting.seed})"
-        )
+        environments = counted("environment", indices.start, indices.stop - 1)
+        return f"actor {number} ({environments} of {acting.env_name}, seed {acting.seed})"
 
     def _waiting(self) -> bool:
         """Called by the actors about once a second. Return whether the run was asked to stop."""

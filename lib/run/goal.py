@@ -40,7 +40,7 @@ class GoalProgress:
 
     @property
     def share(self) -> float:
-        """Share of the distance to the goal, 0 to 1. It is 1 only after as many episodes as the goal needs."""
+        """Share of the distance covered, 0 to 1. It is 1 only after as many episodes as the goal needs."""
         if not self.episodes.returns:
             return 0.0
         start = sum(self._first) / len(self._first)

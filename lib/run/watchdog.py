@@ -61,7 +61,7 @@ class Watchdog:
             seconds = call.seconds
             if seconds > self.PATIENCE and self._named != call.start:
                 self._named = call.start
-                log.warning("%s: it has not returned for %.0f seconds.", call.describe(), seconds)
+                log.warning("%s: a call has not returned for %.0f seconds.", call.describe(), seconds)
             over = -1.0 if self.time_limit is None else since_process_start() - self.time_limit
             if over > self.GRACE and seconds > self.GRACE:
                 self._end(over)
@@ -80,4 +80,4 @@ class Watchdog:
     def _message(self) -> str:
         call = CheckedEnv.call
         where = "an environment" if call is None else call.describe()
-        return f"{where}: it did not return before the time limit. Correct the environment, or wrap it"
+        return f"{where}: a call did not return before the time limit. Correct the environment, or wrap it"

@@ -230,7 +230,7 @@ def test_a_killed_player_is_named_and_replaced_and_changes_no_transition(players
         if stop < 130:
             os.kill(processes_of(source)[1].pid, signal.SIGKILL)
     assert transitions == take(twin_of(2, twin_agent, 2), twin_agent, 130)
-    assert "Player 1 (environments 1 to 1, seed 5) was killed by SIGKILL. It is replaced" in caplog.text
+    assert "Player 1 (environment 1, seed 5) was killed by SIGKILL. It is replaced" in caplog.text
     assert source.actors.replaced == len(kills)
 
 
@@ -243,14 +243,14 @@ def test_a_player_that_hangs_is_replaced_after_its_patience(players_of, caplog, 
     processes_of(source)[0].suspend()
     transitions += take(stream, agent, 31, start=9)
     assert transitions == take(twin_of(1, twin_agent), twin_agent, 40)
-    assert "gave no segment for" in caplog.text
+    assert "sent no segment for" in caplog.text
 
 
 def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of, monkeypatch):
     monkeypatch.setattr(Actors, "TRIES", 1)
     source = players_of([Catch(), Failing("die", at=3)], players=2)
     with pytest.raises(
-        ActorFailed, match=r"player 1 \(environments 1 to 1, seed 5\) died with exit code 7; it was replaced 1 times"
+        ActorFailed, match=r"player 1 \(environment 1, seed 5\) died with exit code 7; it was replaced 1 times"
     ):
         next(iter(source))
     assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
@@ -259,9 +259,7 @@ def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_an_environment_that_raises_is_named_with_its_traceback(players_of, engine):
     source = players_of([Catch(), Failing("raise", at=30)], players=2, engine=engine)
-    with pytest.raises(
-        ActorFailed, match=r"(?s)Player 1, with the environments 1 to 1 .*RuntimeError: the paddle broke"
-    ):
+    with pytest.raises(ActorFailed, match=r"(?s)Player 1, with the environment 1 .*RuntimeError: the paddle broke"):
         list(source)
     state = source.state_dict()
     assert state["steps_done"] == source.steps_done == state["place"] + 16 * state["cycle"]
@@ -312,7 +310,7 @@ def test_an_environment_that_hangs_while_it_is_built_is_named(players_of, monkey
     monkeypatch.setattr(Actors, "STARTING", 2.0)
     monkeypatch.setattr(Actors, "TRIES", 0)
     source = players_of([Unbuildable("__import__('time').sleep(1000)")], patience=1.0)
-    with pytest.raises(ActorFailed, match=r"player 0 \(environments 0 to 0, seed 5\) gave no segment for"):
+    with pytest.raises(ActorFailed, match=r"player 0 \(environment 0, seed 5\) sent no segment for"):
         next(iter(source))
 
 

@@ -80,7 +80,7 @@ def test_a_killed_player_is_replaced_and_the_run_is_the_uninterrupted_one(uninte
     players[1].kill()
     stdout, stderr = process.communicate(timeout=120)
     assert process.returncode == 0, stderr
-    assert re.search(r"Player [01] \(environments \d to \d, seed 3\) was killed by SIGKILL. It is replaced", stdout)
+    assert re.search(r"Player [01] \(environment \d, seed 3\) was killed by SIGKILL. It is replaced", stdout)
     assert gone(children)
     assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
     assert episodes_of(uninterrupted) == episodes_of(folder(tmp_path))

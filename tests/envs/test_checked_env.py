@@ -43,7 +43,7 @@ def message_of(*turns, error=Fault):
     env.step(0)
     with pytest.raises(error) as raised:
         env.step(0)
-    assert str(raised.value).startswith("Odd-v0 (seed 7, at step 2 of episode 2): it")
+    assert str(raised.value).startswith("Odd-v0 (episode 2 from seed 7, at step 2): it")
     return str(raised.value)
 
 
@@ -77,7 +77,7 @@ def test_a_step_that_returns_something_else_is_named(monkeypatch, turn, problem)
     monkeypatch.setattr(env.env, "step", lambda action: turn)
     with pytest.raises(Fault) as raised:
         env.step(0)
-    assert str(raised.value).startswith(f"Odd-v0 (seed 7, at step 1 of episode 1): {problem}")
+    assert str(raised.value).startswith(f"Odd-v0 (episode 1 from seed 7, at step 1): {problem}")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_flags_and_infos_of_another_type_are_named(monkeypatch, turn, problem):
     env = CheckedEnv(Scripted(), "Odd-v0")
     env.reset(seed=7)
     monkeypatch.setattr(env.env, "step", lambda action: turn)
-    with pytest.raises(Fault, match=re.escape(f"at step 1 of episode 1): {problem}")):
+    with pytest.raises(Fault, match=re.escape(f"at step 1): {problem}")):
         env.step(0)
 
 
@@ -167,7 +167,7 @@ def test_numbers_of_large_observations_are_checked_in_every_hundredth_step_later
     env.reset()
     for _ in range(3 * CHECKED_EVERY - 1):
         env.step(0)
-    with pytest.raises(Fault, match=f"without a seed, at step {3 * CHECKED_EVERY} of episode 1"):
+    with pytest.raises(Fault, match=f"episode 1 without a seed, at step {3 * CHECKED_EVERY}"):
         env.step(0)
 
 
@@ -177,7 +177,9 @@ def test_numbers_outside_of_the_bounds_are_named_once(caplog):
     for _ in range(5):
         env.step(0)
     [record] = caplog.records
-    assert "(seed 7, at step 1 of episode 1): its observation has 2 at [0]; its space says -1 to 1" in (record.message)
+    assert "(episode 1 from seed 7, at step 1): its observation has 2 at [0]; its space says -1 to 1" in (
+        record.message
+    )
 
 
 NOT_OURS = [
@@ -205,7 +207,7 @@ def test_errors_of_masks_rendering_and_constructors_are_named(monkeypatch, error
     monkeypatch.setattr(Scripted, "action_masks", fail, raising=False)
     monkeypatch.setattr(Scripted, "render", fail, raising=False)
     env = CheckedEnv(Scripted(), "Odd-v0")
-    with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(seed 7, at the reset .* it raised"):
+    with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(episode 1 from seed 7, at the reset.* it raised"):
         AppendMask(env).reset(seed=7)
     with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 .* it raised"):
         env.render()
@@ -219,7 +221,7 @@ def test_other_errors_get_the_name_as_a_note():
     env.reset()
     with pytest.raises(ZeroDivisionError, match="mine") as raised:
         env.step(0)
-    assert raised.value.__notes__ == ["Raised by Odd-v0 (without a seed, at step 1 of episode 1)"]
+    assert raised.value.__notes__ == ["Raised by Odd-v0 (episode 1 without a seed, at step 1)"]
 
 
 def test_integers_and_wider_floats_are_accepted():
@@ -241,4 +243,4 @@ def test_an_episode_that_does_not_end_is_named(monkeypatch, caplog):
     for _ in range(100):
         env.step(0)
     [record] = caplog.records
-    assert "fakes:Endless-v0 (seed 5, at step 30 of episode 1): the episode does not end" in record.message
+    assert "fakes:Endless-v0 (episode 1 from seed 5, at step 30): the episode does not end" in record.message

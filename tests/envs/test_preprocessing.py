@@ -42,7 +42,7 @@ def test_unknown_options_are_refused(query, message):
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1?stack=2", "fakes:Catch-v0?stack=2"])
 def test_only_atari_games_have_options(env_id):
-    with pytest.raises(UsageError, match="no Atari game"):
+    with pytest.raises(UsageError, match="not an Atari game"):
         make_env(env_id)
 
 

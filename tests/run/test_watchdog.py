@@ -34,10 +34,12 @@ def hanging_engine(time_limit):
 @pytest.mark.usefixtures("_fast")
 def test_an_environment_that_hangs_is_named_and_ended_after_the_time_limit(monkeypatch, caplog):
     monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
-    with pytest.raises(Fault, match=r"fakes:Hanging-v0 \(seed 7, at step 3 .*did not return before the time limit"):
+    with pytest.raises(
+        Fault, match=r"fakes:Hanging-v0 \(episode 1 from seed 7, at step 3.*did not return before the time limit"
+    ):
         hanging_engine(99.0).run([0] * 10)
     [record] = [each for each in caplog.records if each.name == "lib.run.watchdog"]
-    assert "fakes:Hanging-v0 (seed 7, at step 3 of episode 1): it has not returned for 0" in record.message
+    assert "fakes:Hanging-v0 (episode 1 from seed 7, at step 3): a call has not returned for 0" in record.message
     assert CheckedEnv.call is None
 
 
@@ -46,10 +48,10 @@ def test_a_constructor_that_hangs_is_named_and_ended_without_an_engine(monkeypat
     monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
     monkeypatch.setattr(gymnasium, "make", lambda *_, **__: watchdog.threading.Event().wait(20))
     Watchdog(99.0).start()
-    with pytest.raises(Fault, match=r"CartPole-v1 \(in its constructor\): it did not return before the time limit"):
+    with pytest.raises(Fault, match=r"CartPole-v1 \(in its constructor\): a call did not return before the time limit"):
         make_env("CartPole-v1")
     [record] = [each for each in caplog.records if each.name == "lib.run.watchdog"]
-    assert "CartPole-v1 (in its constructor): it has not returned for 0" in record.message
+    assert "CartPole-v1 (in its constructor): a call has not returned for 0" in record.message
 
 
 @pytest.mark.usefixtures("_fast")
@@ -80,5 +82,5 @@ def test_native_code_that_ignores_the_interruption_is_ended_with_the_process():
     env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{__file__.rpartition('/')[0]}"}
     process = subprocess.run([sys.executable, "-c", NATIVE], env=env, capture_output=True, text=True, timeout=60)
     assert process.returncode == 1
-    assert process.stderr.startswith("error: fakes:Hanging-v0 (seed 7, at step 3 of episode 1): it did not")
+    assert process.stderr.startswith("error: fakes:Hanging-v0 (episode 1 from seed 7, at step 3): a call did not")
     assert process.stderr.endswith("so nothing was saved\n")
