@@ -14,9 +14,8 @@ DOCS := $(VENV)/.docs
 
 # TensorBoard listens on this machine only. If the port is in use, the next free one is taken.
 HOST := 127.0.0.1
-FREE_PORT = $(BIN)/python -c 'import socket; print(next(port for port in range($(PORT), $(PORT) + 100) \
-  if socket.socket().connect_ex(("$(HOST)", port)) != 0))'
-PORT_NOTE = $$([ $$port = $(PORT) ] || echo "  (port $(PORT) is in use)")
+FREE_PORT = $(BIN)/python -m lib.system.free_port "$(PORT)"
+PORT_NOTE = $$([ $$port = "$(PORT)" ] || echo "  (port $(PORT) is in use)")
 FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|triton)' \
   | sed 's/^\(torch==[0-9.]*\)+.*/\1/'
 

@@ -6,10 +6,13 @@ python onnx_pong.py RUN/export/policy.onnx --window
 
 import argparse
 
-import ale_py
-import gymnasium as gym
-import numpy as np
-import onnxruntime
+try:
+    import ale_py
+    import gymnasium as gym
+    import numpy as np
+    import onnxruntime
+except ImportError as error:
+    raise SystemExit(f"error: {error}; see the first lines of this file") from None
 
 parser = argparse.ArgumentParser()
 parser.add_argument("policy")

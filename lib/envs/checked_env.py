@@ -1,6 +1,7 @@
 """Checks for external environments. Errors name the environment, its seed and its step."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsFloat, TypeVar
@@ -55,7 +56,7 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
         return call()
     except (OSError, SystemExit, GeneratorExit, MemoryError, RuntimeError) as error:
         raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
-    except Exception as error:
+    except BaseException as error:
         error.add_note(f"Raised by {describe()}")
         raise
     finally:
@@ -64,11 +65,22 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
 
 def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
     """Call a method of an environment, such as action_masks. Errors name the environment if a CheckedEnv wraps it."""
+    checked = _checked(env)
+    return method() if checked is None else guarded(checked.describe, method)
+
+
+def describe(env: gym.Env) -> str:
+    """Return an environment's id, seed, step and episode if a CheckedEnv is among its wrappers, otherwise its text."""
+    checked = _checked(env)
+    return str(env) if checked is None else checked.describe()
+
+
+def _checked(env: gym.Env) -> "CheckedEnv | None":
     while not isinstance(env, CheckedEnv):
         if not isinstance(env, gym.Wrapper):
-            return method()
+            return None
         env = env.env
-    return guarded(env.describe, method)
+    return env
 
 
 class CheckedEnv(gym.Wrapper):
@@ -132,20 +144,27 @@ class CheckedEnv(gym.Wrapper):
             )
         observation, reward, terminated, truncated, info = returned
         self._check(observation)
+        if isinstance(reward, str | bytes):
+            self._fail(f"its reward is {_short(reward)}, which is not a number")
         try:
             number = float(reward)
         except (TypeError, ValueError):
-            self._fail(f"its reward is {reward!r}, which is not a number")
+            self._fail(f"its reward is {_short(reward)}, which is not a number")
+        except OverflowError:
+            number = math.inf
         if not abs(number) <= LARGEST:
             self._fail(f"its reward is {number:g}; it has to be between -1e15 and 1e15")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, bool | int | np.bool_):
                 self._fail(f"{name} is {_short(flag)}; it has to be True or False")
         self._check_info(info)
-        return copy_of(observation, self.observation_space), reward, bool(terminated), bool(truncated), info
+        return copy_of(observation, self.observation_space), number, bool(terminated), bool(truncated), info
 
     def render(self) -> Any:
         return guarded(self.describe, self.env.render)
+
+    def close(self) -> None:
+        guarded(self.describe, self.env.close)
 
     def _check(self, observation: Any) -> None:
         often = self._steps < CHECKED_EVERY or self._steps % CHECKED_EVERY == 0
@@ -219,8 +238,9 @@ def _problems_of_array(
         yield f" is {array.dtype}; its space says {space.dtype}"
     elif array.dtype.kind == "f" and (every_number or array.size <= SMALL):
         # A comparison is false for NaN.
-        if not (np.abs(array) <= LARGEST).all():
-            index = np.argwhere(~(np.abs(array) <= LARGEST))[0].tolist()
+        within = np.abs(array) <= min(LARGEST, float(np.finfo(array.dtype).max))
+        if not within.all():
+            index = np.argwhere(~within)[0].tolist()
             yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from -1e15 to 1e15"
     elif not isinstance(space, spaces.Box) and not space.contains(array.astype(space.dtype)):
         yield f" is {_short(observation)}; it has to be one of {space}"

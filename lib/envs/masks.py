@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.envs.checked_env import guarded_method
+from lib.envs.checked_env import describe, guarded_method
 from lib.errors import Fault, UsageError
 
 INFO_KEY = "action_mask"  # name of the mask in the infos
@@ -80,7 +80,7 @@ class KeepOnlyMaskInfo(gym.Wrapper):
         observation, reward, terminated, truncated, info = self.env.step(action)
         if INFO_KEY in info and not self._has_mask:
             raise Fault(
-                f"{self.env} reports info[{INFO_KEY!r}] at a step, but did not report it at the reset; "
+                f"{describe(self.env)} reports info[{INFO_KEY!r}] at a step, but did not report it at the reset; "
                 "it has to report it at every reset and step"
             )
         return observation, reward, terminated, truncated, _mask_info(info)
@@ -128,19 +128,19 @@ class AppendMask(gym.Wrapper):
     def _mask(self, info: dict[str, Any], ended: bool) -> np.ndarray:
         if not self._has_method and INFO_KEY not in info:
             raise Fault(
-                f"{self.env} reported info[{INFO_KEY!r}] before, but does not report it now; "
+                f"{describe(self.env)} reported info[{INFO_KEY!r}] before, but does not report it now; "
                 "it has to report it at every reset and step"
             )
         mask = np.asarray(self._ask() if self._has_method else info[INFO_KEY])
         if mask.shape != (self._actions,):
             raise UsageError(
-                f"{self.env} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
+                f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
                 "one number per action, 0 if the action is not allowed"
             )
         allowed: np.ndarray = mask != 0
         if not allowed.any() and not ended:
             raise Fault(
-                f"{self.env} reports that no action is allowed, but its episode goes on; "
+                f"{describe(self.env)} reports that no action is allowed, but its episode goes on; "
                 "an episode has to end in a state without allowed actions"
             )
         return allowed if allowed.any() else ~allowed

@@ -174,7 +174,7 @@ def reward_threshold(env_id: str) -> float | None:
     """
     _import_module_of(env_id)
     try:
-        threshold = gym.spec(without_options(env_id)).reward_threshold
+        threshold = gym.spec(without_options(env_id).rpartition(":")[2]).reward_threshold
     except gym.error.Error:  # unknown, which is reported when it is made
         return None
     return None if threshold is None else float(threshold)

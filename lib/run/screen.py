@@ -158,19 +158,27 @@ class Screen:
             self._show(self._progress)
 
     def _show(self, progress: TaskProgress) -> None:
-        share = self.episodes.steps / self.step_limit if self.step_limit else None
-        share = min(1.0, share) if self.goal_progress is None and share is not None else share
-        long, short = self._texts()
+        long, short = self._texts(progress.on_terminal)
         if not progress.on_terminal:
             summary = self.lines.take_summary()
             long = f"Step {self.episodes.steps:,}: {long}{summary and f'; since the last line: {summary}'}"
-        progress.show(share if self.goal_progress is None else self.goal_progress.share, long, short)
+        progress.show(self._share() if self.goal_progress is None else self.goal_progress.share, long, short)
 
-    def _texts(self) -> tuple[str, str]:
-        """Return the state of the run in a long and in a short form."""
+    def _share(self) -> float:
+        """Return the share of the step limit or of the time limit that is used, whichever is larger, 0 to 1."""
+        used = [0.0]
+        if self.step_limit:
+            used.append(self.episodes.steps / self.step_limit)
+        if self.time_limit:
+            used.append(since_process_start() / self.time_limit)
+        return min(1.0, max(used))
+
+    def _texts(self, with_step: bool) -> tuple[str, str]:
+        """Return the state of the run in a long and in a short form, with the agent step if there is no goal."""
         episodes, number = self.episodes, len(self.episodes.returns)
         mean = _mean(episodes.returns)
-        goal = [] if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
+        steps = [f"step {episodes.steps:,}"] if with_step else []
+        goal = steps if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
         speed = [f"{self.speed.recent:,.0f} steps/s"] if self.speed.recent > 0 else []
         elapsed, seconds_left = format_duration(episodes.seconds), self._seconds_left()
         left = None if seconds_left is None else format_estimate(seconds_left)

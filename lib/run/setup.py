@@ -409,6 +409,8 @@ class _Setup:
         saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
         at_limit = stopped == STEPS and self.options.stop_after is None
         steps = next_steps(self.run.path, self.options, saved, stopped == SOLVED, self.steps() if at_limit else None)
+        if not self.episodes.count:
+            steps.pop("see its report", None)
         for purpose, command in steps.items():
             log.info("%s  # %s", command, purpose)
 

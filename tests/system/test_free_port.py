@@ -1,0 +1,27 @@
+"""The port of TensorBoard: the first free one, and errors for what is no port."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from lib.system.free_port import HOST, free_port
+
+
+@pytest.mark.parametrize("listening", [True, False])
+def test_a_port_that_is_bound_is_passed_over(listening):
+    with socket.socket() as holder:
+        holder.bind((HOST, 0))
+        if listening:
+            holder.listen()
+        taken = holder.getsockname()[1]
+        assert free_port(str(taken)) > taken
+    assert free_port(str(taken)) == taken
+
+
+@pytest.mark.parametrize("text", ["80x", "", "-1", "0", "65536", "1e3", "²"])
+def test_what_is_no_port_is_refused_in_one_line(text):
+    process = subprocess.run([sys.executable, "-m", "lib.system.free_port", text], capture_output=True, text=True)
+    assert process.returncode == 2
+    assert process.stderr == f"error: PORT is {text!r}; it has to be a whole number from 1 to 65535\n"
