@@ -51,7 +51,7 @@ def test_every_game_is_reachable(game):
         ("milestone=none", "milestone", None),
         ("milestone=16", "milestone", 16.0),
         ("checkpoint_replay=False", "checkpoint_replay", False),
-        ("run_name=mine", "run_name", "fakes"),
+        ("run_name=mine", "run_name", "mine"),
     ],
 )
 def test_set_overrides_any_field(assignment, field, value):
@@ -226,8 +226,8 @@ def test_a_resume_accepts_other_values_of_free_options(run):
 @pytest.mark.parametrize(
     ("argv", "facts"),
     [
-        (["--env-module", "fakes"], ("--env-module mine", "--env-id")),
-        (["--env-module", "fakes", "--env-id", "a:B-v0"], ("--env-id a:B-v0", "--env-module mine")),
+        (["--env-module", "fakes"], ("--env-module fakes", "--env-id")),
+        (["--env-module", "fakes", "--env-id", "a:B-v0"], ("--env-id a:B-v0", "--env-module fakes")),
     ],
 )
 def test_a_module_needs_the_id_that_it_registers(argv, facts):

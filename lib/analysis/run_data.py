@@ -134,14 +134,20 @@ def require_unchanged_events(run: Path) -> None:
 
 
 def _require_unchanged(run: Path, path: Path) -> None:
-    """Compare a file of a run that has ended with its digest in result.json.
+    """Compare a file with its digest: in result.json the whole file, in files.json that of a run that was killed.
 
     Raises:
         UsageError: if they differ.
     """
-    written = read_result(run).get("files", {}).get(path.name, {})
-    if "sha256" in written and path.exists():
-        require_digest(path, path.stat().st_size, written["sha256"])
+    if not path.exists() or run_folder.at_work(run):
+        return
+    killed = run / "files.json"
+    if (whole := read_result(run).get("files", {}).get(path.name, {})).get("sha256"):
+        require_digest(path, path.stat().st_size, whole["sha256"])
+    elif killed.exists():
+        content = run_folder.read_json(killed, run_folder.FILES)
+        if (saved := content.get("files", {}).get(path.name, {})).get("sha256"):
+            require_digest(path, saved["size"], saved["sha256"])
 
 
 def _commit(run: Path) -> str:

@@ -17,6 +17,20 @@ def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
     return sorted((int(match[1]), file) for match, file in named if match)
 
 
+def set_aside_newer(folder: Path, step: int) -> None:
+    """Rename the best-* checkpoints that are newer than the step at which a run is resumed.
+
+    The resumed run saves them again when it gets there, unless it plays differently.
+    """
+    for saved_at, file in numbered(folder, BEST):
+        if saved_at > step:
+            aside = file.with_suffix(".undone")
+            log.info("%s is newer than the checkpoint. It is renamed to %s.", file, aside.name)
+            file.rename(aside)
+            digest = file.with_name(f"{file.name}.sha256")
+            digest.unlink(missing_ok=True)
+
+
 def find_checkpoint(run: Path, which: str) -> Path:
     """Find a checkpoint of a run.
 

@@ -23,13 +23,20 @@ class GrowingFiles:
     Args:
         folder: run folder.
         flush: function that writes buffered data to the files.
+        record: function that is called with each state that is returned or loaded.
     """
 
     PATTERNS = ("episodes.csv", "events.out.tfevents.*")
 
-    def __init__(self, folder: Path, flush: Callable[[], object] = lambda: None):
+    def __init__(
+        self,
+        folder: Path,
+        flush: Callable[[], object] = lambda: None,
+        record: Callable[[dict[str, dict[str, Any]]], object] = lambda state: None,
+    ):
         self.folder = folder
         self.flush = flush
+        self.record = record
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return size and SHA-256 of each file, by name."""
@@ -37,7 +44,9 @@ class GrowingFiles:
         for path in self._files():
             with path.open("rb+") as file:
                 files.sync(file)  # these files must reach the disk before the checkpoint does
-        return {path.name: {"size": path.stat().st_size, "sha256": files.digest(path)} for path in self._files()}
+        state = {path.name: {"size": path.stat().st_size, "sha256": files.digest(path)} for path in self._files()}
+        self.record(state)
+        return state
 
     def require_unchanged(self, state: Mapping[str, Any]) -> None:
         """Compare the files with a saved state. Files may have grown or be missing.
@@ -54,7 +63,13 @@ class GrowingFiles:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Truncate the files to their saved sizes."""
-        sizes = {name: size for name, (size, _) in _checked(state).items()}
+        saved_files = _checked(state)
+        kept = {path.name for path in self._files()}
+        # Recorded first: if this process is killed before a file is truncated, its start still has this digest.
+        self.record(
+            {name: {"size": size, "sha256": digest} for name, (size, digest) in saved_files.items() if name in kept}
+        )
+        sizes = {name: size for name, (size, _) in saved_files.items()}
         for name in sorted(set(sizes) - {path.name for path in self._files()}):
             log.warning("%s is missing: its first %d bytes are lost.", self.folder / name, sizes[name])
         for path in self._files():

@@ -6,11 +6,14 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
     events.out.*      TensorBoard
     videos/           recorded episodes, if any
     checkpoints/      the newest, the one before it, and the best
+    files.json        sizes and digests of the files that grow, as of the last checkpoint
     result.json       how the run ended
     curve.png         learning curve, drawn at the end
     lock, pid         file lock, and the id of the process that works on the run
 """
 
+import atexit
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -42,6 +45,8 @@ log = logging.getLogger(__name__)
 DIGEST = "sha256"  # entry of a JSON file with the digest of the others
 
 SESSION = ("commit", "versions", "machine")  # required entries of a session in params.json
+
+FILES = {"files": Each({"size": (int,), "sha256": (str, NoneType)})}  # shape of files.json
 
 EVALUATION = {"mean": NUMBER}  # shape of evaluation.json
 
@@ -115,6 +120,7 @@ class Run:
         self.checkpoints.mkdir(exist_ok=True)
         self._folder_lock = self._lock_folder()
         (self.path / "pid").write_text(str(os.getpid()))
+        atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)
         if not options.resume:
             self.write_json("params.json", provenance.describe(script, params, options))
@@ -176,6 +182,12 @@ class Run:
         self._lock.release()
 
 
+def _remove_own_pid(file: Path) -> None:
+    with contextlib.suppress(OSError):
+        if file.read_text() == str(os.getpid()):
+            file.unlink()
+
+
 def _require_utf8(path: Path) -> None:
     """Refuse a path that TensorBoard cannot write to.
 
@@ -229,12 +241,19 @@ def find(name: str, runs_dir: Path) -> Path:
 
 
 def _require_plain_files(path: Path) -> None:
-    """Refuse a run folder with a pipe, socket or device, from which reading could wait forever.
+    """Refuse a run folder with a pipe, socket or device, from which reading could wait forever, or a symbolic link.
+
+    A link in somebody else's run could put a private file into a report.
 
     Raises:
         UsageError: if there is one.
     """
     for entry in path.rglob("*"):
+        if entry.is_symlink():
+            raise UsageError(
+                f"{entry} is a symbolic link, and runs with links are not read; replace it by a copy of "
+                f"{os.readlink(entry)}"
+            )
         if entry.exists() and not entry.is_file() and not entry.is_dir():
             raise UsageError(f"{entry} is neither a file nor a folder; remove it")
 
@@ -323,20 +342,15 @@ def require_trust(path: Path, env_id: str, module: str | None) -> None:
 
 
 def require_own_files(path: Path) -> None:
-    """Refuse a run folder with symbolic or hard links, through which a file elsewhere would be overwritten.
+    """Refuse a run folder with hard links, through which a file elsewhere would be overwritten. See `find`, too.
 
     Raises:
         UsageError: if there is one.
     """
     for entry in path.rglob("*"):
-        if entry.is_file() and not entry.is_symlink() and entry.stat().st_nlink > 1:
+        if entry.is_file() and entry.stat().st_nlink > 1:
             raise UsageError(
                 f"{entry} has another hard link, and nothing is written through one; replace it by a copy of itself"
-            )
-        if entry.is_symlink():
-            raise UsageError(
-                f"{entry} is a symbolic link, and nothing is written through one; replace it by a copy of "
-                f"{os.readlink(entry)}"
             )
 
 

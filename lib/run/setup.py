@@ -138,6 +138,7 @@ class _Setup:
         log.info("Run folder: %s", self.run.path)
         self.episodes = Episodes(source, params.stop_reward, params.milestone)
         self.speed = Speed(source, params.log_every)
+        self._failure: Exception | None = None
         self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
         source.stop_asked = self.stopper.asked
 
@@ -164,10 +165,12 @@ class _Setup:
         if self.options.resume:
             self.run.add_session()
             self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
+        if self.options.resume:
+            checkpoint_files.set_aside_newer(self.run.checkpoints, self.steps())
         if content:
-            checkpoint.restore({"files": GrowingFiles(self.run.path)}, content)
+            checkpoint.restore({"files": self._growing_files()}, content)
         else:
-            GrowingFiles(self.run.path).load_state_dict({})
+            self._growing_files().load_state_dict({})
         if self.options.record_every:
             videos.cut_back(self.run.path, self.episodes.count)
         self.board = TensorBoard(self.run.path)
@@ -336,8 +339,8 @@ class _Setup:
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._failed)
         if self.save is None:
             return
-        files = GrowingFiles(self.run.path, self.board.flush)
-        objects = {"settings": self._settings()} | self._run_state() | self._loop_state() | {"files": files}
+        files = {"files": self._growing_files(self.board.flush)}
+        objects = {"settings": self._settings()} | self._run_state() | self._loop_state() | files
         checkpointer = checkpoint.Checkpointer(
             objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper
         )
@@ -376,6 +379,10 @@ class _Setup:
             self.stopper.wrong_inputs,
         )
 
+    def _growing_files(self, flush: Callable[[], object] = lambda: None) -> GrowingFiles:
+        """Return the growing files. Their digests are also written to a file, which tools read if the run is killed."""
+        return GrowingFiles(self.run.path, flush, lambda state: self.run.write_json("files.json", {"files": state}))
+
     def _described(self) -> dict[str, Any]:
         """Return seed, script, its options and the hyperparameters, for TensorBoard and trackers."""
         settings = {"seed": self.options.seed, "script": self.script}
@@ -390,8 +397,10 @@ class _Setup:
         self.stopper.release_signals()
 
     def _failed(self, engine: Engine, error: Exception) -> None:
-        """Draw the curve of a run that ends with an error."""
-        self._draw_curve()
+        """Draw the curve of a run that ends with an error. ignite may report the same error twice."""
+        if error is not self._failure:
+            self._failure = error
+            self._draw_curve()
         if self.save is None:
             raise error  # otherwise the checkpointer does
 

@@ -1,4 +1,4 @@
-"""Print the first free port of this machine from a given one on, for the Makefile: python -m lib.system.free_port 6006"""
+"""Print the first free port from a given one on, for the Makefile: python -m lib.system.free_port 6006"""
 
 import socket
 import sys

@@ -6,8 +6,10 @@ import pytest
 
 from finished_runs import PARTS, add_scalars, add_videos, make_run
 from lib.analysis import comparison
-from lib.analysis.run_data import list_videos, read_episodes, read_scalars, time_by_part
+from lib.analysis.run_data import list_videos, read_episodes, read_result, read_scalars, time_by_part
 from lib.errors import UsageError
+from lib.run import run_folder
+from lib.system import files
 
 
 def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
@@ -59,3 +61,23 @@ def test_a_damaged_file_is_named(tmp_path, file, content, facts):
     with pytest.raises(UsageError, match=facts) as error:
         comparison.comparison_table([run])
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_changed_episodes_of_a_run_are_refused_even_if_it_was_killed(tmp_path, killed):
+    run = make_run(tmp_path / "run")
+    file = run / "episodes.csv"
+    saved = {file.name: {"size": file.stat().st_size, "sha256": files.digest(file)}}
+    if killed:
+        (run / "result.json").unlink()
+        run_folder.write_json(run / "files.json", {"files": saved})
+        with file.open("a") as more:  # after the last checkpoint
+            more.write(file.read_text().splitlines()[-1] + "\n")
+    else:
+        run_folder.write_json(run / "result.json", read_result(run) | {"files": saved})
+    assert len(read_episodes(run))
+    content = bytearray(file.read_bytes())
+    content[60] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=r"episodes\.csv was changed after it was written"):
+        read_episodes(run)

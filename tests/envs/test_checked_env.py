@@ -61,6 +61,8 @@ def message_of(*turns, error=Fault):
         (GOOD, -float("inf"), "its reward is -inf"),
         (GOOD, 1e30, r"its reward is 1e\+30"),
         (GOOD, None, "its reward is None, which is not a number"),
+        (GOOD, "1.0", "its reward is '1.0', which is not a number"),
+        (GOOD, 10**400, "its reward is inf"),
     ],
 )
 def test_a_wrong_observation_or_reward_is_named_with_its_place(observation, reward, problem):
@@ -180,6 +182,28 @@ def test_numbers_outside_of_the_bounds_are_named_once(caplog):
     assert "(episode 1 from seed 7, at step 1): its observation has 2 at [0]; its space says -1 to 1" in (
         record.message
     )
+
+
+def test_infinity_in_half_precision_is_named(monkeypatch):
+    monkeypatch.setattr(Scripted, "observation_space", spaces.Box(-1.0, 1.0, (3,), np.float16))
+    wrong = np.array([0.0, np.inf, 0.0], np.float16)
+    env = CheckedEnv(Scripted((wrong, 0.0)), "Odd-v0")
+    with pytest.raises(Fault, match=r"has inf at \[1\]"):
+        env.step(0)
+
+
+def test_a_reward_becomes_a_float():
+    env = CheckedEnv(Scripted((GOOD, np.float32(0.5))), "Odd-v0")
+    assert type(env.step(0)[1]) is float
+
+
+def test_an_error_on_closing_is_not_taken_for_ours(monkeypatch):
+    def fail(self):
+        raise OSError("close fails")
+
+    monkeypatch.setattr(Scripted, "close", fail)
+    with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 .*: it raised OSError"):
+        CheckedEnv(Scripted(), "Odd-v0").close()
 
 
 NOT_OURS = [

@@ -15,6 +15,7 @@ from torch import nn
 
 from lib.errors import Fault
 from lib.run import checkpoint
+from lib.run.checkpoint_files import set_aside_newer
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
 from lib.system import files
@@ -308,6 +309,17 @@ def test_the_best_checkpoint_holds_the_networks_and_only_one_is_kept(tmp_path):
     assert names(tmp_path) == ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt"]
     best = checkpoint.load(tmp_path / "best-000000017.pt")
     assert best == {"net": {"value": torch.tensor(17.0)}, "iteration": {"iteration": 17}}
+
+
+def test_best_checkpoints_after_the_resumed_step_are_set_aside(tmp_path, caplog):
+    caplog.set_level("INFO", "lib")
+    train(tmp_path, 25, every=10, best_at=(17,))
+    set_aside_newer(tmp_path, 17)
+    assert "best-000000017.pt" in names(tmp_path)
+    set_aside_newer(tmp_path, 16)
+    assert names(tmp_path) == ["step-000000020.pt", "step-000000025.pt"]
+    assert (tmp_path / "best-000000017.undone").exists()
+    assert "is renamed to best-000000017.undone" in caplog.text
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_path):

@@ -36,6 +36,20 @@ def test_a_missing_file_is_reported(tmp_path, saved, caplog):
     assert "tfevents" not in caplog.text
 
 
+def test_each_state_is_recorded_and_a_loaded_one_before_files_are_truncated(tmp_path, saved):
+    recorded = []
+
+    def record(state):
+        recorded.append((state, (tmp_path / "episodes.csv").stat().st_size))
+
+    files = GrowingFiles(tmp_path, record=record)
+    assert files.state_dict() == saved
+    with (tmp_path / "episodes.csv").open("ab") as file:
+        file.write(b"3,300\n")
+    files.load_state_dict(saved)
+    assert recorded == [(saved, 25), (saved, 31)]
+
+
 @pytest.mark.parametrize("name", ["episodes.csv", "events.out.tfevents.1"])
 @pytest.mark.parametrize("cut", [0, 1])
 def test_a_changed_file_is_refused(tmp_path, saved, name, cut):

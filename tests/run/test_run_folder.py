@@ -99,6 +99,21 @@ def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
     run_folder.Run("01_baseline", PONG, options).close()
 
 
+@pytest.mark.parametrize("kind", ["symbolic link", "pipe"])
+def test_a_run_with_a_link_or_a_pipe_is_not_read(tmp_path, kind):
+    run = tmp_path / "run"
+    (run / "videos").mkdir(parents=True)
+    (run / "params.json").write_text("{}")
+    assert run_folder.find(str(run), tmp_path) == run
+    odd = run / "videos" / "episode-1-return-9.webm"
+    if kind == "pipe":
+        os.mkfifo(odd)
+    else:
+        odd.symlink_to("/etc/hostname")
+    with pytest.raises(UsageError, match="symbolic link" if kind == "symbolic link" else "neither a file nor a folder"):
+        run_folder.find(str(run), tmp_path)
+
+
 def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.close()
