@@ -155,7 +155,8 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         raise
     except Exception as error:  # the constructor belongs to the user and may raise anything
         cause = error.__cause__ if isinstance(error, EnvironmentFailed) else error
-        raise UsageError(f"cannot make the environment {env_id!r}: its constructor raised {cause!r}") from error
+        file = f" ({cause.filename})" if isinstance(cause, OSError) and cause.filename else ""
+        raise UsageError(f"cannot make the environment {env_id!r}: its constructor raised {cause!r}{file}") from error
 
 
 def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:

@@ -42,6 +42,8 @@ from lib.system.shapes import NUMBER, TEXT, Each, misfits
 
 log = logging.getLogger(__name__)
 
+FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evaluation.json", "curve.png", "lock", "pid"}
+
 DIGEST = "sha256"  # entry of a JSON file with the digest of the others
 
 SESSION = ("commit", "versions", "machine")  # required entries of a session in params.json
@@ -254,6 +256,8 @@ def _require_plain_files(path: Path) -> None:
                 f"{entry} is a symbolic link, and runs with links are not read; replace it by a copy of "
                 f"{os.readlink(entry)}"
             )
+        if entry.is_dir() and entry.name in FILE_NAMES:
+            raise UsageError(f"{entry} is a folder, where a file is expected; remove it")
         if entry.exists() and not entry.is_file() and not entry.is_dir():
             raise UsageError(f"{entry} is neither a file nor a folder; remove it")
 
@@ -304,16 +308,20 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(), parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} cannot be read: {error}") from error
+        raise UsageError(f"{file} cannot be read: {error}. {_advice(file)}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{file} does not hold a JSON object; it was not written by this version of the project")
     digest = content.pop(DIGEST, None)
     if digest is not None and digest != _digest(content):
-        raise UsageError(f"{file} was changed after it was written; restore it")
+        raise UsageError(f"{file} was changed after it was written. {_advice(file)}")
     wrong = sorted(misfits(content, shape))
     if wrong:
-        raise UsageError(f"{file} has a wrong {', '.join(wrong)}; it was edited. Restore the file")
+        raise UsageError(f"{file} has a wrong {', '.join(wrong)}; it was edited. {_advice(file)}")
     return content
+
+
+def _advice(file: Path) -> str:
+    return "Restore it" if file.name == "params.json" else "Restore it, or delete it; the rest of the run is kept"
 
 
 def resume_options(path: Path) -> str:

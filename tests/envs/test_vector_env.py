@@ -1,5 +1,7 @@
 """Environments that step together: native Atari games and all others."""
 
+from pathlib import Path
+
 import ale_py
 import gymnasium as gym
 import numpy as np
@@ -197,6 +199,12 @@ def test_a_missing_dependency_of_a_game_is_named(monkeypatch):
     monkeypatch.setattr(gym, "make", fail)
     with pytest.raises(UsageError, match=r"'LunarLander-v3': Box2D is not installed, run `pip install box2d`$"):
         vector_env.make_vector_env("LunarLander-v3", 2)
+
+
+def test_a_file_that_a_constructor_misses_is_named(monkeypatch):
+    monkeypatch.setattr(gym, "make", lambda *_, **__: Path("/no/such/map.txt").read_text())
+    with pytest.raises(UsageError, match=r"constructor raised FileNotFoundError.* \(/no/such/map\.txt\)$"):
+        vector_env.make_vector_env("Maze-v0", 2)
 
 
 def test_an_unknown_id_and_too_many_environments_are_refused(monkeypatch):

@@ -114,6 +114,14 @@ def test_a_run_with_a_link_or_a_pipe_is_not_read(tmp_path, kind):
         run_folder.find(str(run), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["result.json", "episodes.csv", "lock"])
+def test_a_folder_in_place_of_a_file_is_named(tmp_path, name):
+    (tmp_path / "run" / name).mkdir(parents=True)
+    (tmp_path / "run" / "params.json").write_text("{}")
+    with pytest.raises(UsageError, match=f"{name} is a folder, where a file is expected; remove it"):
+        run_folder.find("run", tmp_path)
+
+
 def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.close()
