@@ -259,7 +259,7 @@ def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_an_environment_that_raises_is_named_with_its_traceback(players_of, engine):
     source = players_of([Catch(), Failing("raise", at=30)], players=2, engine=engine)
-    with pytest.raises(ActorFailed, match=r"(?s)Player 1, with the environment 1 .*RuntimeError: the paddle broke"):
+    with pytest.raises(ActorFailed, match=r"(?s)Player 1, with environment 1 .*RuntimeError: the paddle broke"):
         list(source)
     state = source.state_dict()
     assert state["steps_done"] == source.steps_done == state["place"] + 16 * state["cycle"]
