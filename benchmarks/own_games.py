@@ -91,8 +91,8 @@ def table(frame: pd.DataFrame) -> str:
                 f"{goal_of(game):g}",
                 f"`{script.rpartition('/')[2]}`",
                 f"{len(solved)} of {len(own)}",
-                lab.spread(own.solved_step, 0),
-                lab.spread(own.solved_seconds, 0),
+                lab.spread(own.solved_step, 0) if len(solved) else f"not in {STEPS[game]:,}",
+                lab.spread(own.solved_seconds, 0) if len(solved) else "",
                 lab.spread(own.greedy, 2),
             )
         )
