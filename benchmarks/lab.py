@@ -291,6 +291,23 @@ def finished_run(rung: str, *options: str, **environment: str) -> Iterator[Path]
         yield result.parent
 
 
+def evaluate_greedily(run: Path, episodes: int, seed: int, *options: str, **environment: str) -> dict[str, Any]:
+    """Play greedy episodes with the last checkpoint of a run, and return its evaluation.json.
+
+    Args:
+        run: run folder.
+        episodes: number of episodes.
+        seed: seed of the evaluation.
+        options: further options of tools/evaluate.py.
+        environment: additional environment variables of the process.
+    """
+    words = command("tools/evaluate", str(run), "--checkpoint", "last", "--quiet", *options)
+    words += ["--episodes", str(episodes), "--seed", str(seed)]
+    subprocess.run(words, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
+    evaluation: dict[str, Any] = json.loads((run / "evaluation.json").read_text())
+    return evaluation
+
+
 def diverged(folder: Path) -> bool:
     """Return whether a run in this folder ended because its loss was not finite."""
     return any(json.loads(path.read_text())["stopped"] == NOT_FINITE for path in folder.glob("*/result.json"))

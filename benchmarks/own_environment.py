@@ -13,10 +13,6 @@ A player who picks any legal action at random is measured for comparison.
 
 import argparse
 import itertools
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -92,10 +88,7 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
     with lab.finished_run(game.rung, *options, "--stop-after", str(game.steps), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
-        evaluate = [sys.executable, str(lab.PROJECT / "tools/evaluate.py"), str(run), "--checkpoint", "last", "--quiet"]
-        options = ["--episodes", str(GREEDY_EPISODES), "--seed", str(seed), "--env-module", game.module]
-        subprocess.run([*evaluate, *options], check=True, env=os.environ | environment)
-        greedy = json.loads((run / "evaluation.json").read_text())
+        greedy = lab.evaluate_greedily(run, GREEDY_EPISODES, seed, "--env-module", game.module, **environment)
     greedy_return = greedy["mean"] + game.penalty * sum(greedy["lengths"]) / GREEDY_EPISODES
     frame["return"] += game.penalty * frame["length"]
     by_bin = frame.groupby(((frame["step"] - 1) // BIN + 1) * BIN)

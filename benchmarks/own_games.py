@@ -14,8 +14,6 @@ import argparse
 import itertools
 import json
 import math
-import os
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -65,10 +63,7 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
     with lab.finished_run(script, *options, **environment) as run:
         result = json.loads((run / "result.json").read_text())
         episodes = pd.read_csv(run / "episodes.csv")
-        evaluate = [*lab.command("tools/evaluate"), str(run), "--checkpoint", "last", "--quiet", *module_option]
-        greedily = [*evaluate, "--episodes", str(EPISODES), "--seed", str(seed)]
-        subprocess.run(greedily, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
-        greedy = json.loads((run / "evaluation.json").read_text())
+        greedy = lab.evaluate_greedily(run, EPISODES, seed, *module_option, **environment)
     solved = episodes[episodes["return"].rolling(WINDOW).mean() >= goal_of(game)].head(1)
     return {
         "solved_step": int(solved["step"].iloc[0]) if len(solved) else math.inf,

@@ -144,9 +144,9 @@ class CheckedEnv(gym.Wrapper):
             )
         observation, reward, terminated, truncated, info = returned
         self._check(observation)
-        if isinstance(reward, str | bytes):
-            self._fail(f"its reward is {_short(reward)}, which is not a number")
         try:
+            if isinstance(reward, str | bytes):  # float accepts "1.0"
+                raise TypeError
             number = float(reward)
         except (TypeError, ValueError):
             self._fail(f"its reward is {_short(reward)}, which is not a number")

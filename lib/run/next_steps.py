@@ -12,7 +12,9 @@ from lib.run.run_folder import read_params
 from lib.system.files import PROJECT
 
 
-def next_steps(run: Path, options: RunOptions, saved: bool, solved: bool, steps_done: int | None) -> dict[str, str]:
+def next_steps(
+    run: Path, options: RunOptions, saved: bool, solved: bool, steps_done: int | None, has_episode: bool
+) -> dict[str, str]:
     """Return commands by their purpose, as a shell in the current folder reads them.
 
     Args:
@@ -22,10 +24,11 @@ def next_steps(run: Path, options: RunOptions, saved: bool, solved: bool, steps_
         solved: whether the run was solved. A solved run is not trained any further, so its evaluation is repeated with
             more episodes instead.
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
+        has_episode: whether an episode has ended. Without one, there is nothing to report.
     """
     module = module_of(str(read_params(run)["hyperparameters"].get("env_name")))
     module_option = ["--env-module", module] if module else []
-    commands = {"see its report": command(PROJECT / "tools/report.py", shown(run))}
+    commands = {"see its report": command(PROJECT / "tools/report.py", shown(run))} if has_episode else {}
     if not saved:
         return commands
     commands = {"watch it play": command(PROJECT / "tools/play.py", shown(run), *module_option), **commands}

@@ -165,7 +165,6 @@ class _Setup:
         if self.options.resume:
             self.run.add_session()
             self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
-        if self.options.resume:
             checkpoint_files.set_aside_newer(self.run.checkpoints, self.steps())
         if content:
             checkpoint.restore({"files": self._growing_files()}, content)
@@ -417,9 +416,14 @@ class _Setup:
     def _log_next_steps(self, stopped: str) -> None:
         saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
         at_limit = stopped == STEPS and self.options.stop_after is None
-        steps = next_steps(self.run.path, self.options, saved, stopped == SOLVED, self.steps() if at_limit else None)
-        if not self.episodes.count:
-            steps.pop("see its report", None)
+        steps = next_steps(
+            self.run.path,
+            self.options,
+            saved,
+            stopped == SOLVED,
+            self.steps() if at_limit else None,
+            has_episode=self.episodes.count > 0,
+        )
         for purpose, command in steps.items():
             log.info("%s  # %s", command, purpose)
 

@@ -1,4 +1,4 @@
-"""The port of TensorBoard: the first free one, and errors for what is no port."""
+"""The port of TensorBoard: the first free one, and an error for anything that is not a port."""
 
 import socket
 import subprocess
