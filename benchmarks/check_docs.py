@@ -21,9 +21,10 @@ import own_games
 import peers
 import soak
 import time_to_solve
+import trials
 
 MOST_WORDS = 16_500  # of the README and docs/ together, their tables included
-BENCHMARKS = (chapter08, chapter09, distributed, own_environment, own_games, peers, soak, time_to_solve)
+BENCHMARKS = (chapter08, chapter09, distributed, own_environment, own_games, peers, soak, time_to_solve, trials)
 README = lab.PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)

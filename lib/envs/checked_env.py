@@ -49,16 +49,17 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
 
     Raises:
         EnvironmentFailed: if the function exits, or raises an error that could be mistaken for one of this program.
-            Other errors get the environment's name as a note.
+            Other errors, and Ctrl-C, get the environment's name as a note.
     """
     CheckedEnv.call = Call(describe, time.monotonic())
     try:
         return call()
-    except (OSError, SystemExit, GeneratorExit, MemoryError, RuntimeError) as error:
-        raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
     except BaseException as error:
-        error.add_note(f"Raised by {describe()}")
-        raise
+        is_plain = isinstance(error, Exception) and not isinstance(error, OSError | MemoryError | RuntimeError)
+        if is_plain or isinstance(error, KeyboardInterrupt):
+            error.add_note(f"Raised by {describe()}")
+            raise
+        raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
     finally:
         CheckedEnv.call = None
 

@@ -402,4 +402,4 @@ def _digest_path(file: Path) -> Path:
 def _first_line(error: BaseException) -> str:
     """Return the first line of an error, without torch's place in its source."""
     line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return re.sub(r"^\[enforce fail[^]]*\]\.?\s*", "", line)
+    return "the file is incomplete" if "unexpected pos" in line else re.sub(r"^\[enforce fail[^]]*\][\s.]*", "", line)

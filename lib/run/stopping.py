@@ -31,7 +31,7 @@ EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, HOPELESS: 0, NOT_FINITE: 1
 }
 
 
-class Interrupted(BaseException):
+class Interrupted(KeyboardInterrupt):
     """A signal during the warm-up, when there is nothing to save yet."""
 
     def __init__(self, number: int):

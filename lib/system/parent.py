@@ -19,7 +19,7 @@ SAFE_PATH = "PYTHONSAFEPATH"  # Python does not search the current folder if thi
 OURS = "set by pong-ladder"  # value that tells this project's setting from a user's
 
 
-class ParentGone(BaseException):
+class ParentGone(KeyboardInterrupt):
     """The parent process has ended or has closed the connection."""
 
 

@@ -1,5 +1,6 @@
 """Benchmarks: results files, statistics, and the tables made from them."""
 
+import argparse
 import json
 import math
 import os
@@ -23,6 +24,7 @@ import ladder
 import minutes
 import own_environment
 import time_to_solve
+import trials
 from lib.run.stopping import NOT_FINITE
 
 
@@ -218,6 +220,39 @@ def test_the_permutation_test_on_numbers_worked_by_hand():
     # Of the 6 ways to draw two of four, only {3, 4} and {1, 2} are as far apart.
     assert catch.permutation_test(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == pytest.approx(2 / 6)
     assert catch.permutation_test(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 1.0
+
+
+def test_runs_without_the_goal_share_the_last_rank():
+    never = math.inf
+    # Ranks 1, 2 and 4.5, 4.5, 4.5. Of the 10 ways to draw two of five, only {1, 2} is as far apart.
+    assert trials.rank_test(pd.Series([100, 200]), pd.Series([never, never, never])) == pytest.approx(1 / 10)
+    assert trials.rank_test(pd.Series([never, never]), pd.Series([never, never])) == 1.0
+
+
+def test_the_table_of_trials_counts_runs_solved_within_ten_minutes(results):
+    rows = [(1, 300_000, 500.0), (2, 400_000, 700.0), (3, math.inf, math.inf)]
+    frame = pd.DataFrame(rows, columns=["seed", "steps_to_goal", "seconds_to_goal"]).assign(emulator=2_000, greedy=19.5)
+    settings = {"label": "distributed/x --without kl", "against": "distributed/x"}
+    with_part = frame.assign(steps_to_goal=100_000)
+    table = trials.table(
+        [(with_part, {"settings": {"label": "distributed/x", "against": None}}), (frame, {"settings": settings})]
+    )
+    assert [cell.strip() for cell in table.splitlines()[-1].strip("|").split("|")] == [
+        "`x --without kl`",
+        "1 to 3",
+        "1 of 3",
+        "400 (300 to never)",
+        "700 (500 to never)",
+        "1.40 (1.00 to never)",
+        "19.5",
+        "0.1",
+    ]
+
+
+@pytest.mark.parametrize("text", ["110-101", "101", "a-b", ""])
+def test_a_wrong_range_of_seeds_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match="such as 101-110"):
+        trials.seeds(text)
 
 
 def test_the_interval_of_a_mean_over_seeds():

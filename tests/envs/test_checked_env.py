@@ -206,7 +206,12 @@ def test_an_error_on_closing_is_not_taken_for_ours(monkeypatch):
         CheckedEnv(Scripted(), "Odd-v0").close()
 
 
+class Strange(BaseException):
+    pass
+
+
 NOT_OURS = [
+    Strange("neither an Exception nor an exit"),
     OSError(28, "No space left on device"),
     BlockingIOError(11, "Resource temporarily unavailable"),
     MemoryError("no room for textures"),

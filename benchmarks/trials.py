@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Compare settings of a script on Pong by ten whole runs each: agent steps until the mean of 100 episodes is 18.
+
+    ./trials.py "distributed/02_ppo_fast" --seeds 101-110
+    ./trials.py "distributed/03_ppo_goal --without kl" --seeds 101-110 --against "distributed/03_ppo_goal"
+    ./trials.py tables                                     # only the table of docs/ppo.md
+
+Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine; seconds do, so the
+emulator alone is timed before each run, beside the other one. The same command goes on after an interruption. Judge a
+setting by seeds that no setting was chosen by. A change of the code is tried in a clone, with --label for its name.
+"""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import catch
+import lab
+from lib import cli
+from time_to_solve import GOAL, emulator_speed
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+PAGE = "docs/ppo.md"
+FOLDER = "trials"
+COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "emulator", "greedy", "worst")
+MINUTES = 10  # of the share solved
+
+
+def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
+    """Return the row of a run. Steps and seconds to the goal are infinite if the run did not reach it."""
+    emulator = emulator_speed()
+    options = ["--seed", str(seed), "--stop-after", str(max_steps)]
+    with lab.finished_run(script, *options, OMP_NUM_THREADS="1") as run:
+        result = json.loads((run / "result.json").read_text())
+    reached = result["reached"].get(GOAL, {"step": math.inf, "seconds": math.inf})
+    returns = result.get("evaluation", {}).get("returns", [math.nan])
+    return {
+        "steps_to_goal": reached["step"],
+        "seconds_to_goal": round(reached["seconds"], 1),
+        "steps": result["steps"],
+        "seconds": round(result["seconds"], 1),
+        "mean_100": round(result["mean_100"], 2),
+        "emulator": round(emulator),
+        "greedy": np.mean(returns),
+        "worst": min(returns),
+    }
+
+
+def results_of(label: str) -> str:
+    """Return the name of a trial's results file."""
+    return f"{FOLDER}/{lab.slug(label)}"
+
+
+def rank_test(a: pd.Series, b: pd.Series) -> float:
+    """Return the two-sided p-value of the Mann-Whitney test, from all permutations of the ranks.
+
+    Args:
+        a: steps to the goal, infinite if it was not reached. All such runs share a rank.
+        b: the same of another setting.
+    """
+    ranks = pd.concat([a, b]).rank().to_numpy()
+    return catch.permutation_test(ranks[: len(a)], ranks[len(a) :])
+
+
+def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
+    """Return a row per setting: its seeds, its steps and seconds to the goal, and the comparison with another one."""
+    frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
+    rows = []
+    for frame, stamped in trials:
+        label, other = stamped["settings"]["label"], frames.get(stamped["settings"]["against"])
+        p_value = "" if other is None else f"{rank_test(frame.steps_to_goal, other.steps_to_goal):.2g}"
+        cost = frame.seconds_to_goal * frame.emulator / 1e6
+        rows.append(
+            (
+                f"`{label.rpartition('/')[2]}`",
+                f"{frame.seed.min()} to {frame.seed.max()}",
+                f"{int((frame.seconds_to_goal <= 60 * MINUTES).sum())} of {len(frame)}",
+                lab.spread(frame.steps_to_goal / 1000, 0),
+                lab.spread(frame.seconds_to_goal, 0),
+                lab.spread(cost, 2),
+                "" if frame.greedy.isna().all() else f"{frame.greedy.min():.1f}",
+                p_value,
+            )
+        )
+    header = (
+        "script",
+        "seeds",
+        f"solved in {MINUTES} minutes",
+        "thousand steps to 18",
+        "seconds to 18",
+        "seconds x emulator's steps/s, millions",
+        "lowest greedy mean",
+        "p",
+    )
+    return lab.table(header, rows)
+
+
+def blocks() -> Iterator[lab.Block]:
+    """Yield the table of the page."""
+    names = sorted(path.stem for path in (lab.RESULTS / FOLDER).glob("*.csv"))
+    trials = [lab.read(f"{FOLDER}/{name}") for name in names]
+    if trials:
+        where = lab.measured_on(stamped for _, stamped in trials)
+        yield lab.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
+
+
+def seeds(text: str) -> range:
+    """argparse type: "101-110"."""
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no range of seeds; give the first and the last, such as 101-110")
+    return range(int(match[1]), int(match[2]) + 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("script", help="script with its options, or tables")
+    parser.add_argument("--seeds", type=seeds, default=seeds("101-110"), help="first and last seed (default: 101-110)")
+    parser.add_argument("--label", help="name of the trial (default: the script with its options)")
+    parser.add_argument("--against", help="name of the trial that this one is compared with")
+    parser.add_argument("--max-steps", type=cli.positive, default=800_000, help="steps of a run (default: 800,000)")
+    parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time (default: 2)")
+    args = parser.parse_args()
+    if args.script != "tables":
+        settings = {name: getattr(args, name) for name in ("script", "against", "max_steps", "jobs")}
+        label = args.label or args.script
+        name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
+        results = lab.Results(name, COLUMNS, stamped, lab.can_resume(name, COLUMNS, stamped))
+        missing = [seed for seed in args.seeds if not results.has(seed=seed)]
+        with ThreadPoolExecutor(args.jobs) as pool:
+            rows = pool.map(lambda seed: measure(args.script, seed, args.max_steps), missing)
+            for seed, row in tqdm(zip(missing, rows, strict=True), total=len(missing)):
+                results.add(seed=seed, **row)
+    lab.write(blocks())
+
+
+if __name__ == "__main__":
+    main()
