@@ -179,7 +179,8 @@ PPO_OPTIONS = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_ev
     [
         ("PongNoFrameskip-v4", 9, 128, 256),
         ("fakes:Catch-v0", 9, 128, 320),
-        ("fakes:Catch-v0", -0.3, 640, 1088),  # so near the goal that some updates take a single epoch
+        # So near the goal that some updates take a single epoch; too few episodes to be solved.
+        ("fakes:Catch-v0", -0.5, 320, 576),
     ],
 )
 def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):
@@ -196,6 +197,4 @@ def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):
     assert scalars.pop("train/replay_ratio")[-1] == resumed_scalars.pop("train/replay_ratio")[-1] == (last, 1.0)
     assert scalars == resumed_scalars
     if stop_reward < 1:
-        progress = dict(scalars["train/progress"])
-        assert max(value for step, value in progress.items() if step <= first) >= SINGLE_EPOCH_FROM
-        assert {progress[step] >= SINGLE_EPOCH_FROM for step in progress if step > first} == {True, False}
+        assert {value >= SINGLE_EPOCH_FROM for _, value in scalars["train/progress"]} == {True, False}
