@@ -20,7 +20,7 @@ FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvid
   | sed 's/^\(torch==[0-9.]*\)+.*/\1/'
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tensorboard check test docs-check site lint ladder bench lock clean
+.PHONY: help train play tensorboard check test test-long docs-check site lint ladder bench lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
@@ -67,6 +67,9 @@ check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for 
 
 test: lint $(BROWSER)  ## format, lint, types and all tests: about 6 minutes
 	$(BIN)/python -m pytest $(ARGS)
+
+test-long: $(DEV)  ## the tests that take half a minute or more, and many more cases of others: an hour
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 docs-check: $(READY)  ## compare the pages with their CSV files, check links and count words
 	$(BIN)/python benchmarks/check_docs.py

@@ -122,7 +122,7 @@ def uninterrupted(tmp_path_factory):
     return folder(runs_dir)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.long), signal.SIGKILL])
 def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     progress = scalars_of(uninterrupted)["train/progress"]
@@ -144,7 +144,11 @@ def test_a_stopped_and_resumed_run_is_bit_for_bit_the_uninterrupted_one(uninterr
 
 @pytest.mark.parametrize(
     ("number", "learning", "code"),
-    [(signal.SIGINT, False, 130), (signal.SIGTERM, True, 143), (signal.SIGKILL, True, -9)],
+    [
+        pytest.param(signal.SIGINT, False, 130, marks=pytest.mark.long),
+        pytest.param(signal.SIGTERM, True, 143, marks=pytest.mark.long),
+        (signal.SIGKILL, True, -9),
+    ],
 )
 def test_a_run_on_ray_ends_all_processes_that_it_has_started(tmp_path, number, learning, code):
     process = start(ACTORS, *POLE, "--engine", "ray", "--runs-dir", tmp_path)
@@ -243,6 +247,7 @@ cluster.shutdown()
 """
 
 
+@pytest.mark.long
 def test_the_loss_of_a_cluster_node_does_not_change_the_run(tmp_path):
     options = (*POLE, "--stop-after", LAST)
     assert run(ACTORS, *options, "--engine", "inline", "--actors", 4, "--runs-dir", tmp_path / "one").returncode == 0
@@ -281,6 +286,7 @@ HOME=$PWD/right ray stop --force
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(subprocess.run(["unshare", "-rn", "true"]).returncode != 0, reason="needs network namespaces")
 def test_a_clusters_token_is_honoured_and_a_refused_one_is_named(tmp_path):
     for home, token in (("right", 64 * "a"), ("wrong", 64 * "b"), ("none", None)):

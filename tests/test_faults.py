@@ -1,5 +1,6 @@
 """Faults that come from outside: run folders of somebody else, and wrong environments."""
 
+import itertools
 import json
 import os
 import re
@@ -89,15 +90,23 @@ SMALL = {
 }
 
 
+PROBLEMS = {"nan": "its reward is nan", "none": "its observation is None", "exit": "SystemExit(0)"}
+# `make test` runs each script with one of the problems, and `make test-long` with the others.
+WRONG = list(zip(SMALL, itertools.cycle(PROBLEMS)))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("script", SMALL, ids=str)
 @pytest.mark.parametrize(
-    ("how", "problem"), [("nan", "its reward is nan"), ("none", "its observation is None"), ("exit", "SystemExit(0)")]
+    ("script", "how"),
+    [
+        pytest.param(*case, marks=[] if case in WRONG else pytest.mark.long)
+        for case in itertools.product(SMALL, PROBLEMS)
+    ],
 )
-def test_a_wrong_environment_is_named(tmp_path, script, how, problem):
+def test_a_wrong_environment_is_named(tmp_path, script, how):
     process = run(script, "--env-id", f"fakes:FailingSoon-{how}-v0", *SMALL[script], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
-    assert problem in process.stderr
+    assert PROBLEMS[how] in process.stderr
     assert re.search(rf"fakes:FailingSoon-{how}-v0 \(episode \d+ from seed \d+, at step \d+\)", process.stderr)
     assert ("Traceback" in process.stderr) == (how == "exit")  # of the environment
 
@@ -144,7 +153,7 @@ needs_namespaces = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
     hang = ("--env-id", "fakes:FailingSoon-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
-    process = run(BASELINE, *hang, "--time-limit", 8)
+    process = run(BASELINE, *hang, "--time-limit", 3)
     assert process.returncode == 1
     assert re.search(
         r"FailingSoon-hang-v0 \(episode \d+ from seed \d+, at step \d+.*: a call did not return",
@@ -156,7 +165,7 @@ def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
 
 @needs_namespaces
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [ACTORS, PARALLEL])
+@pytest.mark.parametrize("script", [ACTORS, pytest.param(PARALLEL, marks=pytest.mark.long)])
 @pytest.mark.parametrize("temporary", ["/tmp", "/dev/shm"])
 def test_a_small_dev_shm_is_named_before_it_overflows(tmp_path, script, temporary):
     small = f"mount -t tmpfs -o size=1m tmpfs /dev/shm; export TMPDIR={temporary}"
@@ -218,7 +227,7 @@ def test_a_run_whose_folder_is_deleted_does_not_say_that_it_is_kept(tmp_path, sc
     assert "Traceback" not in output
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
     project = tmp_path / "pr\xf6jekt \u6e38"
     project.symlink_to(PROJECT)

@@ -132,7 +132,7 @@ def run_in_parts(script, options, runs_dir, stops):
     return folder(runs_dir), process
 
 
-@pytest.mark.parametrize("more", [(), ("--parallel",)])
+@pytest.mark.parametrize("more", [(), pytest.param(("--parallel",), marks=pytest.mark.long)])
 def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, more):
     script, options = Path("chapter09/04_wrappers.py"), (*PONG, "--envs", 2, *more)
     one, _ = run_in_parts(script, options, tmp_path / "one", [220])
@@ -160,7 +160,11 @@ RING = (
 
 @pytest.mark.parametrize(
     ("script", "env_id"),
-    [*((script, "PongNoFrameskip-v4") for script in NATIVE_DQN), (NATIVE_DQN[0], "fakes:Catch-v0")],
+    [
+        (NATIVE_DQN[0], "PongNoFrameskip-v4"),
+        *(pytest.param(script, "PongNoFrameskip-v4", marks=pytest.mark.long) for script in NATIVE_DQN[1:]),
+        (NATIVE_DQN[0], "fakes:Catch-v0"),
+    ],
 )
 def test_dqn_on_native_environments_is_resumed_bit_for_bit(tmp_path, script, env_id):
     options = ("--env-id", env_id, *RING)

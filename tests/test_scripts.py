@@ -149,7 +149,12 @@ def test_from_another_folder_a_solved_run_exits_with_zero(tmp_path):
     ("script", "options", "last"),
     [  # 100 iterations at least, because chapter 9's scripts log every 100 iterations
         (BASELINE, assignments("replay_initial=60", "batch_size=2"), 192),
-        (PARALLEL, [*assignments("replay_initial=60", "batch_size=2"), "--replay-ratio", 8], 192),
+        pytest.param(
+            PARALLEL,
+            [*assignments("replay_initial=60", "batch_size=2"), "--replay-ratio", 8],
+            192,
+            marks=pytest.mark.long,
+        ),
         (PPO, SMALL_PPO, 256),
     ],
 )

@@ -54,7 +54,7 @@ def uninterrupted(tmp_path_factory):
     return folder(runs_dir)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGKILL, marks=pytest.mark.long)])
 def test_players_end_with_the_run_and_a_resumed_run_equals_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process, players, children = start_players(tmp_path)
     assert len(players) == 2

@@ -176,7 +176,7 @@ def test_atari_games_are_refused():
 
 @pytest.mark.slow
 def test_a_run_may_change_between_both_when_it_is_resumed(tmp_path):
-    small = ("--env-id", SNAKE, *assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640"))
+    small = ("--env-id", SNAKE, *assignments("envs=2", "rollout=32", "minibatch=32", "checkpoint_every=640"))
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     process = run(PPO, *small, "--stop-after", 1920, "--quiet", "--runs-dir", whole)
     assert process.returncode == 0, process.stderr

@@ -20,6 +20,7 @@ SMALL = assignments("replay_initial=100", "replay_size=1000", "epsilon_frames=40
 SEARCH = ("--env-id", "fakes:Chain-v0", *SMALL, "--tune", 3, "--seed", 2)
 
 
+@pytest.mark.long
 def test_an_interrupted_search_continues_and_writes_the_best_hyperparameters(tmp_path):
     process = start(BASELINE, *SEARCH, "--runs-dir", tmp_path, start_new_session=True)
     wait_for(lambda: list(tmp_path.glob("tune/*/ray/run_trial*/runs/*/result.json")), process)
