@@ -47,7 +47,19 @@ def command(script: Path, *words: str) -> str:
     path = path if os.sep in path else f".{os.sep}{path}"
     found = shutil.which("python3")
     is_found = found is not None and Path(found).parent == Path(sys.executable).parent
-    return shlex.join([*([] if is_found else [shown(Path(sys.executable))]), path, *words])
+    return " ".join(map(quoted, [*([] if is_found else [shown(Path(sys.executable))]), path, *words]))
+
+
+def quoted(word: str) -> str:
+    """Return a word as a shell reads it. One that standard output cannot encode is written as bytes: $'\\xc3\\xa4'."""
+    try:
+        word.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        bytes_of = (
+            chr(byte) if byte < 128 and chr(byte) not in "'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word)
+        )
+        return f"$'{''.join(bytes_of)}'"
+    return shlex.quote(word)
 
 
 def shown(path: Path) -> str:
