@@ -17,7 +17,7 @@ import pytest
 
 import forked
 
-# One thread per process, set before torch is imported. Three test processes run at a time; with one thread per
+# One thread per process, set before torch is imported. Four test processes run at a time; with one thread per
 # core, they would mostly wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 

@@ -2,7 +2,6 @@
 
 import functools
 import os
-import sys
 from typing import Any
 
 import cv2
@@ -10,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from lib.envs.single_env import has_display
 from lib.errors import UsageError
 from lib.run import video_file
 
@@ -34,7 +34,7 @@ class Window:
 
     def __init__(self, title: str, frames_per_second: float, scale: float = 1.0):
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-        if sys.platform == "linux" and not any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")):
+        if not has_display():
             raise UsageError(
                 "there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set. --record writes videos without one"
             )

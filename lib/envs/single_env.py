@@ -115,6 +115,11 @@ def _count_actions_from_zero(env: gym.Env) -> gym.Env:
     return TransformAction(env, lambda action: action + start, spaces.Discrete(space.n))
 
 
+def has_display() -> bool:
+    """Return whether a window can be opened, as far as the environment variables tell."""
+    return sys.platform != "linux" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
 def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     """Make an environment without this project's wrappers. An Atari game gets frame skip 1.
 
@@ -139,6 +144,8 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
             options["frameskip"] = 1
         if render_mode is not None:
             options["render_mode"] = render_mode
+            if not has_display():  # SDL, with which many environments draw, would complain that it finds none
+                os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
             _require_render_mode(env, env_id, render_mode)
         if not options:
             return env

@@ -1,5 +1,9 @@
 """Making one environment: which ones are refused, and how their actions are numbered."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from gymnasium import spaces
 
@@ -34,3 +38,14 @@ def test_actions_are_counted_from_0():
     env.reset(seed=1)
     assert env.action_space == spaces.Discrete(5)
     assert [env.step(action)[1] for action in (0, 1, 4)] == [0.0, 1.0, 0.0]
+
+
+def test_drawing_without_a_display_prints_no_complaint():
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("DISPLAY", "WAYLAND", "XDG", "SDL"))
+    }
+    program = (
+        "from lib.envs.single_env import make_env; e = make_env('CartPole-v1', 'rgb_array'); e.reset(); e.render()"
+    )
+    process = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    assert "XDG_RUNTIME_DIR" not in process.stderr + process.stdout
