@@ -40,12 +40,16 @@ def test_actions_are_counted_from_0():
     assert [env.step(action)[1] for action in (0, 1, 4)] == [0.0, 1.0, 0.0]
 
 
+DRAW = """
+from lib.envs.single_env import make_env
+env = make_env("CartPole-v1", render_mode="rgb_array")
+env.reset()
+env.render()
+"""
+
+
 def test_drawing_without_a_display_prints_no_complaint():
-    env = {
-        name: value for name, value in os.environ.items() if not name.startswith(("DISPLAY", "WAYLAND", "XDG", "SDL"))
-    }
-    program = (
-        "from lib.envs.single_env import make_env; e = make_env('CartPole-v1', 'rgb_array'); e.reset(); e.render()"
-    )
-    process = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
+    hidden = ("DISPLAY", "WAYLAND", "XDG", "SDL")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    process = subprocess.run([sys.executable, "-c", DRAW], env=env, capture_output=True, text=True, check=True)
     assert "XDG_RUNTIME_DIR" not in process.stderr + process.stdout
