@@ -17,7 +17,7 @@ import json
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,18 +102,18 @@ def emulator_speed(seconds: float = 4.0) -> float:
     return speed
 
 
-def solve(script: str, seeds: int, time_limit: int) -> None:
+def solve(script: str, seeds: Sequence[int], time_limit: int) -> None:
     """Run a script to its end once per seed. Seeds with the same commit, machine and settings are not repeated.
 
     Args:
         script: script with its options, see lab.command.
-        seeds: number of seeds, from 1 on.
+        seeds: seeds in the order of their runs.
         time_limit: seconds after which a run counts as not solved.
     """
     name = results_of(script)
     stamped = lab.stamp(lab.device_of(script.split()), script=script, time_limit=time_limit)
     results = lab.Results(name, COLUMNS, stamped, lab.can_resume(name, COLUMNS, stamped))
-    for seed in range(1, seeds + 1):
+    for seed in seeds:
         if results.has(seed=seed):
             continue
         folder = lab.PROJECT / "runs" / "time-to-solve" / lab.slug(script) / f"seed{seed}"
@@ -316,11 +316,12 @@ def main() -> None:
     parser.add_argument("what", nargs="?", default="solve", choices=("solve", "speed", "tables"))
     parser.add_argument("--script", type=rung, default="distributed/04_ppo_actors", help="script with its options")
     parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
+    parser.add_argument("--first-seed", type=cli.positive, default=1, help="first seed (default: 1)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
-        solve(args.script, args.seeds, args.time_limit)
+        solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit)
     elif args.what == "speed":
         speed(args.rounds)
     lab.write(blocks())
