@@ -23,7 +23,7 @@ from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, action_names, add_score_panel
 from lib.run import run_folder
-from lib.run.episode_player import EpisodePlayer, EpisodeResult
+from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second
 from lib.system.progress import TaskProgress
@@ -52,7 +52,9 @@ def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -
         video = Video(unfinished, frames_per_second(env))
         try:
             with TaskProgress(
-                f"Recording episode {number + 1} of {args.episodes}", unit="frames", shown=True
+                f"Recording episode {number + 1} of {args.episodes}",
+                unit=f"frames of at most {MAX_STEPS:,}",
+                shown=True,
             ) as progress:
                 result = play_episode(number, partial(record, video, progress))
             print_result(number, result)

@@ -30,7 +30,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
         try:
             runs[_usable_run(name, runs_dir, with_episodes)] = None
         except UsageError as error:
-            if not Path(name).exists() and not (runs_dir / name).exists():
+            if not any(path.exists() or path.is_symlink() for path in (Path(name), runs_dir / name)):
                 raise
             reasons.append(str(error).replace(f"{Path(name).resolve().parent}/", ""))  # a page may be sent to others
     if not runs:

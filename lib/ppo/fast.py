@@ -19,6 +19,7 @@ from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
 
 log = logging.getLogger(__name__)
 
+RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
 MAX_RATE = 1e-2  # largest value to which an adaptive learning rate grows
 
@@ -70,8 +71,8 @@ class FastModel(ActorCritic):
         dtype: dtype in which an image encoder computes.
 
     Attributes:
-        return_mean: mean of all returns so far, a scalar tensor.
-        return_std: standard deviation of all returns so far, a scalar tensor.
+        return_mean: mean of the returns, an exponential average, a scalar tensor.
+        return_std: standard deviation of the returns, a scalar tensor.
         returns_seen: number of returns so far, a scalar tensor.
     """
 
@@ -119,20 +120,20 @@ class FastModel(ActorCritic):
         Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call does not change the weights,
         so the values start near the mean of the first returns.
 
+        The statistics are means over all returns at first. Once the new returns' share is below RETURN_RATE per return,
+        they are exponential averages, so that they follow returns that grow or narrow.
+
         Args:
             returns: new returns, of any shape.
         """
         old_mean, old_std, old_count = self.return_mean.clone(), self.return_std.clone(), self.returns_seen.clone()
         new_count = returns.numel()
         total = old_count + new_count
+        share = (new_count / total).clamp(min=1.0 - (1.0 - RETURN_RATE) ** new_count)
         gap = returns.mean() - old_mean
-        variance = (
-            old_count / total * old_std**2
-            + new_count / total * returns.var(correction=0)
-            + old_count * new_count / total**2 * gap**2
-        )
+        variance = (1.0 - share) * old_std**2 + share * returns.var(correction=0) + share * (1.0 - share) * gap**2
         self.returns_seen.copy_(total)
-        self.return_mean.add_(gap * new_count / total)
+        self.return_mean.add_(gap * share)
         self.return_std.copy_(variance.sqrt().clamp(min=1e-3))
         # A branch on `old_count` would make the CPU wait for the device, so use torch.where.
         known = old_count > 0

@@ -180,22 +180,29 @@ class Screen:
         steps = [f"step {episodes.steps:,}"] if with_step else []
         goal = steps if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
         speed = [f"{self.speed.recent:,.0f} steps/s"] if self.speed.recent > 0 else []
-        elapsed, seconds_left = format_duration(episodes.seconds), self._seconds_left()
-        left = None if seconds_left is None else format_estimate(seconds_left)
+        elapsed, left = format_duration(episodes.seconds), self._left()
         long = [f"mean of the last {number} episodes {mean}" if number else "no episode yet", *goal, *speed]
-        long += [f"elapsed {elapsed}", *([f"about {left} left"] if left else [])]
+        long += [f"elapsed {elapsed}", *([f"about {left}"] if left else [])]
         short = [f"mean of {number}: {mean}" if number else "no episode yet", *goal, *speed, elapsed]
-        short += [f"~{left} left"] if left else []
+        short += [f"~{left}"] if left else []
         return ", ".join(long), ", ".join(short)
 
-    def _seconds_left(self) -> float | None:
-        """Return the estimated seconds until the run reaches its goal or a limit; None if unknown."""
-        ends = [] if self.goal_progress is None else [self.goal_progress.seconds_left]
+    def _left(self) -> str:
+        """Return the estimated time until the run reaches its goal or a limit, or "" if it is unknown.
+
+        If there is a goal, but a limit comes first, the text says so.
+        """
+        to_goal = None if self.goal_progress is None else self.goal_progress.seconds_left
+        limits = []
         if self.step_limit is not None and self.speed.recent > 0:
-            ends.append((self.step_limit - self.episodes.steps) / self.speed.recent)
+            limits.append((self.step_limit - self.episodes.steps) / self.speed.recent)
         if self.time_limit is not None:
-            ends.append(self.time_limit - since_process_start())
-        return min((max(0.0, end) for end in ends if end is not None), default=None)
+            limits.append(self.time_limit - since_process_start())
+        soonest = min((seconds for seconds in (to_goal, *limits) if seconds is not None), default=None)
+        if soonest is None:
+            return ""
+        which = "" if self.goal_progress is None or soonest == to_goal else " to the limit"
+        return f"{format_estimate(max(0.0, soonest))} left{which}"
 
     def _end(self) -> None:
         self._close()

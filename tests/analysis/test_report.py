@@ -234,6 +234,15 @@ def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused
     assert "there is no run 'runn'" in refused(COMPARE, runs[0], "runn")
 
 
+@pytest.mark.parametrize("script", [REPORT, COMPARE])
+def test_a_link_to_nowhere_among_the_runs_is_skipped_with_a_note(ends, runs, tmp_path, script):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    options = ("--output", tmp_path / "report") if script == REPORT else ()
+    code, output, errors = ends(script, *runs, tmp_path / "link", *options)
+    assert code == 0
+    assert "there is no run" in output + errors
+
+
 def test_pictures_name_game_script_and_seeds(monkeypatch, runs):
     titles = []
 

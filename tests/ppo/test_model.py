@@ -77,3 +77,23 @@ def test_for_vectors_policy_and_values_share_no_weights():
     model = Model(spaces.Box(-1.0, 1.0, (3,)), 2)
     model(torch.randn(4, 3))[1].sum().backward()
     assert all(weights.grad is None for weights in (*model.body.parameters(), *model.policy.parameters()))
+
+
+@pytest.mark.parametrize("factor", [10.0, 0.1])
+def test_the_statistics_follow_returns_that_grow_or_narrow(factor):
+    """With an average over all returns, the value loss weighed 2.9 times too much, or a 67th of what it should."""
+    model = FastModel(spaces.Box(0.0, 1.0, (3,)), 2)
+    generator = torch.Generator().manual_seed(1)
+    for scale in [1.0] * 100 + [factor] * 50:
+        model.normalise_values(scale * torch.randn(1024, generator=generator))
+    weight_of_the_loss = (factor / model.return_std.item()) ** 2
+    assert 0.5 < weight_of_the_loss < 2.0
+
+
+def test_the_first_statistics_are_those_of_all_returns():
+    model = FastModel(spaces.Box(0.0, 1.0, (3,)), 2)
+    returns = torch.randn(8, 1024, generator=torch.Generator().manual_seed(2)) * torch.arange(1.0, 9.0)[:, None]
+    for new in returns:
+        model.normalise_values(new)
+    assert model.return_mean.item() == pytest.approx(returns.mean().item(), abs=1e-3)
+    assert model.return_std.item() == pytest.approx(returns.std(correction=0).item(), rel=1e-3)

@@ -49,7 +49,9 @@ def test_the_bar_shows_the_way_to_the_goal_and_lines_come_at_most_once_a_second(
         assert len(bar[0]) <= columns
         assert len(bar[2]) >= 10
         mean = r"mean of \d+: \d\.\d\d" if columns == 80 else r"mean of the last \d+ episodes \d\.\d\d"
-        assert re.fullmatch(rf"{mean}, goal 5, [1-9][\d,]* steps/s, (elapsed )?0:\d\d:\d\d(, .* left)?", bar[3]), bar[3]
+        assert re.fullmatch(
+            rf"{mean}, goal 5, [1-9][\d,]* steps/s, (elapsed )?0:\d\d:\d\d(, .* left( to the limit)?)?", bar[3]
+        ), bar[3]
     [left] = [line for line in seen.lines if "%|" in line]
     assert "^" in left  # the bar of the moment when Ctrl-C was typed
     summaries = [line for line in seen.lines if line.startswith("Episode")]
@@ -143,6 +145,15 @@ def test_a_redirected_log_of_a_short_game_has_at_most_a_kilobyte_a_minute(redire
     assert len(text) <= 10 * 1024
     assert re.search(r"since the last line: count=60\d, best=-21, mean=-21\.00", text)
     assert "left" not in text  # there is no trend
+
+
+def test_an_estimate_says_whether_it_is_for_the_goal_or_for_a_limit(redirected):
+    redirected.screen.step_limit = 1_000_000
+    redirected.play(60, every=1.0)
+    assert re.search(r"goal 18, .*, about \d+ min left to the limit", redirected.lines()[-1])
+    redirected.screen.goal_progress = None
+    redirected.play(60, every=1.0)
+    assert re.search(r", about \d+ min left(;|$)", redirected.lines()[-1])
 
 
 def test_each_slow_episode_has_the_books_line_in_a_file(redirected):
