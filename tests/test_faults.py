@@ -152,7 +152,7 @@ needs_namespaces = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
     hang = ("--env-id", "fakes:FailingSoon-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
-    process = run(BASELINE, *hang, "--time-limit", 3)
+    process = run(BASELINE, *hang, "--time-limit", 8)
     assert process.returncode == 1
     assert re.search(
         r"FailingSoon-hang-v0 \(episode \d+ from seed \d+, at step \d+.*: a call did not return",
