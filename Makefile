@@ -65,10 +65,10 @@ tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
 	$(BIN)/python -m pytest -m "not slow and not learning and not long" $(ARGS)
 
-test: lint $(BROWSER)  ## format, lint, types and all tests: about 6 minutes
+test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: about 9 minutes
 	$(BIN)/python -m pytest $(ARGS)
 
-test-long: $(DEV)  ## the tests that take half a minute or more, and many more cases of others: an hour
+test-long: $(DEV)  ## slow tests of clusters and searches, and more cases of others
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 docs-check: $(READY)  ## compare the pages with their CSV files, check links and count words

@@ -86,15 +86,7 @@ def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
                 p_value,
             )
         )
-    header = (
-        "script",
-        "seeds",
-        "solved",
-        "thousand steps to 18",
-        "lowest greedy mean",
-        "p",
-    )
-    return lab.table(header, rows)
+    return lab.table(("script", "seeds", "solved", "thousand steps to 18", "lowest greedy mean", "p"), rows)
 
 
 def blocks() -> Iterator[lab.Block]:

@@ -3,7 +3,7 @@
 tests/<folder>/ mirrors lib/<folder>/; the test modules at the top level run whole scripts or check the project itself.
 fakes.py holds toy environments, oracles/ a slow and simple twin of each fast part; running.py and forked.py start
 scripts.
-`make check` leaves out the tests marked `slow`; `make test` runs all except those marked `learning`.
+`make check` leaves out the tests marked `slow`; `make test` runs all except those marked `long` or `learning`.
 """
 
 import os

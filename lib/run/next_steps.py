@@ -1,7 +1,6 @@
 """Commands to copy at the end of a run: play its agent, see its report, and go on."""
 
 import os
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 from lib.envs.single_env import module_of
 from lib.run.options import RunOptions
 from lib.run.run_folder import read_params
+from lib.system.console_log import quoted
 from lib.system.files import PROJECT
 
 
@@ -48,18 +48,6 @@ def command(script: Path, *words: str) -> str:
     found = shutil.which("python3")
     is_found = found is not None and Path(found).parent == Path(sys.executable).parent
     return " ".join(map(quoted, [*([] if is_found else [shown(Path(sys.executable))]), path, *words]))
-
-
-def quoted(word: str) -> str:
-    """Return a word as a shell reads it. One that standard output cannot encode is written as bytes: $'\\xc3\\xa4'."""
-    try:
-        word.encode(sys.stdout.encoding or "utf-8")
-    except UnicodeEncodeError:
-        bytes_of = (
-            chr(byte) if byte < 128 and chr(byte) not in "'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word)
-        )
-        return f"$'{''.join(bytes_of)}'"
-    return shlex.quote(word)
 
 
 def shown(path: Path) -> str:

@@ -21,7 +21,6 @@ import logging
 import math
 import os
 import re
-import shlex
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -38,6 +37,7 @@ from lib.run import provenance
 from lib.run.growing_files import SAVED
 from lib.run.options import RunOptions
 from lib.system import files
+from lib.system.console_log import quoted
 from lib.system.shapes import NUMBER, TEXT, Each, misfits
 
 log = logging.getLogger(__name__)
@@ -327,7 +327,7 @@ def _advice(file: Path) -> str:
 def resume_options(path: Path) -> str:
     """Return the options that resume a run, as a shell reads them."""
     module = module_of(str(read_params(path)["hyperparameters"].get("env_name")))
-    return f"--resume {shlex.quote(str(path))}" + (f" --env-module {module}" if module else "")
+    return f"--resume {quoted(str(path))}" + (f" --env-module {quoted(module)}" if module else "")
 
 
 def require_trust(path: Path, env_id: str, module: str | None) -> None:
@@ -345,7 +345,7 @@ def require_trust(path: Path, env_id: str, module: str | None) -> None:
     if named and named != module:
         raise UsageError(
             f"{path} needs the module {named!r}, and importing it runs its code. If you trust it, "
-            f"add --env-module {named}"
+            f"add --env-module {quoted(named)}"
         )
 
 

@@ -1,7 +1,8 @@
-"""The console: this package's log lines between progress bars, and streams that never end a run."""
+"""The console: this package's log lines between progress bars, streams that never end a run, and words to paste."""
 
 import logging
 import os
+import shlex
 import sys
 from typing import Any
 
@@ -81,3 +82,15 @@ def start_console() -> None:
     logger.setLevel(logging.INFO)
     # ignite logs an exception twice before it raises it. The caller that catches it reports it once.
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
+
+
+def quoted(word: str) -> str:
+    """Return a word as a shell reads it. One that standard output cannot encode is written as bytes: $'\\xc3\\xa4'."""
+    try:
+        word.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        bytes_of = (
+            chr(byte) if byte < 128 and chr(byte) not in "'\\" else f"\\x{byte:02x}" for byte in os.fsencode(word)
+        )
+        return f"$'{''.join(bytes_of)}'"
+    return shlex.quote(word)

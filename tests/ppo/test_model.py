@@ -81,7 +81,7 @@ def test_for_vectors_policy_and_values_share_no_weights():
 
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 def test_the_statistics_follow_returns_that_grow_or_narrow(factor):
-    """With an average over all returns, the value loss weighed 2.9 times too much, or a 67th of what it should."""
+    """An average over all returns would follow too slowly, and the value loss would have a wrong weight."""
     model = FastModel(spaces.Box(0.0, 1.0, (3,)), 2)
     generator = torch.Generator().manual_seed(1)
     for scale in [1.0] * 100 + [factor] * 50:

@@ -141,3 +141,8 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
         run.write_json("result.json", {("no", "key"): 1})  # type: ignore[dict-item]
     assert run_folder.read_json(run.path / "result.json", {}) == {"a": 1}
     assert not [path for path in os.listdir(run.path) if path.endswith(".tmp")]
+
+
+def test_a_printed_module_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
+    with pytest.raises(UsageError, match=r"add --env-module 'x; touch y'$"):
+        run_folder.require_trust(tmp_path, "x; touch y:Game-v0", None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.system.console_log import LastingStream
+from lib.system.console_log import LastingStream, quoted
 from running import BASELINE, ENVIRONMENT, PROJECT, assignments, folder, result_of
 
 
@@ -61,3 +61,12 @@ def test_a_folder_whose_name_the_console_cannot_show(tmp_path):
     process = subprocess.run(words, env=environment, timeout=120, check=True, capture_output=True, text=True)
     assert re.search(r"Run folder: .*\\xdcbung", process.stdout)
     assert result_of(folder(runs_dir))["stopped"] == "step limit"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("word", ["--resume", "two words", "l\xe4ufe 1", "\u6e38's \\x41 $HOME", "a\nb"])
+def test_a_shell_reads_a_printed_word_whatever_the_console_can_show(monkeypatch, encoding, word):
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding=encoding))
+    printed = quoted(word).encode(encoding).decode(encoding)
+    shell = subprocess.run(["bash", "-c", f"printf %s {printed}"], capture_output=True, check=True)
+    assert shell.stdout.decode() == word
