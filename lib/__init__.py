@@ -65,7 +65,7 @@ def _on_ctrl_c(number: int, frame: "FrameType | None") -> None:
     while frame is not None and frame.f_back is not None:
         frame = frame.f_back
     line = "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
-    if line.startswith(("import ", "from ")):
+    if line.lstrip().startswith(("import ", "from ")):
         os.write(2, b"Stopped before anything was begun.\n")
         os._exit(128 + number)
     signal.default_int_handler(number, frame)

@@ -262,7 +262,7 @@ def test_a_deleted_current_folder_is_named(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [BASELINE, EVALUATE, ACTORS], ids=str)
+@pytest.mark.parametrize("script", [BASELINE, EVALUATE, ACTORS, Path("tools/doctor.py")], ids=str)
 @pytest.mark.parametrize("module", ["torch", "numpy.linalg", "ignite.engine", "gymnasium.spaces"])
 def test_ctrl_c_during_any_import_is_one_line(tmp_path, script, module):
     (tmp_path / "sitecustomize.py").write_text(

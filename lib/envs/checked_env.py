@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib.errors import EnvironmentFailed, Fault
+from lib.errors import EnvironmentFailed, Fault, UsageError
 
 SMALL = 4096  # observations with at most this many numbers are fully checked in every step
 CHECKED_EVERY = 100  # larger ones are fully checked in the first n steps, then in every n-th step
@@ -43,25 +43,30 @@ class Call(NamedTuple):
 def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
     """Call code of an environment. Errors name the environment. CheckedEnv.call is set during the call.
 
+    Such code is not only its methods: an observation or a reward may be an object whose conversion fails.
+
     Args:
         describe: function that names the environment.
         call: function to call.
 
     Raises:
         EnvironmentFailed: if the function exits, or raises an error that could be mistaken for one of this program.
-            Other errors, and Ctrl-C, get the environment's name as a note.
+            Faults and usage errors are raised unchanged. Other errors, and Ctrl-C, get the environment's name as a
+            note.
     """
-    CheckedEnv.call = Call(describe, time.monotonic())
+    outer, CheckedEnv.call = CheckedEnv.call, Call(describe, time.monotonic())
     try:
         return call()
+    except (Fault, UsageError):
+        raise
     except BaseException as error:
         is_plain = isinstance(error, Exception) and not isinstance(error, OSError | MemoryError | RuntimeError)
         if is_plain or isinstance(error, KeyboardInterrupt):
             error.add_note(f"Raised by {describe()}")
             raise
-        raise EnvironmentFailed(f"{describe()}: it raised {error!r}") from error
+        raise EnvironmentFailed(f"{describe()}: it raised {_text(error)}") from error
     finally:
-        CheckedEnv.call = None
+        CheckedEnv.call = outer
 
 
 def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:
@@ -120,7 +125,10 @@ class CheckedEnv(gym.Wrapper):
         if seed is not None:
             self._seed, self._episode = seed, 0
         self._episode, self._step = self._episode + 1, 0
-        returned: Any = guarded(self.describe, lambda: self.env.reset(seed=seed, options=options))
+        return guarded(self.describe, lambda: self._checked_reset(seed, options))
+
+    def _checked_reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        returned: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(returned, tuple) or len(returned) != 2:
             self._fail(f"its reset returned {_short(returned)}; it has to return an observation and a dictionary")
         observation, info = returned
@@ -137,7 +145,10 @@ class CheckedEnv(gym.Wrapper):
                 "registering it with max_episode_steps.",
                 self.describe(),
             )
-        returned: Any = guarded(self.describe, lambda: self.env.step(action))
+        return guarded(self.describe, lambda: self._checked_step(action))
+
+    def _checked_step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        returned: Any = self.env.step(action)
         if not isinstance(returned, tuple) or len(returned) != 5:
             self._fail(
                 f"its step returned {_short(returned)}; it has to return observation, reward, terminated, truncated "
@@ -184,6 +195,8 @@ class CheckedEnv(gym.Wrapper):
 
     def describe(self) -> str:
         """Return the environment's id, seed, step and episode since the reset with that seed, for messages."""
+        if not self._episode:
+            return f"{self._env_id} (before its first reset)"
         seed = "without a seed" if self._seed is None else f"from seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
         return f"{self._env_id} (episode {self._episode} {seed}, {when})"
@@ -237,14 +250,18 @@ def _problems_of_array(
         yield f" has the shape {array.shape}; its space says {space.shape}"
     elif not np.can_cast(array.dtype, space.dtype, "same_kind"):
         yield f" is {array.dtype}; its space says {space.dtype}"
-    elif array.dtype.kind == "f" and (every_number or array.size <= SMALL):
-        # A comparison is false for NaN.
-        within = np.abs(array) <= min(LARGEST, float(np.finfo(array.dtype).max))
+    elif _may_be_too_large(array.dtype, space) and (every_number or array.size <= SMALL):
+        largest = min(LARGEST, float(np.finfo(array.dtype).max)) if array.dtype.kind == "f" else int(LARGEST)
+        within = (array >= -largest) & (array <= largest)  # comparisons are false for NaN
         if not within.all():
             index = np.argwhere(~within)[0].tolist()
             yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from -1e15 to 1e15"
     elif not isinstance(space, spaces.Box) and not space.contains(array.astype(space.dtype)):
         yield f" is {_short(observation)}; it has to be one of {space}"
+
+
+def _may_be_too_large(dtype: np.dtype, space: spaces.Space[Any]) -> bool:
+    return dtype.kind == "f" or (isinstance(space, spaces.Box) and dtype.kind in "iu" and dtype.itemsize == 8)
 
 
 def copy_of(observation: Any, space: spaces.Space[Any]) -> Any:
@@ -276,5 +293,13 @@ def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    text = _text(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _text(value: Any) -> str:
+    """Return repr(value), or its type if its own code for that fails."""
+    try:
+        return repr(value)
+    except Exception:
+        return f"<{type(value).__name__}, whose repr() fails>"

@@ -16,8 +16,9 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FilterObservation, FlattenObservation, GrayscaleObservation, TransformObservation
 
+from lib.envs.checked_env import describe
 from lib.envs.masks import MaskedBox
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 
 log = logging.getLogger(__name__)
 
@@ -159,7 +160,16 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
                 "their space"
             )
         scale = 255.0 / (high - low)
-        env = _transform(env, lambda image: ((image - low) * scale).round().astype(np.uint8), (0, 255))
+
+        def to_uint8(image: np.ndarray, env: gym.Env = env) -> np.ndarray:
+            scaled = (image - low) * scale
+            if not np.isfinite(scaled).all():  # CheckedEnv checks images only now and then
+                raise Fault(
+                    f"{describe(env)}: its observation has NaN or infinity. Correct the environment, or wrap it"
+                )
+            return scaled.round().clip(0, 255).astype(np.uint8)
+
+        env = _transform(env, to_uint8, (0, 255))
     if len(space.shape) == 2:
         return env
     if not channels_last:

@@ -136,6 +136,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     def make(**options: Any) -> gym.Env:
         return guarded(lambda: f"{env_id} (in its constructor)", lambda: gym.make(without_options(env_id), **options))
 
+    part = "constructor"
     try:
         env = make()
         options: dict[str, Any] = {}
@@ -149,7 +150,9 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
             _require_render_mode(env, env_id, render_mode)
         if not options:
             return env
-        env.close()
+        part = "close method"
+        guarded(lambda: f"{env_id} (when it is closed)", env.close)
+        part = "constructor"
         return make(**options)
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(f"cannot make the environment {env_id!r}: {error}") from error
@@ -163,7 +166,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     except Exception as error:  # the constructor belongs to the user and may raise anything
         cause = error.__cause__ if isinstance(error, EnvironmentFailed) else error
         file = f" ({cause.filename})" if isinstance(cause, OSError) and cause.filename else ""
-        raise UsageError(f"cannot make the environment {env_id!r}: its constructor raised {cause!r}{file}") from error
+        raise UsageError(f"cannot make the environment {env_id!r}: its {part} raised {cause!r}{file}") from error
 
 
 def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:

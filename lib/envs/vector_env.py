@@ -23,6 +23,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
+from lib.envs.checked_env import guarded
 from lib.envs.preprocessing import without_options
 from lib.envs.process_env import ProcessVectorEnv
 from lib.envs.single_env import ActionSpace, make_env, make_plain_env
@@ -81,7 +82,7 @@ def make_vector_env(
     if num_envs < 1:
         raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
     env = make_plain_env(env_id)
-    env.close()
+    guarded(lambda: f"{env_id} (when it is closed)", env.close)
     native = is_atari(env)
     if native and processes:
         raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")

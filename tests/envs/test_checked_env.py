@@ -4,12 +4,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
 
 import fakes
-from lib.envs import checked_env
+from lib.envs import checked_env, single_env
 from lib.envs.checked_env import CHECKED_EVERY, SMALL, CheckedEnv, copy_of, problems
 from lib.envs.masks import AppendMask
 from lib.envs.single_env import make_env
+from lib.envs.vector_env import make_vector_env
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system import memory
 
@@ -136,6 +138,8 @@ PARTS = {"a": np.zeros(2, np.float32), "b": 2}
         (DICT, {**PARTS, "a": np.array([0.0, np.nan])}, "['a'] has nan at [1]"),
         (DICT, [1, 2], " is [1, 2]; it has to be a dictionary of 'a', 'b'"),
         (spaces.Tuple([DICT, spaces.Discrete(3)]), (PARTS, 3), "[1] is 3; "),
+        (spaces.Box(-(2**63), 2**63 - 1, (2,), np.int64), np.array([0, -(2**63)]), " has -9.22337e+18 at [1]; "),
+        (spaces.Box(0, 2**64 - 1, (2,), np.uint64), np.array([2**62, 0], np.uint64), " has 4.61169e+18 at [0]; "),
         (spaces.Tuple([DICT, spaces.Discrete(3)]), (PARTS,), "it has to be a tuple of 2"),
     ],
 )
@@ -204,6 +208,65 @@ def test_an_error_on_closing_is_not_taken_for_ours(monkeypatch):
     monkeypatch.setattr(Scripted, "close", fail)
     with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 .*: it raised OSError"):
         CheckedEnv(Scripted(), "Odd-v0").close()
+
+
+@pytest.mark.parametrize(
+    ("make", "when"),
+    [
+        (lambda: make_vector_env("CartPole-v1", 2), "when it is closed"),
+        (lambda: make_env("CartPole-v1"), "episode 1 from seed 0, at the reset"),
+    ],
+    ids=["vector", "single"],
+)
+def test_an_error_on_closing_the_environment_of_the_first_look_is_not_taken_for_ours(monkeypatch, make, when):
+    def close(self):
+        raise SystemExit(5)
+
+    single_env._reports_mask.cache_clear()
+    monkeypatch.setattr(CartPoleEnv, "close", close)
+    with pytest.raises(EnvironmentFailed, match=re.escape(f"CartPole-v1 ({when}): it raised SystemExit(5)")):
+        make()
+
+
+def test_an_error_on_closing_before_drawing_is_named(monkeypatch):
+    def close(self):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(CartPoleEnv, "close", close)
+    with pytest.raises(UsageError, match="its close method raised OSError"):
+        make_env("CartPole-v1", render_mode="rgb_array")
+
+
+class Unprintable(RuntimeError):
+    def __repr__(self):
+        raise ValueError("no text")
+
+    __str__ = __repr__
+
+
+def test_an_error_without_a_text_is_named_by_its_type():
+    assert "it raised <Unprintable, whose repr() fails>" in message_of(Unprintable(), error=EnvironmentFailed)
+
+
+class FailingNumber:
+    """Reward or observation whose conversion raises an error."""
+
+    def __float__(self):
+        raise OSError(28, "No space left on device")
+
+    def __array__(self, dtype=None, copy=None):
+        raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("turn", [(GOOD, FailingNumber()), (FailingNumber(), 0.0)], ids=["reward", "observation"])
+def test_an_error_of_a_conversion_is_not_taken_for_ours(turn):
+    assert "it raised OSError(28, 'No space left on device')" in message_of(turn, error=EnvironmentFailed)
+
+
+def test_an_error_in_the_conversion_of_a_mask_is_not_taken_for_ours(monkeypatch):
+    monkeypatch.setattr(Scripted, "action_masks", lambda self: FailingNumber(), raising=False)
+    with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(episode 1 from seed 7, at the reset.* it raised OSError"):
+        AppendMask(CheckedEnv(Scripted(), "Odd-v0")).reset(seed=7)
 
 
 class Strange(BaseException):

@@ -9,10 +9,11 @@ from gymnasium import spaces
 
 import fakes
 from lib.envs import observations, single_env
+from lib.envs.checked_env import CHECKED_EVERY, CheckedEnv
 from lib.envs.masks import MaskedBox
 from lib.envs.observations import ObservationKind, observation_kind
 from lib.envs.single_env import make_env
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 
 CONVERTED = {  # shape of the converted observation, and the number by which it is divided
     "Vector": ((6,), 1.0),
@@ -120,6 +121,24 @@ def test_images_with_a_channel_axis_become_stacks_of_grey_frames(channels, monke
     monkeypatch.setattr(single_env, "make_plain_env", lambda env_id, render_mode=None: Colours(channels))
     env = make_env("Colours")
     assert np.asarray(env.reset(seed=0)[0]).shape == env.observation_space.shape == (4, 84, 84)
+
+
+def test_nan_in_an_image_of_floats_is_named_in_every_step(monkeypatch):
+    space = spaces.Box(0.0, 1.0, (90, 80), np.float32)
+    env = observations.prepare(CheckedEnv(fakes.Shape(space), "Odd-v0"), "Odd-v0")[0]
+    env.reset(seed=7)
+    for _ in range(CHECKED_EVERY + 1):
+        env.step(0)
+    monkeypatch.setattr(fakes.Shape, "step", lambda *_: (np.full((90, 80), np.nan, np.float32), 0.0, False, False, {}))
+    with pytest.raises(Fault, match=r"^Odd-v0 \(episode 1 from seed 7, at step 102\): its observation has NaN"):
+        env.step(0)
+
+
+def test_numbers_outside_of_an_image_s_bounds_do_not_wrap_around():
+    space = spaces.Box(0.0, 1.0, (90, 80), np.float32)
+    env = observations.prepare(fakes.Shape(space), "Odd-v0")[0]
+    env.unwrapped.observation_space.sample = lambda: np.full((90, 80), 1.5, np.float32)
+    assert env.reset(seed=7)[0].min() == 255
 
 
 @pytest.mark.parametrize(
