@@ -3,6 +3,7 @@
 The environments are registered with gymnasium, so that scripts under test can use `--env-id fakes:Catch-v0`.
 """
 
+import itertools
 import os
 import sys
 import time
@@ -410,7 +411,8 @@ class Failing(Catch):
     """Catch that raises, hangs, exits the process or returns a wrong value in one of its steps.
 
     Args:
-        how: "raise", "hang", "die", "exit", "disk", "nan" (reward) or "none" (observation).
+        how: "raise", "hang", "hold the lock" (of Python, for ever), "die", "exit", "disk", "nan" (reward) or "none"
+            (observation).
         at: number of that step, counted over all episodes.
     """
 
@@ -429,6 +431,8 @@ class Failing(Catch):
             sys.exit(0)
         if self.left == 0 and self.how == "disk":
             raise OSError(28, "No space left on device")
+        if self.left == 0 and self.how == "hold the lock":
+            all(itertools.repeat(True))
         while self.left == 0 and self.how == "hang":
             time.sleep(0.1)
         observation, reward, *rest = super().step(action)

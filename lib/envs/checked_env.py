@@ -55,6 +55,7 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
             note.
     """
     outer, CheckedEnv.call = CheckedEnv.call, Call(describe, time.monotonic())
+    CheckedEnv.newest = describe
     try:
         return call()
     except (Fault, UsageError):
@@ -108,9 +109,11 @@ class CheckedEnv(gym.Wrapper):
 
     Attributes:
         call: unfinished call of an environment in this process, or None.
+        newest: function that names the environment of the newest call, finished or not; None before the first one.
     """
 
     call: ClassVar[Call | None] = None
+    newest: ClassVar[Callable[[], str] | None] = None
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
@@ -301,5 +304,5 @@ def _text(value: Any) -> str:
     """Return repr(value), or its type if its own code for that fails."""
     try:
         return repr(value)
-    except Exception:
+    except Exception:  # noqa: BLE001 - not our code
         return f"<{type(value).__name__}, whose repr() fails>"

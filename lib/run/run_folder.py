@@ -279,8 +279,12 @@ def read_params(path: Path) -> dict[str, Any]:
 
 
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, with a digest of its content that `read_json` verifies."""
-    plain = json.loads(json.dumps(content, default=str, allow_nan=False))
+    """Write a JSON object atomically, with a digest of its content that `read_json` verifies.
+
+    Bytes of a path that are not UTF-8 are written as "?".
+    """
+    text = json.dumps(content, default=str, allow_nan=False, ensure_ascii=False)
+    plain = json.loads(text.encode(errors="replace"))
     files.write(file, json.dumps(plain | {DIGEST: _digest(plain)}, indent=2) + "\n")
 
 
@@ -291,6 +295,12 @@ def _digest(content: Mapping[str, Any]) -> str:
 def _finite(text: str) -> float:
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text} is not a finite number")
+    return number
+
+
+def _whole(text: str) -> int:
+    if abs(number := int(text)) >= 2**63:
+        raise ValueError(f"{text[:20]}... is too large")
     return number
 
 
@@ -306,7 +316,8 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         OSError: if it cannot be read.
     """
     try:
-        content = json.loads(file.read_text(), parse_float=_finite, parse_constant=_finite)
+        content = json.loads(file.read_text(), parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+        json.dumps(content, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read: {error}. {_advice(file)}") from error
     if not isinstance(content, dict):

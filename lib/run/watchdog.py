@@ -1,9 +1,18 @@
 """Watch over calls of an environment that do not return."""
 
+import atexit
+import contextlib
+import faulthandler
+import json
 import logging
+import math
 import os
 import signal
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import ClassVar, NoReturn
 
@@ -20,7 +29,8 @@ class Watchdog:
     """Name an environment whose reset or step does not return, and end the run there after its time limit.
 
     A thread looks once a second. The call is interrupted by a signal, so that the state before it is saved. Native code
-    that ignores the signal is ended with the process.
+    that ignores the signal is ended with the process. If it even holds Python's lock, this thread cannot run; so a
+    second process watches the thread, see lib.run.watcher.
 
     Args:
         time_limit: seconds after which this process stops, or None for no limit.
@@ -30,6 +40,7 @@ class Watchdog:
     GRACE = 10.0  # seconds after the time limit at which the call is interrupted, and later the process ended
     INTERVAL = 1.0
     _newest: ClassVar["Watchdog | None"] = None
+    _watcher: ClassVar["WatcherProcess | None"] = None
 
     def __init__(self, time_limit: float | None):
         self.time_limit = time_limit
@@ -51,10 +62,15 @@ class Watchdog:
                 Watchdog._newest._ended.set()
             Watchdog._newest = self
             signal.signal(signal.SIGALRM, self._on_alarm)
+            if Watchdog._watcher is None:
+                with contextlib.suppress(OSError):  # too many processes
+                    Watchdog._watcher = WatcherProcess(self.PATIENCE, self.GRACE, self.INTERVAL)
+            self._tell()
             threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         while not self._ended.wait(self.INTERVAL):
+            self._tell()
             call = CheckedEnv.call
             if call is None:
                 continue
@@ -62,9 +78,17 @@ class Watchdog:
             if seconds > self.PATIENCE and self._named != call.start:
                 self._named = call.start
                 log.warning("%s: a call has not returned for %.0f seconds.", call.describe(), seconds)
-            over = -1.0 if self.time_limit is None else since_process_start() - self.time_limit
+            over = self._over()
             if over > self.GRACE and seconds > self.GRACE:
                 self._end(over)
+
+    def _over(self) -> float:
+        """Return the seconds since the time limit; negative before it."""
+        return -math.inf if self.time_limit is None else since_process_start() - self.time_limit
+
+    def _tell(self) -> None:
+        if Watchdog._watcher is not None:
+            Watchdog._watcher.tell(-self._over(), CheckedEnv.newest)
 
     def _end(self, over: float) -> None:
         if self._interrupted_at is None:
@@ -81,3 +105,51 @@ class Watchdog:
         call = CheckedEnv.call
         where = "an environment" if call is None else call.describe()
         return f"{where}: a call did not return before the time limit. Correct the environment, or wrap it"
+
+
+class WatcherProcess:
+    """The process of lib.run.watcher. It ends with this one.
+
+    Args:
+        patience: see Watcher.
+        grace: see Watcher.
+        interval: see Watcher.
+    """
+
+    def __init__(self, patience: float, grace: float, interval: float):
+        stream, self._stream = os.pipe()
+        os.set_blocking(self._stream, False)
+        numbers = map(str, (os.getpid(), patience, grace, interval))
+        program = Path(__file__).with_name("watcher.py")
+        try:
+            self._process = subprocess.Popen([sys.executable, "-I", "-S", str(program), *numbers], stdin=stream)
+        finally:
+            os.close(stream)
+        # Both are written by C code, which needs no lock.
+        faulthandler.register(signal.SIGUSR2, file=self._stream, all_threads=False)
+        other = signal.set_wakeup_fd(self._stream, warn_on_full_buffer=False)
+        self._gets_signals = other < 0
+        if not self._gets_signals:  # an event loop, such as a notebook's, needs them
+            signal.set_wakeup_fd(other)
+        atexit.register(self.close)
+
+    def tell(self, left: float, environment: Callable[[], str] | None) -> None:
+        """Tell that this process is alive.
+
+        Args:
+            left: seconds until its time limit.
+            environment: function that names the environment that was called last.
+        """
+        name = "" if environment is None else environment()[:1000]  # a short line is written as a whole
+        message = {"limit": left if math.isfinite(left) else None, "environment": name}
+        with contextlib.suppress(OSError):  # it was killed, or does not read
+            os.write(self._stream, json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        """End the process."""
+        faulthandler.unregister(signal.SIGUSR2)
+        if self._gets_signals:
+            signal.set_wakeup_fd(-1)
+        os.close(self._stream)
+        self._stream = -1  # the thread of the watchdog still runs
+        self._process.wait()

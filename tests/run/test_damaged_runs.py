@@ -14,7 +14,7 @@ from running import checkpoint_of, differences, resuming
 
 EVALUATE, REPORT, COMPARE = (Path(f"tools/{name}.py") for name in ("evaluate", "report", "compare"))
 PPO = Path("distributed/01_ppo.py")
-JUNK = [None, 5, -1, 2.5, "x", "", [], {}, [1], {"a": 1}, True, 1e300, "../../x"]
+JUNK = [None, 5, -1, 2.5, "x", "", [], {}, [1], {"a": 1}, True, 1e300, 10**400, "../../x", "\ud800"]
 
 pytestmark = pytest.mark.slow
 

@@ -1,3 +1,4 @@
+import hashlib
 import json
 import os
 import re
@@ -146,3 +147,19 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
 def test_a_printed_module_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
     with pytest.raises(UsageError, match=r"add --env-module 'x; touch y'$"):
         run_folder.require_trust(tmp_path, "x; touch y:Game-v0", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [({"a": 10**400}, "10000000000000000000... is too large"), ({"a": ["\ud800"]}, "surrogates not allowed")],
+)
+def test_numbers_and_texts_that_nothing_can_use_are_refused(tmp_path, content, reason):
+    file = tmp_path / "result.json"
+    file.write_text(json.dumps(content | {"sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest()}))
+    with pytest.raises(UsageError, match=re.escape(f"{file} cannot be read: ") + f".*{re.escape(reason)}"):
+        run_folder.read_json(file, {})
+
+
+def test_bytes_that_are_not_utf_8_are_written_as_a_question_mark(tmp_path):
+    run_folder.write_json(tmp_path / "params.json", {"argv": [os.fsdecode(b"--init=\xff")]})
+    assert run_folder.read_json(tmp_path / "params.json", {}) == {"argv": ["--init=?"]}

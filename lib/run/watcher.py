@@ -1,0 +1,123 @@
+"""Watch a run from another process: its own code cannot run while native code holds Python's global lock.
+
+This file is a program of its own, started by lib.run.watchdog, and uses only the standard library. Its standard input
+is a stream of three kinds:
+
+- lines of JSON, one a second: the run is alive. "limit" is the seconds left of its time limit or null, "environment"
+  names the environment that was called last
+- bytes of signals that the run has received
+- lines that start with "  File": where the run is, innermost first, after SIGUSR2
+"""
+
+import json
+import math
+import os
+import re
+import select
+import signal
+import sys
+import time
+from typing import Any, NoReturn
+
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+STOP = re.compile(b"[" + re.escape(bytes(SIGNALS)) + b"]")
+LATER_SIGNAL = 2.0  # seconds of silence after which a second signal ends the run
+
+HEADER = b"(most recent call first):"
+FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')  # as faulthandler writes it
+
+
+class Watcher:
+    """Name a run whose Python code does not run, and end it after its time limit or a signal.
+
+    Args:
+        pid: process id of the run.
+        patience: seconds of silence after which the run is named.
+        grace: seconds of silence after which a run is ended that is over its time limit or has received a signal.
+        interval: seconds between two looks.
+    """
+
+    def __init__(self, pid: int, patience: float, grace: float, interval: float):
+        self.pid = pid
+        self.patience = patience
+        self.grace = grace
+        self.interval = interval
+        self.silent = 0.0  # seconds in which the run was not stopped, but sent nothing
+        self.deadline = math.inf
+        self.signals = 0
+        self.environment = ""
+        self.place = ""
+        self.named = False
+        self._rest = self._previous = b""
+
+    def watch(self) -> None:
+        """Watch until the run ends."""
+        while True:
+            if select.select([0], [], [], self.interval)[0]:
+                data = os.read(0, 65536)
+                if not data:
+                    return
+                self._read(data)
+            elif not is_stopped(self.pid):
+                self.silent += self.interval
+            self._look()
+
+    def _look(self) -> None:
+        if self.silent > self.patience and not self.named:
+            self.named = True
+            self._say("warning", "")
+        if self.signals and self.silent > (self.grace if self.signals == 1 else min(LATER_SIGNAL, self.grace)):
+            self._end("after a signal")
+        if time.monotonic() > self.deadline + 2 * self.grace and self.silent > self.grace:
+            self._end("at its time limit")
+
+    def _read(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            start = line.find(b"{")
+            if start >= 0:
+                self._alive(json.loads(line[start:]))
+            elif found := FRAME.match(line.decode(errors="replace")):
+                if self._previous.endswith(HEADER):  # the innermost frame
+                    self.place = f", at line {found['line']} of {found['file']} ({found['function']})"
+            else:
+                self.signals += len(STOP.findall(line))
+            self._previous = line
+        self.signals += len(STOP.findall(self._rest))
+        self._rest = STOP.sub(b"", self._rest)
+
+    def _alive(self, message: dict[str, Any]) -> None:
+        """The run has handled all signals so far, or is about to."""
+        self.deadline = math.inf if message["limit"] is None else time.monotonic() + message["limit"]
+        self.environment = message["environment"]
+        self.silent, self.signals, self.named, self.place = 0.0, 0, False, ""
+
+    def _end(self, when: str) -> NoReturn:
+        self._say("error", f". The process is ended {when}; nothing since its last checkpoint was saved")
+        os.kill(self.pid, signal.SIGKILL)
+        sys.exit()
+
+    def _say(self, level: str, end: str) -> None:
+        if not self.place:
+            os.kill(self.pid, signal.SIGUSR2)
+        while not self.place and select.select([0], [], [], 1.0)[0]:  # the answer comes in pieces
+            self._read(os.read(0, 65536) or sys.exit())
+        if self.silent:  # otherwise it has just come back
+            newest = f". The environment called last is {self.environment}" if self.environment else ""
+            text = f"{level}: Python code has not run for {self.silent:.0f} seconds, because native code holds its lock"
+            os.write(2, f"\n{text}{self.place}{newest}{end}\n".encode(errors="replace"))
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, as by Ctrl-Z; false where there is no /proc."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    for ignored in SIGNALS:  # a terminal sends them to both processes
+        signal.signal(ignored, signal.SIG_IGN)
+    Watcher(int(sys.argv[1]), *map(float, sys.argv[2:])).watch()
