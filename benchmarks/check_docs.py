@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import atari
 import chapter08
 import chapter09
 import distributed
@@ -24,7 +25,7 @@ import time_to_solve
 import trials
 
 MOST_WORDS = 16_500  # of the README and docs/ together, their tables included
-BENCHMARKS = (chapter08, chapter09, distributed, own_environment, own_games, peers, soak, time_to_solve, trials)
+BENCHMARKS = (atari, chapter08, chapter09, distributed, own_environment, own_games, peers, soak, time_to_solve, trials)
 README = lab.PROJECT / "README.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)

@@ -77,7 +77,7 @@ def train(
     """
     commands = []
     for folder, rung, seed in _folders(params, device, rungs, seeds):
-        runs = _runs(folder)
+        runs = runs_in(folder)
         if runs and finished(runs[-1]):
             continue
         if runs and not go_on:
@@ -87,7 +87,7 @@ def train(
         commands.append(lab.command(rung, *start, "--device", device, *options))
     code = run_all(commands, jobs)
     for folder, rung, _ in _folders(params, device, rungs, seeds):
-        runs = _runs(folder)
+        runs = runs_in(folder)
         if runs and finished(runs[-1]):
             curve.write(runs[-1], f"{folder_of(params, device)}/{folder.name}", rung, jobs - 1)
     if code:
@@ -117,7 +117,7 @@ def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iter
             yield lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}", rung, seed
 
 
-def _runs(folder: Path) -> list[Path]:
+def runs_in(folder: Path) -> list[Path]:
     return [path.parent for path in sorted(folder.glob("*/params.json"))]
 
 

@@ -2,6 +2,8 @@
 
 import argparse
 import contextlib
+import errno
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -227,7 +229,6 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         if args.tune is not None:
             complete = search.search(params, args, script, sys.argv[1:] if argv is None else argv)
             sys.exit(0 if complete else EXIT_CODES["SIGINT"])
-        Watchdog(args.time_limit).start()
         prepare(args.seed)
         state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])
@@ -251,10 +252,7 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
             _exit(f"error: {fault}", fault.exit_code)
         if not isinstance(error, OSError):
             raise
-        place = f": {error.filename}" if error.filename else ""
-        lost = isinstance(error.filename, str) and not Path(error.filename).parent.exists()
-        kept = "Its folder was deleted" if lost else "Files that were saved before are kept"
-        _exit(f"error: {error.strerror or error}{place}. {kept}", Fault.exit_code)
+        _exit(f"error: {_described(error)}", Fault.exit_code)
     except Interrupted as error:
         _exit("Interrupted before learning began; --resume with the run's folder restarts the run.", error.exit_code)
     except KeyboardInterrupt:
@@ -269,6 +267,21 @@ def prepare(seed: int) -> None:
     # A resumed run has to equal the uninterrupted one.
     torch.backends.cudnn.deterministic = True
     seed_everything(seed)
+
+
+def _described(error: OSError) -> str:
+    """Return what failed, and what is kept."""
+    file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+    what = str(error.strerror or error) + (f": {file}" if file else "")
+    if isinstance(error, FileNotFoundError) and file is not None:
+        if file.parent.exists():
+            return f"{what}. It was deleted or moved. Other files that were saved before are kept"
+        return f"{what}. Its folder was deleted or moved"
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"{what}. Files that were saved before are kept. Free some space, then resume the run"
+    if error.errno == errno.EMFILE:
+        return f"{what}. Files that were saved before are kept. Raise the limit, for example by ulimit -n 1024"
+    return f"{what}. Files that were saved before are kept"
 
 
 def _exit(message: str, code: int) -> NoReturn:

@@ -9,9 +9,12 @@ from typing import Any
 
 from lib.actors.contract import Actors, Lost
 from lib.actors.process_worker import act
+from lib.system import memory
 from lib.system.processes import Child, start_server, to_shared_memory
 from lib.system.shared_memory import SharedWeights, Slots
 
+SERVER_BYTES = 100 * 2**20  # memory of the fork server, measured and rounded up
+ACTOR_BYTES = 120 * 2**20  # memory that an actor does not share, measured for CartPole
 ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed
 
 
@@ -25,6 +28,12 @@ class ProcessActors(Actors):
 
     def __init__(self, *arguments: Any, room: int = 2**20, imports: Sequence[str] = (), **options: Any):
         super().__init__(*arguments, **options)
+        memory.require(
+            f"{self.number} processes need",
+            self.number,
+            SERVER_BYTES + self.number * ACTOR_BYTES,
+            lambda fitting: f"{fitting} might fit, or use --engine inline",
+        )
         start_server("lib.actors.process_worker", *imports)
         # One version per open order, and two more, so that an actor can copy one while the learner publishes the next.
         self._weights = SharedWeights(self.model.tensors.values(), self.depth + 2)

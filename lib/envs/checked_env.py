@@ -1,5 +1,6 @@
 """Checks for external environments. Errors name the environment, its seed and its step."""
 
+import contextlib
 import logging
 import math
 import time
@@ -68,6 +69,21 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
         raise EnvironmentFailed(f"{describe()}: it raised {_text(error)}") from error
     finally:
         CheckedEnv.call = outer
+
+
+@contextlib.contextmanager
+def watched(describe: Callable[[], str]) -> Iterator[None]:
+    """Let the watchdog see a call of the user's code whose errors are handled elsewhere.
+
+    Args:
+        describe: function that names what is called.
+    """
+    CheckedEnv.call = Call(describe, time.monotonic())
+    CheckedEnv.newest = describe
+    try:
+        yield
+    finally:
+        CheckedEnv.call = None
 
 
 def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:

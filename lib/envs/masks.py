@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from lib.envs.checked_env import describe, guarded_method
-from lib.errors import Fault, UsageError
+from lib.errors import Fault
 
 INFO_KEY = "action_mask"  # name of the mask in the infos
 METHOD_NAME = "action_masks"  # name of the method that returns the mask
@@ -100,8 +100,7 @@ class AppendMask(gym.Wrapper):
         env: environment with a Discrete action space and Box observations of one to three dimensions.
 
     Raises:
-        UsageError: if a mask has the wrong shape.
-        Fault: if a mask is missing, or if it allows no action before the episode ends.
+        Fault: if a mask is missing or has the wrong shape, or if it allows no action before the episode ends.
     """
 
     def __init__(self, env: gym.Env):
@@ -132,7 +131,7 @@ class AppendMask(gym.Wrapper):
         read = self.env.get_wrapper_attr(METHOD_NAME) if self._has_method else partial(info.get, INFO_KEY)
         mask = guarded_method(self.env, lambda: np.asarray(read()))
         if mask.shape != (self._actions,):
-            raise UsageError(
+            raise Fault(
                 f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
                 "one number per action, 0 if the action is not allowed"
             )

@@ -10,15 +10,18 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import gymnasium as gym
+from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from lib.envs.checked_env import Call, CheckedEnv
+from lib.envs.checked_env import watched
 from lib.errors import Fault, UsageError
 from lib.system import processes
 from lib.system.console_log import start_console
 from lib.system.parent import end_with_learner
+from lib.system.shared_block import has_room
 
+SLACK = 2**20  # bytes that multiprocessing may add to an array
 PATIENCE = 1.0  # seconds until a process that was asked to end is killed
 
 
@@ -37,10 +40,17 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, env_id: str):
         self._env_id = env_id
+        self._awaited: int | None = None  # index of the environment that the parent waits for
+        self._steps = 0
+        env = make()
+        assert isinstance(env.observation_space, spaces.Box)
+        states = num_envs * env.observation_space.low.nbytes
+        env.close()
         processes.start_server("lib.envs.vector_env")
         with processes.signals_blocked(), self._named():
             super().__init__(
                 [make] * num_envs,
+                shared_memory=has_room(states + SLACK),  # otherwise states go through pipes
                 context=processes.context.get_start_method(),
                 worker=_work,
                 autoreset_mode=AutoresetMode.SAME_STEP,
@@ -52,6 +62,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
             return super().reset(**options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._steps += 1
         with self._named():
             return super().step(actions)
 
@@ -60,19 +71,26 @@ class ProcessVectorEnv(AsyncVectorEnv):
             super().set_attr(name, values)
 
     def describe(self) -> str:
-        """Return a name of the environments, for messages about a call that does not return."""
-        return f"one of {len(self.env_fns)} processes of {self._env_id}"
+        """Return a name of the environment that is waited for, for messages about a call that does not return."""
+        which = "one" if self._awaited is None else f"number {self._awaited}"
+        return f"{which} of {len(self.env_fns)} processes of {self._env_id} (step {self._steps} of this session)"
+
+    def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
+        """Wait for the answers one after the other, so that `describe` can tell which one is missing."""
+        for index, pipe in enumerate(self.parent_pipes):
+            self._awaited = index
+            pipe.poll(timeout)
+        self._awaited = None
+        return super()._poll_pipe_envs(timeout)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
         """Let the watchdog see a call, and name a process that died in it."""
-        CheckedEnv.call = Call(self.describe, time.monotonic())
-        try:
-            yield
-        except (EOFError, ConnectionError) as error:
-            self._report_death(error)
-        finally:
-            CheckedEnv.call = None
+        with watched(self.describe):
+            try:
+                yield
+            except (EOFError, ConnectionError) as error:
+                self._report_death(error)
 
     def _report_death(self, error: BaseException) -> NoReturn:
         time.sleep(0.1)  # until the exit code is known

@@ -13,7 +13,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, Trans
 
 from lib.envs import observations
 from lib.envs.atari import SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.checked_env import CheckedEnv, guarded
+from lib.envs.checked_env import CheckedEnv, guarded, watched
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask
 from lib.envs.observations import ObservationKind
@@ -165,8 +165,10 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         raise
     except Exception as error:  # the constructor belongs to the user and may raise anything
         cause = error.__cause__ if isinstance(error, EnvironmentFailed) else error
-        file = f" ({cause.filename})" if isinstance(cause, OSError) and cause.filename else ""
-        raise UsageError(f"cannot make the environment {env_id!r}: its {part} raised {cause!r}{file}") from error
+        file = f", {cause.filename}" if isinstance(cause, OSError) and cause.filename else ""
+        raise UsageError(
+            f"cannot make the environment {env_id!r}: its {part} raised {cause!r}{file}{_place_of(cause or error)}"
+        ) from error
 
 
 def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:
@@ -209,7 +211,10 @@ def _import_module_of(env_id: str) -> None:
     # What is installed comes first. Worker processes import modules through this function as well.
     sys.path += [folder for folder in (os.getcwd(), str(PROJECT)) if folder not in sys.path]
     try:
-        importlib.import_module(module)
+        with watched(lambda: f"the module {module!r} (during its import)"):
+            importlib.import_module(module)
+    except Fault:  # of the watchdog
+        raise
     except (Exception, SystemExit) as error:  # the module belongs to the user and may raise anything
         reason = traceback.format_exception_only(error)[-1].strip()
         raise UsageError(
@@ -219,7 +224,7 @@ def _import_module_of(env_id: str) -> None:
 
 
 def _place_of(error: BaseException) -> str:
-    """Return the line and file of an import error as " (line 3 of file)", or "" if they are unknown."""
+    """Return the line and file of a user's error as " (line 3 of file)", or "" if they are unknown."""
     if isinstance(error, SyntaxError):
         file, line = error.filename or "", error.lineno
     else:

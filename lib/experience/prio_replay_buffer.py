@@ -16,6 +16,16 @@ BETA_START = 0.4
 BETA_FRAMES = 100_000  # values of update_beta's argument until beta is 1
 
 
+class SampledIndices(np.ndarray):
+    """Indices of sampled transitions that know which transitions they were when they were sampled.
+
+    Attributes:
+        numbers: number of each transition, in the order in which they were added; None in arrays derived from this one.
+    """
+
+    numbers: np.ndarray | None = None
+
+
 class PrioReplayBuffer:
     """Prioritised replay, Schaul et al. (2016), https://arxiv.org/abs/1511.05952, with a sum tree.
 
@@ -91,10 +101,13 @@ class PrioReplayBuffer:
                 "least 1"
             )
         indices = self._tree.find(self._generator.random(batch_size) * self._tree.total)
-        self._sampled[indices] = self._numbers[indices]
+        numbers = self._sampled[indices] = self._numbers[indices]
         probs = self._tree[indices] / self._tree.total
         weights = (len(self.buffer) * probs) ** -self.beta
-        return [self.buffer[index] for index in indices], indices, (weights / weights.max()).astype(np.float32)
+        transitions = [self.buffer[index] for index in indices]
+        sampled = indices.view(SampledIndices)
+        sampled.numbers = numbers
+        return transitions, sampled, (weights / weights.max()).astype(np.float32)
 
     def update_priorities(self, batch_indices: np.ndarray, batch_priorities: np.ndarray) -> None:
         """Set the priorities of sampled transitions. If an index occurs several times, its last priority counts.
@@ -102,7 +115,8 @@ class PrioReplayBuffer:
         Those of transitions that `populate` has overwritten since they were sampled are only counted.
 
         Args:
-            batch_indices: (batch_size,) indices from `sample`.
+            batch_indices: (batch_size,) indices from `sample`. A copy of them, such as a list, stands for the newest
+                sample of each index.
             batch_priorities: (batch_size,) priorities.
 
         Raises:
@@ -117,7 +131,9 @@ class PrioReplayBuffer:
             raise ValueError(
                 f"the priorities range from {priorities.min()} to {priorities.max()}; all have to be finite and above 0"
             )
-        kept = (self._sampled[indices] == self._numbers[indices]) | (self._sampled[indices] == 0)
+        numbers = batch_indices.numbers if isinstance(batch_indices, SampledIndices) else None
+        sampled = self._sampled[indices] if numbers is None else numbers
+        kept = (sampled == self._numbers[indices]) | (sampled == 0)
         self.overwritten += int((~kept).sum())
         indices, priorities = indices[kept], priorities[kept]
         if len(indices):

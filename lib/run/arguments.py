@@ -18,6 +18,7 @@ from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
 from lib.run.run_name import changes_in_name
 from lib.run.tuning import SEARCHED
+from lib.run.watchdog import Watchdog
 
 
 class Parser(argparse.ArgumentParser):
@@ -53,6 +54,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         UsageError: if the command line is wrong, or does not fit the run to resume.
     """
     values = vars(parser.parse_args(argv))
+    Watchdog(values.get("time_limit")).start()  # before the user's module is imported
     defaults = {name: parser.get_default(name) for name in values}
     config: dict[str, Any] = {}
     if "config" in values:

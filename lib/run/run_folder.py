@@ -21,6 +21,7 @@ import logging
 import math
 import os
 import re
+import weakref
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -121,6 +122,7 @@ class Run:
             raise self._in_use() from error
         self.checkpoints.mkdir(exist_ok=True)
         self._folder_lock = self._lock_folder()
+        _open_runs.add(self)
         (self.path / "pid").write_text(str(os.getpid()))
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)
@@ -177,11 +179,30 @@ class Run:
         """Remove result.json, because a run that learns has no result yet."""
         (self.path / "result.json").unlink(missing_ok=True)
 
+    def leave(self) -> None:
+        """Close the locks in a child that an environment forked, so that they do not outlive this process."""
+        for descriptor in (self._folder_lock, self._lock._context.lock_file_fd):
+            if descriptor is not None:
+                os.close(descriptor)
+
     def close(self) -> None:
         """Release the lock. The operating system releases it, too, when the process dies."""
+        _open_runs.discard(self)
         (self.path / "pid").unlink(missing_ok=True)
         os.close(self._folder_lock)
         self._lock.release()
+
+
+_open_runs: weakref.WeakSet[Run] = weakref.WeakSet()
+
+
+def _leave_runs() -> None:
+    for run in _open_runs:
+        run.leave()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_runs)
 
 
 def _remove_own_pid(file: Path) -> None:

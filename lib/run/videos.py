@@ -23,6 +23,7 @@ from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run.episodes import Episodes
 from lib.run.evaluation import Untimed
 from lib.run.video_file import Animation, Video, frames_per_second
+from lib.run.watchdog import CallInterrupted
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
@@ -274,6 +275,8 @@ class Recorder:
         except OSError as error:
             self._warn_once("No video of episode %d: %s.", number, error)
             return
+        except CallInterrupted:
+            raise
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
             reason = f"{type(error).__name__}: {error}"
             self._warn_once(

@@ -25,6 +25,10 @@ from lib.system.clock import since_process_start
 log = logging.getLogger(__name__)
 
 
+class CallInterrupted(Fault):
+    """A call of an environment did not return before the time limit."""
+
+
 class Watchdog:
     """Name an environment whose reset or step does not return, and end the run there after its time limit.
 
@@ -96,10 +100,12 @@ class Watchdog:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
         elif over > self._interrupted_at + self.GRACE:
             os.write(2, f"error: {self._message()}. It ignored the interruption, so nothing was saved\n".encode())
+            if Watchdog._watcher is not None:
+                Watchdog._watcher.kill()
             os._exit(Fault.exit_code)
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> NoReturn:
-        raise Fault(self._message())
+        raise CallInterrupted(self._message())
 
     def _message(self) -> str:
         call = CheckedEnv.call
@@ -117,14 +123,13 @@ class WatcherProcess:
     """
 
     def __init__(self, patience: float, grace: float, interval: float):
-        stream, self._stream = os.pipe()
+        # The reading end stays open here, so that writing is no error if the process is killed.
+        self._reading, self._stream = os.pipe()
         os.set_blocking(self._stream, False)
         numbers = map(str, (os.getpid(), patience, grace, interval))
         program = Path(__file__).with_name("watcher.py")
-        try:
-            self._process = subprocess.Popen([sys.executable, "-I", "-S", str(program), *numbers], stdin=stream)
-        finally:
-            os.close(stream)
+        command = [sys.executable, "-I", "-S", str(program), *numbers]
+        self._process = subprocess.Popen(command, stdin=self._reading)
         # Both are written by C code, which needs no lock.
         faulthandler.register(signal.SIGUSR2, file=self._stream, all_threads=False)
         other = signal.set_wakeup_fd(self._stream, warn_on_full_buffer=False)
@@ -132,6 +137,7 @@ class WatcherProcess:
         if not self._gets_signals:  # an event loop, such as a notebook's, needs them
             signal.set_wakeup_fd(other)
         atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._leave)
 
     def tell(self, left: float, environment: Callable[[], str] | None) -> None:
         """Tell that this process is alive.
@@ -142,14 +148,26 @@ class WatcherProcess:
         """
         name = "" if environment is None else environment()[:1000]  # a short line is written as a whole
         message = {"limit": left if math.isfinite(left) else None, "environment": name}
-        with contextlib.suppress(OSError):  # it was killed, or does not read
+        with contextlib.suppress(OSError):  # it was killed and the stream is full, or this process ends
             os.write(self._stream, json.dumps(message).encode() + b"\n")
 
     def close(self) -> None:
-        """End the process."""
-        faulthandler.unregister(signal.SIGUSR2)
-        if self._gets_signals:
-            signal.set_wakeup_fd(-1)
-        os.close(self._stream)
-        self._stream = -1  # the thread of the watchdog still runs
+        """End the process. A second call does nothing."""
+        if self._stream >= 0:
+            self.kill()  # first, because SIGUSR2 would end this process without its handler
+            self._leave()
+
+    def kill(self) -> None:
+        """End the process from any thread. Signals that arrive later are lost, so this process has to end, too."""
+        self._process.kill()
         self._process.wait()
+
+    def _leave(self) -> None:
+        """Close the stream. Children that an environment forks do so, too."""
+        if self._stream >= 0:
+            faulthandler.unregister(signal.SIGUSR2)
+            if self._gets_signals:
+                signal.set_wakeup_fd(-1)
+            os.close(self._stream)
+            os.close(self._reading)
+            self._stream = -1  # the thread of the watchdog still runs

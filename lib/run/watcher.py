@@ -30,6 +30,8 @@ FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.
 class Watcher:
     """Name a run whose Python code does not run, and end it after its time limit or a signal.
 
+    A run that ends by itself kills this process. So if this process sees the end, something else ended the run.
+
     Args:
         pid: process id of the run.
         patience: seconds of silence after which the run is named.
@@ -56,8 +58,10 @@ class Watcher:
             if select.select([0], [], [], self.interval)[0]:
                 data = os.read(0, 65536)
                 if not data:
-                    return
+                    return self._report_end()
                 self._read(data)
+            elif os.getppid() != self.pid:
+                return self._report_end()  # a child that it forked keeps the stream open
             elif not is_stopped(self.pid):
                 self.silent += self.interval
             self._look()
@@ -74,14 +78,12 @@ class Watcher:
     def _read(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            start = line.find(b"{")
-            if start >= 0:
-                self._alive(json.loads(line[start:]))
-            elif found := FRAME.match(line.decode(errors="replace")):
-                if self._previous.endswith(HEADER):  # the innermost frame
-                    self.place = f", at line {found['line']} of {found['file']} ({found['function']})"
-            else:
-                self.signals += len(STOP.findall(line))
+            self.signals += len(STOP.findall(line))
+            text = STOP.sub(b"", line).decode(errors="replace")
+            if text.startswith("{"):
+                self._alive(json.loads(text))
+            elif (found := FRAME.match(text)) and self._previous.endswith(HEADER):  # the innermost frame
+                self.place = f", at line {found['line']} of {found['file']} ({found['function']})"
             self._previous = line
         self.signals += len(STOP.findall(self._rest))
         self._rest = STOP.sub(b"", self._rest)
@@ -93,19 +95,33 @@ class Watcher:
         self.silent, self.signals, self.named, self.place = 0.0, 0, False, ""
 
     def _end(self, when: str) -> NoReturn:
-        self._say("error", f". The process is ended {when}; nothing since its last checkpoint was saved")
-        os.kill(self.pid, signal.SIGKILL)
+        self._say("error", f". The process is ended {when}; what was not saved before is lost")
+        self._send(signal.SIGKILL)
         sys.exit()
+
+    def _report_end(self) -> None:
+        reason = "it was killed, or the code of an environment ended it"
+        os.write(2, f"\nerror: the process ended without a result: {reason}{self._newest()}\n".encode())
+
+    def _newest(self) -> str:
+        if not self.environment:
+            return ""
+        return f". Up to a second before, the newest call was one of {self.environment}"
+
+    def _send(self, number: int) -> None:
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            sys.exit()
 
     def _say(self, level: str, end: str) -> None:
         if not self.place:
-            os.kill(self.pid, signal.SIGUSR2)
+            self._send(signal.SIGUSR2)
         while not self.place and select.select([0], [], [], 1.0)[0]:  # the answer comes in pieces
             self._read(os.read(0, 65536) or sys.exit())
         if self.silent:  # otherwise it has just come back
-            newest = f". The environment called last is {self.environment}" if self.environment else ""
             text = f"{level}: Python code has not run for {self.silent:.0f} seconds, because native code holds its lock"
-            os.write(2, f"\n{text}{self.place}{newest}{end}\n".encode(errors="replace"))
+            os.write(2, f"\n{text}{self.place}{self._newest()}{end}\n".encode(errors="replace"))
 
 
 def is_stopped(pid: int) -> bool:

@@ -43,6 +43,17 @@ class SharedBlock:
         return buffer
 
 
+def has_room(size: int) -> bool:
+    """Return whether /dev/shm or the folder of temporary files has room for so many bytes."""
+    if not hasattr(os, "posix_fallocate"):
+        return True
+    try:
+        os.close(_reserved(size))
+    except UsageError:
+        return False
+    return True
+
+
 def _reserved(size: int) -> int:
     """Return a descriptor of an unlinked file for which `size` bytes are reserved."""
     folders = [folder for folder in dict.fromkeys((SHARED_MEMORY, tempfile.gettempdir())) if os.path.isdir(folder)]

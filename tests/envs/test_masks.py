@@ -8,7 +8,7 @@ import fakes
 from lib.envs import vector_env
 from lib.envs.masks import AppendMask, KeepOnlyMaskInfo
 from lib.envs.single_env import make_env
-from lib.errors import Fault, UsageError
+from lib.errors import Fault
 
 
 def test_a_mask_that_allows_no_action_is_replaced_at_the_end_of_an_episode_and_refused_before():
@@ -28,7 +28,7 @@ def test_a_mask_of_the_wrong_shape_and_a_missing_mask_are_refused():
     env = fakes.Shape(spaces.Box(0.0, 1.0, (2,)), mask="info")
     masked = AppendMask(env)
     env._mask = lambda: np.ones(4)
-    with pytest.raises(UsageError, match=r"an action mask of shape \(4,\); it has to be \(5,\)"):
+    with pytest.raises(Fault, match=r"an action mask of shape \(4,\); it has to be \(5,\)"):
         masked.reset()
     env.mask = None
     with pytest.raises(Fault, match=r"info\['action_mask'\] before, but does not report it now"):

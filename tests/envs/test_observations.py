@@ -134,10 +134,10 @@ def test_nan_in_an_image_of_floats_is_named_in_every_step(monkeypatch):
         env.step(0)
 
 
-def test_numbers_outside_of_an_image_s_bounds_do_not_wrap_around():
+def test_numbers_outside_of_an_image_s_bounds_do_not_wrap_around(monkeypatch):
     space = spaces.Box(0.0, 1.0, (90, 80), np.float32)
     env = observations.prepare(fakes.Shape(space), "Odd-v0")[0]
-    env.unwrapped.observation_space.sample = lambda: np.full((90, 80), 1.5, np.float32)
+    monkeypatch.setattr(env.unwrapped.observation_space, "sample", lambda: np.full((90, 80), 1.5, np.float32))
     assert env.reset(seed=7)[0].min() == 255
 
 

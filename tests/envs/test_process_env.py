@@ -6,12 +6,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
-from lib.envs import vector_env
+from lib.envs import process_env, vector_env
+from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.experience.stream import Stream
 from running import ENVIRONMENT, assignments, checkpoint_of, differences, episodes_of, folder, run
@@ -187,3 +189,26 @@ def test_a_run_may_change_between_both_when_it_is_resumed(tmp_path):
     assert process.returncode == 0, process.stderr
     assert differences(checkpoint_of(folder(whole)), checkpoint_of(path)) == []
     assert episodes_of(folder(whole)) == episodes_of(path)
+
+
+def test_states_go_through_pipes_where_there_is_no_room_for_shared_memory(monkeypatch, make):
+    monkeypatch.setattr(process_env, "has_room", lambda size: False)
+    envs, others = make("CartPole-v1", 2), make("CartPole-v1", 2, processes=False)
+    assert not envs.unwrapped.shared_memory
+    assert np.array_equal(envs.reset(seed=3)[0], others.reset(seed=3)[0])
+    actions = np.array([0, 1])
+    assert all(np.array_equal(a, b) for a, b in zip(envs.step(actions)[:4], others.step(actions)[:4], strict=True))
+
+
+@pytest.mark.slow
+def test_an_environment_that_does_not_answer_is_named_by_its_number(make):
+    envs = make("fakes:Slow-v0", 2)
+    envs.reset(seed=1)
+    seen = []
+    poll = envs.unwrapped.parent_pipes[1].poll
+    envs.unwrapped.parent_pipes[1] = pipe = SimpleNamespace(
+        **{name: getattr(envs.unwrapped.parent_pipes[1], name) for name in ("send", "recv", "close", "closed")}
+    )
+    pipe.poll = lambda timeout: (seen.append(CheckedEnv.call.describe()), poll(timeout))[1]
+    envs.step(np.zeros(2, np.int64))
+    assert seen == ["number 1 of 2 processes of fakes:Slow-v0 (step 1 of this session)"]

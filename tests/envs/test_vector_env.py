@@ -203,7 +203,7 @@ def test_a_missing_dependency_of_a_game_is_named(monkeypatch):
 
 def test_a_file_that_a_constructor_misses_is_named(monkeypatch):
     monkeypatch.setattr(gym, "make", lambda *_, **__: Path("/no/such/map.txt").read_text())
-    with pytest.raises(UsageError, match=r"constructor raised FileNotFoundError.* \(/no/such/map\.txt\)$"):
+    with pytest.raises(UsageError, match=r"raised FileNotFoundError.*, /no/such/map\.txt \(line \d+ of .*pathlib.*\)$"):
         vector_env.make_vector_env("Maze-v0", 2)
 
 

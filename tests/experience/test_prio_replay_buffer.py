@@ -117,3 +117,14 @@ def test_wrong_priorities_are_refused(priorities, message):
     buffer.populate(2)
     with pytest.raises(ValueError, match=message):
         buffer.update_priorities(np.arange(2), np.array(priorities))
+
+
+def test_priorities_of_an_older_sample_do_not_reach_newer_transitions():
+    buffer = PrioReplayBuffer(iter(range(20)), 4, 1.0)
+    buffer.populate(4)
+    _, older, _ = buffer.sample(40)
+    buffer.populate(4)
+    buffer.sample(40)
+    buffer.update_priorities(older, np.full(40, 9.0))
+    assert buffer.overwritten == 40
+    assert buffer._tree[np.arange(4)].tolist() == [1.0] * 4

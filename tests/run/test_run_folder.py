@@ -2,6 +2,7 @@ import hashlib
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -98,6 +99,34 @@ def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
     holder.kill()
     holder.wait()
     run_folder.Run("01_baseline", PONG, options).close()
+
+
+FORKER = """
+import os, sys, time
+from pathlib import Path
+from lib.hyperparameters import HYPERPARAMS
+from lib.run import run_folder
+from lib.run.options import RunOptions
+run = run_folder.Run("01_baseline", HYPERPARAMS["pong"], RunOptions(resume=Path(sys.argv[1])))
+if os.fork():
+    print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_child_that_an_environment_forked_does_not_hold_the_lock_of_a_killed_run(tmp_path):
+    first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    first.close()
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKER, str(first.path)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
+            run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path))
+        os.kill(holder.pid, signal.SIGKILL)
+        holder.wait()
+        run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path)).close()
+        os.killpg(holder.pid, signal.SIGKILL)  # the child
 
 
 @pytest.mark.parametrize("kind", ["symbolic link", "pipe"])

@@ -19,7 +19,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.run import watchdog
 from lib.run.watchdog import Watchdog
-from running import ENVIRONMENT
+from running import ENVIRONMENT, PROJECT
 
 
 @pytest.fixture
@@ -91,8 +91,7 @@ engine.run([0] * 10)
 def program(how, limit=None, patience=60.0, also=""):
     env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"}
     command = [sys.executable, "-c", PROGRAM.format(how=how, limit=limit, patience=patience, also=also)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=env, text=True, **pipes) as process:
+    with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         try:
             assert process.stdout.readline() == "starts\n"
             yield process
@@ -111,7 +110,7 @@ def test_native_code_that_ignores_the_interruption_is_ended_with_the_process():
 
 HELD = (
     r"Python code has not run for \d+ seconds, because native code holds its lock, at line \d+ of .*/fakes.py \(step\)"
-    r"\. The environment called last is fakes:Hanging-v0 \(episode 1 from seed 7, at the reset\)"
+    r"\. Up to a second before, the newest call was one of fakes:Hanging-v0 \(episode 1 from seed 7, at the reset\)"
 )
 
 
@@ -120,7 +119,7 @@ def test_native_code_that_holds_python_s_lock_is_ended_at_the_time_limit():
     with program("hold the lock", limit=0.0) as process:
         message = process.communicate(timeout=60)[1]
     assert process.returncode == -signal.SIGKILL
-    assert re.fullmatch(rf"\nerror: {HELD}\. The process is ended at its time limit; nothing since .*\n", message)
+    assert re.fullmatch(rf"\nerror: {HELD}\. The process is ended at its time limit; what was not saved .*\n", message)
 
 
 @pytest.mark.slow
@@ -134,7 +133,7 @@ def test_native_code_that_holds_python_s_lock_is_named_and_ended_by_a_signal(num
         process.send_signal(number)
         message = process.communicate(timeout=60)[1]
     assert process.returncode == -signal.SIGKILL
-    assert re.fullmatch(rf"\nerror: {HELD}\. The process is ended after a signal; nothing since .*\n", message)
+    assert re.fullmatch(rf"\nerror: {HELD}\. The process is ended after a signal; what was not saved .*\n", message)
 
 
 @pytest.mark.slow
@@ -145,3 +144,55 @@ def test_a_stopped_process_is_left_alone():
         process.send_signal(signal.SIGCONT)
         assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_path_with_braces_does_not_look_like_a_heartbeat(tmp_path):
+    (tmp_path / "m{1}").mkdir()
+    holder = tmp_path / "m{1}" / "holder.py"
+    holder.write_text("import itertools\ndef step(*_):\n    all(itertools.repeat(True))\n")
+    imports = f"import sys; sys.path.append({str(holder.parent)!r}); import holder"
+    with program("raise", limit=0.0, also=f"{imports}; engine = test_watchdog.Engine(holder.step)") as process:
+        message = process.communicate(timeout=60)[1]
+    assert f"holds its lock, at line 3 of {holder} (step)." in message
+    assert process.returncode == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_child_that_an_environment_forks_does_not_keep_the_run_from_ending():
+    forks = "import os; os.fork() or (os.closerange(0, 3), time.sleep(20), os._exit(0))"
+    with program("raise", also=f"{forks}; engine = test_watchdog.Engine(lambda *_: None)") as process:
+        start = time.monotonic()
+        process.wait(timeout=60)
+        assert time.monotonic() - start < 10.0
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_an_end_without_a_word_is_reported():
+    exits = "import os; engine = test_watchdog.Engine(lambda *_: os._exit(0))"
+    with program("raise", also=exits) as process:
+        message = process.communicate(timeout=60)[1]
+    assert re.fullmatch(r"\nerror: the process ended without a result: it was killed, or .* of fakes:Hang.*\n", message)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_its_watcher():
+    kills = "Watchdog._watcher._process.kill(); signal.signal(signal.SIGUSR1, lambda *_: None)"
+    waits = "engine = test_watchdog.Engine(lambda *_: signal.raise_signal(signal.SIGUSR1))"
+    with program("raise", also=f"{kills}; {waits}") as process:
+        assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_module_that_hangs_at_its_import_is_named_and_ended(tmp_path):
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(100)\n")
+    script = PROJECT / "chapter09/01_baseline.py"
+    command = [sys.executable, str(script), "--env-module", "slow_module", "--env-id", "A-v0"]
+    env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{tmp_path}"}
+    process = subprocess.run([*command, "--time-limit", "1"], env=env, capture_output=True, text=True, timeout=80)
+    assert process.returncode == 1
+    assert process.stderr.startswith(
+        "error: the module 'slow_module' (during its import): a call did not return before"
+    )

@@ -16,8 +16,22 @@ def test_a_port_that_is_bound_is_passed_over(listening):
         if listening:
             holder.listen()
         taken = holder.getsockname()[1]
-        assert free_port(str(taken)) > taken
-    assert free_port(str(taken)) == taken
+        port, reservation = free_port(str(taken))
+        reservation.close()
+        assert port > taken
+    port, reservation = free_port(str(taken))
+    reservation.close()
+    assert port == taken
+
+
+def test_two_that_start_together_get_two_ports():
+    with socket.socket() as holder:
+        holder.bind((HOST, 0))
+        first = str(holder.getsockname()[1])
+    command = [sys.executable, "-m", "lib.system.free_port", first]
+    ports = [subprocess.run(command, capture_output=True, text=True, timeout=20).stdout for _ in range(2)]
+    assert ports[0] == f"{first}\n"
+    assert int(ports[1]) > int(first)
 
 
 @pytest.mark.parametrize("text", ["80x", "", "-1", "0", "65536", "1e3", "²"])
