@@ -7,7 +7,7 @@
     ./own_games.py tables                            # only the table of docs/your-environment.md
 
 A game is solved when the mean return of 100 training episodes reaches its goal: the reward threshold with which it is
-registered, or GOALS if it has none. LunarLander and MiniGrid need `pip install '.[games]'`.
+registered, or GOALS if it has none. LunarLander and MiniGrid need `pip install -e '.[games]'`.
 """
 
 import argparse

@@ -8,8 +8,6 @@
 Each line is a finding: `ok`, `note` if something costs speed or comfort, or `problem` if something prevents training.
 """
 
-from __future__ import annotations  # type hints must not fail if a package is missing
-
 import configparser
 import os
 import shutil
@@ -17,13 +15,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from lib import has_environment, missing_environment
+from lib import has_environment, missing_environment  # first: it names a Python that is too old
+
+# isort: split
+from importlib import metadata
 
 IMPORT_ERROR = ""
 try:
@@ -142,7 +142,7 @@ def check_processor() -> Iterator[Finding]:
         yield Finding(NOTE, f"{capability}, not faster in bfloat16", "float32 is used instead")
 
 
-def check_accelerator(device: torch.device) -> Iterator[Finding]:
+def check_accelerator(device: "torch.device") -> Iterator[Finding]:
     if torch.cuda.is_available():
         advice = "" if device.type == "cuda" else "it is used only with --cuda"
         for index in range(torch.cuda.device_count()):
@@ -207,7 +207,7 @@ def measure_emulator(env_id: str) -> Finding:
     return Finding(OK, f"emulator: {speed:,.0f} agent steps/s in {NUM_ENVS} parallel games")
 
 
-def measure_learner(device: torch.device) -> Finding:
+def measure_learner(device: "torch.device") -> Finding:
     """Measure the updates per second of the Nature network with minibatches of 32 transitions."""
     net = dqn_model.DQN((4, 84, 84), 6).to(device)
     optimizer = torch.optim.Adam(net.parameters())

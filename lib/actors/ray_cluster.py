@@ -228,7 +228,7 @@ def ray_package(local_only: bool) -> Any:
 
 def _require_installed() -> None:
     if importlib.util.find_spec("ray") is None:
-        raise UsageError("--engine ray needs Ray, which is not installed; run pip install '.[ray]'")
+        raise UsageError("--engine ray needs Ray, which is not installed; run pip install -e '.[ray]'")
 
 
 def _initialised() -> bool:

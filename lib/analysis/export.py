@@ -68,7 +68,7 @@ def require_packages(kinds: tuple[str, ...]) -> None:
     missing = [name for name in ONNX_PACKAGES if ONNX in kinds and find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"an ONNX file needs {', '.join(missing)}; run pip install '.[export]', or add --format {TORCHSCRIPT}"
+            f"an ONNX file needs {', '.join(missing)}; run pip install -e '.[export]', or add --format {TORCHSCRIPT}"
         )
 
 

@@ -173,7 +173,7 @@ def require(name: str) -> None:
     """
     if find_spec(name) is None:
         raise UsageError(
-            f"--track {name} needs the package {name}, which is not installed; run pip install '.[{name}]'"
+            f"--track {name} needs the package {name}, which is not installed; run pip install -e '.[{name}]'"
         )
 
 
