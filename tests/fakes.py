@@ -4,6 +4,7 @@ The environments are registered with gymnasium, so that scripts under test can u
 """
 
 import itertools
+import multiprocessing
 import os
 import sys
 import time
@@ -77,6 +78,18 @@ class Slow(Counting):
     def step(self, action):
         time.sleep(self.seconds)
         return super().step(action)
+
+
+class WithHelper(Counting):
+    """Counting that forks a process at its tenth reset, for multiprocessing to end with this one."""
+
+    helper: Any = None
+
+    def reset(self, *, seed=None, options=None):
+        if len(self.seeds) == 9 and WithHelper.helper is None:
+            WithHelper.helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+            WithHelper.helper.start()
+        return super().reset(seed=seed)
 
 
 class Unbuildable(Counting):
@@ -575,6 +588,7 @@ for environment in (
     register(environment.__name__, environment)
 register("Catch", Catch, zoom=ZOOM)
 register("Slow", Slow, seconds=0.05)
+register("WithHelper", WithHelper)
 for name, game, sticky_actions in (
     ("ShortPong", "pong", 0.0),  # episodes of 100 steps
     ("StickyPong", "pong", 0.25),

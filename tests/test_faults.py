@@ -21,6 +21,7 @@ from running import (
     PARALLEL,
     PROJECT,
     assignments,
+    episodes_of,
     folder,
     result_of,
     resuming,
@@ -250,6 +251,18 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
     assert result_of(path)["steps"] == 1280
     call("tools/evaluate.py", path, "--env-module", "fakes", "--quiet")
     call("tools/report.py", path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", [BASELINE, PPO], ids=str)
+def test_a_run_ends_although_an_environment_has_forked_a_process(tmp_path, script):
+    small = SMALL_PPO if script == PPO else SMALL_DQN
+    process = start(script, "--env-id", "fakes:WithHelper-v0", *small, "--quiet", "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/episodes.csv")) and len(episodes_of(folder(tmp_path))) > 12, process)
+    process.send_signal(signal.SIGTERM)
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, output
+    assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
 
 
 def test_a_deleted_current_folder_is_named(tmp_path):
