@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -257,11 +258,16 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
 @pytest.mark.parametrize("script", [BASELINE, PPO], ids=str)
 def test_a_run_ends_although_an_environment_has_forked_a_process(tmp_path, script):
     small = SMALL_PPO if script == PPO else SMALL_DQN
-    process = start(script, "--env-id", "fakes:WithHelper-v0", *small, "--quiet", "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/episodes.csv")) and len(episodes_of(folder(tmp_path))) > 12, process)
-    process.send_signal(signal.SIGTERM)
-    _, output = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM, output
+    options = ("--env-id", "fakes:WithHelper-v0", *small, "--quiet", "--runs-dir", tmp_path)
+    command = [sys.executable, PROJECT / script, *map(str, options)]
+    with subprocess.Popen(command, env=ENVIRONMENT, start_new_session=True) as process:  # with an end of its own
+        try:
+            wait_for(lambda: list(tmp_path.glob("*/episodes.csv")) and len(episodes_of(folder(tmp_path))) > 30, process)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 128 + signal.SIGTERM
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
     assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
 
 
