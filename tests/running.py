@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
 import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -167,6 +168,17 @@ def scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
     tags = [tag for tag in accumulator.Tags()["scalars"] if not tag.startswith(("time/", "end/")) and "fps" not in tag]
     assert {"episodes/reward", "train/loss", "train/avg_loss"} <= set(tags)
     return {tag: [(event.step, event.value) for event in accumulator.Scalars(tag)] for tag in tags}
+
+
+def workers_of(process: ForkedProcess) -> list[psutil.Process]:
+    """Return the actors, players and learners in processes of their own: children that have no children themselves."""
+    others = ("resource_tracker", "watcher.py")
+    children = psutil.Process(process.pid).children(recursive=True)
+    return [
+        child
+        for child in children
+        if child.children() == [] and not any(other in " ".join(child.cmdline()) for other in others)
+    ]
 
 
 def wait_for(condition: Callable[[], Any], process: ForkedProcess, seconds: float = 120) -> None:

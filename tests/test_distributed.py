@@ -36,6 +36,7 @@ from running import (
     scalars_of,
     start,
     wait_for,
+    workers_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -178,19 +179,13 @@ def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] > 2000
 
 
-def actors_of(process):
-    """Return the actor processes of a run with two actors."""
-    found = psutil.Process(process.pid).children(recursive=True)
-    return [each for each in found if each.children() == [] and "resource_tracker" not in " ".join(each.cmdline())]
-
-
 def test_killing_actors_at_any_time_does_not_change_the_run(uninterrupted, tmp_path):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     rng = np.random.default_rng(1)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
     killed = 0
     while process.poll() is None and killed < 4:
-        victims = actors_of(process)
+        victims = workers_of(process)
         if len(victims) == 2:
             victims[rng.integers(2)].kill()
             killed += 1

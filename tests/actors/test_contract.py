@@ -327,7 +327,7 @@ def test_an_overwritten_version_is_replaced_by_the_newest():
 
 def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install '\.\[ray\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e '\.\[ray\]'"):
         start_actors("ray", fakes.Counter, 1, model_of(1))
 
 

@@ -2,7 +2,6 @@ import re
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from gymnasium import spaces
@@ -13,7 +12,7 @@ from lib.ppo.goal import GoalModel
 from lib.ppo.progress import Estimate
 from lib.ppo.rollout import Rollout
 from ppo_setup import trainer_of
-from running import assignments, checkpoint_of, folder, run, start, wait_for
+from running import assignments, checkpoint_of, folder, run, start, wait_for, workers_of
 
 ACTORS = Path("distributed/04_ppo_actors.py")
 
@@ -77,7 +76,7 @@ def test_the_death_of_a_learner_ends_the_run_which_can_be_resumed(tmp_path):
     options = ("--env-id", "CartPole-v1", *settings, "--quiet", "--engine", "inline", "--learners", 2)
     process = start(ACTORS, *options, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-0000003*.pt.sha256")), process)
-    [learner] = learners_of(process)
+    [learner] = workers_of(process)  # all actors are inline, and the first learner is the run itself
     learner.kill()
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
@@ -85,14 +84,6 @@ def test_the_death_of_a_learner_ends_the_run_which_can_be_resumed(tmp_path):
     path = folder(tmp_path)
     resumed = run(ACTORS, "--resume", path, "--stop-after", checkpoint_of(path)["source"]["steps_done"] + 640)
     assert resumed.returncode == 0, resumed.stderr
-
-
-def learners_of(process):
-    """All learners of a run but the first. With inline actors, they are its only child processes without children."""
-    children = psutil.Process(process.pid).children(recursive=True)
-    return [
-        child for child in children if child.children() == [] and "resource_tracker" not in " ".join(child.cmdline())
-    ]
 
 
 def test_learners_that_cannot_share_the_minibatch_are_refused():
