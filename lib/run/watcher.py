@@ -9,6 +9,7 @@ is a stream of three kinds:
 - lines that start with "  File": where the run is, innermost first, after SIGUSR2
 """
 
+import contextlib
 import json
 import math
 import os
@@ -17,11 +18,10 @@ import select
 import signal
 import sys
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 STOP = re.compile(b"[" + re.escape(bytes(SIGNALS)) + b"]")
-LATER_SIGNAL = 2.0  # seconds of silence after which a second signal ends the run
 
 HEADER = b"(most recent call first):"
 FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')  # as faulthandler writes it
@@ -35,7 +35,8 @@ class Watcher:
     Args:
         pid: process id of the run.
         patience: seconds of silence after which the run is named.
-        grace: seconds of silence after which a run is ended that is over its time limit or has received a signal.
+        grace: seconds of silence after which a run is ended that is over its time limit or has received two signals.
+            After one signal, it is named after this time and ended after three times as long.
         interval: seconds between two looks.
     """
 
@@ -67,10 +68,10 @@ class Watcher:
             self._look()
 
     def _look(self) -> None:
-        if self.silent > self.patience and not self.named:
+        if self.silent > (self.grace if self.signals else self.patience) and not self.named:
             self.named = True
             self._say("warning", "")
-        if self.signals and self.silent > (self.grace if self.signals == 1 else min(LATER_SIGNAL, self.grace)):
+        if self.signals and self.silent > self.grace * (3 if self.signals == 1 else 1):
             self._end("after a signal")
         if time.monotonic() > self.deadline + 2 * self.grace and self.silent > self.grace:
             self._end("at its time limit")
@@ -94,14 +95,14 @@ class Watcher:
         self.environment = message["environment"]
         self.silent, self.signals, self.named, self.place = 0.0, 0, False, ""
 
-    def _end(self, when: str) -> NoReturn:
-        self._say("error", f". The process is ended {when}; what was not saved before is lost")
-        self._send(signal.SIGKILL)
-        sys.exit()
+    def _end(self, when: str) -> None:
+        if self._say("error", f". The process is ended {when}; what was not saved before is lost"):
+            self._send(signal.SIGKILL)
+            sys.exit()
 
     def _report_end(self) -> None:
         reason = "it was killed, or the code of an environment ended it"
-        os.write(2, f"\nerror: the process ended without a result: {reason}{self._newest()}\n".encode())
+        write(f"error: the process ended without a result: {reason}{self._newest()}")
 
     def _newest(self) -> str:
         if not self.environment:
@@ -114,14 +115,23 @@ class Watcher:
         except ProcessLookupError:
             sys.exit()
 
-    def _say(self, level: str, end: str) -> None:
+    def _say(self, level: str, end: str) -> bool:
+        """Write where the run is, and return true, unless it has just come back."""
         if not self.place:
             self._send(signal.SIGUSR2)
         while not self.place and select.select([0], [], [], 1.0)[0]:  # the answer comes in pieces
             self._read(os.read(0, 65536) or sys.exit())
-        if self.silent:  # otherwise it has just come back
-            text = f"{level}: Python code has not run for {self.silent:.0f} seconds, because native code holds its lock"
-            os.write(2, f"\n{text}{self.place}{self._newest()}{end}\n".encode(errors="replace"))
+        if not self.silent:
+            return False
+        text = f"{level}: Python code has not run for {self.silent:.0f} seconds, because native code holds its lock"
+        write(f"{text}{self.place}{self._newest()}{end}")
+        return True
+
+
+def write(line: str) -> None:
+    """Write a line to standard error. "^C" may stand on the current one."""
+    with contextlib.suppress(OSError):  # the terminal may be closed
+        os.write(2, f"\n{line}\n".encode(errors="replace"))
 
 
 def is_stopped(pid: int) -> bool:
