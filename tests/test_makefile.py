@@ -30,6 +30,7 @@ def test_make_train_takes_the_next_free_port_and_says_so(taken_port):
     [(port, note)] = re.findall(r"TensorBoard: http://127\.0\.0\.1:(\d+)/(.*)", process.stdout)
     assert int(port) > taken_port
     assert note == f"  (port {taken_port} is in use)"
+    assert "Starting; importing PyTorch takes some seconds ...\nusage: " in process.stdout
 
 
 def test_users_install_no_package_of_development():
