@@ -1,11 +1,14 @@
 """Command line of the scripts and tools, and their exit codes."""
 
 import argparse
+import atexit
 import contextlib
 import errno
+import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +18,7 @@ from ignite.engine import State
 from tqdm import tqdm
 
 from lib.actors.engines import ENGINES
+from lib.envs import checked_env
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
 from lib.run import run_folder, search, tracking
@@ -62,6 +66,10 @@ __all__ = [
     "whole",
     "writable",
 ]
+
+THREADS_END = 5.0  # seconds in which threads may end after a run
+
+log = logging.getLogger(__name__)
 
 Train = Callable[[Any, RunOptions], State]
 
@@ -230,7 +238,9 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
             complete = search.search(params, args, script, sys.argv[1:] if argv is None else argv)
             sys.exit(0 if complete else EXIT_CODES["SIGINT"])
         prepare(args.seed)
-        state: Any = train(params, args)
+        with checked_env.closing():
+            state: Any = train(params, args)
+        _end_threads(EXIT_CODES[state.stopped])
         sys.exit(EXIT_CODES[state.stopped])
 
 
@@ -257,6 +267,21 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         _exit("Interrupted before learning began; --resume with the run's folder restarts the run.", error.exit_code)
     except KeyboardInterrupt:
         _exit(stopped, EXIT_CODES["SIGINT"])
+
+
+def _end_threads(code: int) -> None:
+    """End the process if a thread of an environment would keep it alive."""
+    end = time.monotonic() + THREADS_END
+    threads = [thread for thread in threading.enumerate() if not thread.daemon]
+    for thread in threads:
+        if thread is not threading.main_thread():
+            thread.join(max(0.0, end - time.monotonic()))
+    names = [thread.name for thread in threads if thread.is_alive() and thread is not threading.main_thread()]
+    if names:
+        log.warning("The run has ended, but a thread runs on (%s). The process ends without it.", ", ".join(names))
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os._exit(code)
 
 
 def prepare(seed: int) -> None:

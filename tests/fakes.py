@@ -7,8 +7,10 @@ import itertools
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import gymnasium as gym
@@ -90,6 +92,18 @@ class WithHelper(Counting):
             WithHelper.helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
             WithHelper.helper.start()
         return super().reset(seed=seed)
+
+
+class WithThread(Counting):
+    """Counting with a thread that does not end. If it was closed after some episodes, a file is there."""
+
+    def __init__(self):
+        super().__init__()
+        threading.Thread(target=time.sleep, args=(600,)).start()
+
+    def close(self):
+        if len(self.seeds) > 2:
+            Path("closed").touch()
 
 
 class Unbuildable(Counting):
@@ -589,6 +603,7 @@ for environment in (
 register("Catch", Catch, zoom=ZOOM)
 register("Slow", Slow, seconds=0.05)
 register("WithHelper", WithHelper)
+register("WithThread", WithThread)
 for name, game, sticky_actions in (
     ("ShortPong", "pong", 0.0),  # episodes of 100 steps
     ("StickyPong", "pong", 0.25),

@@ -271,6 +271,18 @@ def test_a_run_ends_although_an_environment_has_forked_a_process(tmp_path, scrip
     assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
 
 
+@pytest.mark.slow
+def test_a_run_closes_its_environments_and_ends_although_a_thread_of_theirs_does_not(tmp_path):
+    options = ("--env-id", "fakes:WithThread-v0", *SMALL_DQN, "--quiet", "--stop-after", 80, "--runs-dir", tmp_path)
+    command = [sys.executable, PROJECT / BASELINE, *map(str, options)]
+    process = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    assert "The run has ended, but a thread runs on" in process.stdout
+    (tmp_path / "closed").unlink()
+    [run] = tmp_path.iterdir()
+    assert result_of(run)["stopped"] == "step limit"
+
+
 def test_a_deleted_current_folder_is_named(tmp_path):
     here = tmp_path / "here"
     here.mkdir()

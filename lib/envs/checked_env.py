@@ -126,13 +126,17 @@ class CheckedEnv(gym.Wrapper):
     Attributes:
         call: unfinished call of an environment in this process, or None.
         newest: function that names the environment of the newest call, finished or not; None before the first one.
+        opened: environments that `closing` has to close, or None outside of it.
     """
 
     call: ClassVar[Call | None] = None
+    opened: ClassVar["list[CheckedEnv] | None"] = None
     newest: ClassVar[Callable[[], str] | None] = None
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
+        if CheckedEnv.opened is not None:
+            CheckedEnv.opened.append(self)
         self._env_id = env_id
         self._seed: int | None = None
         self._episode = 0  # since the reset with that seed
@@ -195,6 +199,8 @@ class CheckedEnv(gym.Wrapper):
         return guarded(self.describe, self.env.render)
 
     def close(self) -> None:
+        if CheckedEnv.opened is not None and self in CheckedEnv.opened:
+            CheckedEnv.opened.remove(self)
         guarded(self.describe, self.env.close)
 
     def _check(self, observation: Any) -> None:
@@ -219,6 +225,21 @@ class CheckedEnv(gym.Wrapper):
         seed = "without a seed" if self._seed is None else f"from seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
         return f"{self._env_id} (episode {self._episode} {seed}, {when})"
+
+
+@contextlib.contextmanager
+def closing() -> Iterator[None]:
+    """Close all environments that were made in this context and are still open, so that they end their processes."""
+    opened = CheckedEnv.opened = []
+    try:
+        yield
+    finally:
+        for env in opened[:]:
+            try:
+                env.close()
+            except Exception as error:  # noqa: BLE001 - not our code, and the run has ended
+                log.warning("%s", error)
+        CheckedEnv.opened = None
 
 
 def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:

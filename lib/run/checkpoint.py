@@ -13,7 +13,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -36,6 +36,8 @@ log = logging.getLogger(__name__)
 class Damaged(Fault):
     """A checkpoint whose content is not what was written."""
 
+
+LARGEST = 2**256  # no whole number in a checkpoint reaches it; those of random generators have 128 bits
 
 # Objects in a `best-*` checkpoint. All others are needed only to resume.
 PLAYABLE = ("net", "target", "iteration")
@@ -285,7 +287,20 @@ def load(file: Path) -> dict[str, Any]:
         raise Damaged(f"{file} cannot be read: {_first_line(error)}") from error
     if not isinstance(content, dict):
         raise Damaged(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
+    if not all(abs(number) < LARGEST for number in _whole_numbers(content)):
+        raise Damaged(f"{file} holds a number that is too large; it was not loaded")
     return content
+
+
+def _whole_numbers(content: Any) -> Iterator[int]:
+    if isinstance(content, int):
+        yield content
+    elif isinstance(content, dict):
+        for value in content.values():
+            yield from _whole_numbers(value)
+    elif isinstance(content, list | tuple):
+        for value in content:
+            yield from _whole_numbers(value)
 
 
 def _verify(file: Path) -> None:

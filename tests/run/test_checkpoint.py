@@ -151,6 +151,12 @@ def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_
     assert outcomes == {"refused", "unchanged"}
 
 
+def test_a_number_that_is_too_large_is_rejected(tmp_path):
+    file = save(tmp_path, content=WEIGHTS | {"episodes": {"returns": [1, (2, 10**400)]}})
+    with pytest.raises(Fault, match="holds a number that is too large"):
+        checkpoint.load(file)
+
+
 class Code:
     """An object that creates a folder when it is unpickled."""
 
