@@ -102,7 +102,8 @@ class Watcher:
 
     def _report_end(self) -> None:
         reason = "it was killed, or the code of an environment ended it"
-        write(f"error: the process ended without a result: {reason}{self._newest()}")
+        kept = "What was saved before is kept; --resume continues from it"
+        write(f"error: the process ended without a result: {reason}{self._newest()}. {kept}")
 
     def _newest(self) -> str:
         if not self.environment:
