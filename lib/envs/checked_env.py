@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsFloat, TypeVar
@@ -63,7 +64,7 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
         raise
     except BaseException as error:
         is_plain = isinstance(error, Exception) and not isinstance(error, OSError | MemoryError | RuntimeError)
-        if is_plain or isinstance(error, KeyboardInterrupt):
+        if (is_plain and _has_text(error)) or (isinstance(error, KeyboardInterrupt) and not _ignores_ctrl_c()):
             error.add_note(f"Raised by {describe()}")
             raise
         raise EnvironmentFailed(f"{describe()}: it raised {_text(error)}") from error
@@ -330,6 +331,19 @@ def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
             index = tuple(np.argwhere(outside)[0].tolist())
             bounds = f"{space.low[index]:g} to {space.high[index]:g}"
             yield f" has {array[index]:g} at {list(index)}; its space says {bounds}"
+
+
+def _has_text(error: BaseException) -> bool:
+    try:
+        str(error)
+    except Exception:  # noqa: BLE001 - not our code
+        return False
+    return True
+
+
+def _ignores_ctrl_c() -> bool:
+    """Return whether Ctrl-C cannot reach this process, as in actors. Then only an environment raises its exception."""
+    return hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def _short(value: Any) -> str:

@@ -1,4 +1,5 @@
 import re
+import signal
 
 import gymnasium as gym
 import numpy as np
@@ -246,6 +247,23 @@ class Unprintable(RuntimeError):
 
 def test_an_error_without_a_text_is_named_by_its_type():
     assert "it raised <Unprintable, whose repr() fails>" in message_of(Unprintable(), error=EnvironmentFailed)
+
+
+class Textless(ValueError):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def test_an_error_whose_text_fails_is_named_by_its_type():
+    assert "it raised Textless()" in message_of(Textless(), error=EnvironmentFailed)
+
+
+def test_an_interruption_where_ctrl_c_is_blocked_is_the_environment_s_own():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        assert "it raised KeyboardInterrupt()" in message_of(KeyboardInterrupt(), error=EnvironmentFailed)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class FailingNumber:
