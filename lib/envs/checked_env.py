@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -59,10 +60,15 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
     outer, CheckedEnv.call = CheckedEnv.call, Call(describe, time.monotonic())
     CheckedEnv.newest = describe
     try:
-        return call()
-    except (Fault, UsageError):
-        raise
+        result = call()
+        if CheckedEnv.forked:
+            os._exit(0)
+        return result
     except BaseException as error:
+        if CheckedEnv.forked:
+            os._exit(1)
+        if isinstance(error, Fault | UsageError):
+            raise
         is_plain = isinstance(error, Exception) and not isinstance(error, OSError | MemoryError | RuntimeError)
         if (is_plain and _has_text(error)) or (isinstance(error, KeyboardInterrupt) and not _ignores_ctrl_c()):
             error.add_note(f"Raised by {describe()}")
@@ -127,10 +133,13 @@ class CheckedEnv(gym.Wrapper):
     Attributes:
         call: unfinished call of an environment in this process, or None.
         newest: function that names the environment of the newest call, finished or not; None before the first one.
+        forked: whether this process was forked in a call of an environment. It ends when the call does, because the
+            run is not its own.
         opened: environments that `closing` has to close, or None outside of it.
     """
 
     call: ClassVar[Call | None] = None
+    forked: ClassVar[bool] = False
     opened: ClassVar["list[CheckedEnv] | None"] = None
     newest: ClassVar[Callable[[], str] | None] = None
 
@@ -226,6 +235,14 @@ class CheckedEnv(gym.Wrapper):
         seed = "without a seed" if self._seed is None else f"from seed {self._seed}"
         when = f"at step {self._step}" if self._step else "at the reset"
         return f"{self._env_id} (episode {self._episode} {seed}, {when})"
+
+
+def _note_fork() -> None:
+    CheckedEnv.forked = CheckedEnv.call is not None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 @contextlib.contextmanager

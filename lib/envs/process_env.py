@@ -21,6 +21,8 @@ from lib.system.console_log import start_console
 from lib.system.parent import end_with_learner
 from lib.system.shared_block import has_room
 
+log = logging.getLogger(__name__)
+
 SLACK = 2**20  # bytes that multiprocessing may add to an array
 PATIENCE = 1.0  # seconds until a process that was asked to end is killed
 
@@ -142,5 +144,9 @@ def _work(index: int, make: Callable[[], gym.Env], *arguments: Any) -> None:
     end_with_learner()
     start_console()
     logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the parent has logged its warnings
-    with suppress(EOFError, ConnectionError):
+    try:
         _async_worker(index, make, *arguments)
+    except (EOFError, ConnectionError):
+        pass  # the parent has ended
+    except Exception as error:  # noqa: BLE001 - of the environment's close; other errors are sent to the parent
+        log.warning("%s", error)

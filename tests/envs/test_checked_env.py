@@ -1,3 +1,4 @@
+import os
 import re
 import signal
 
@@ -264,6 +265,28 @@ def test_an_interruption_where_ctrl_c_is_blocked_is_the_environment_s_own():
         assert "it raised KeyboardInterrupt()" in message_of(KeyboardInterrupt(), error=EnvironmentFailed)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["returns", "raises"])
+def test_a_child_that_is_forked_in_a_call_ends_with_it(monkeypatch, end):
+    children = []
+
+    def step(self, action):
+        children.append(os.fork())
+        if children[-1] == 0 and end:
+            raise SystemExit(0)
+        return GOOD, 0.0, False, False, {}
+
+    monkeypatch.setattr(Scripted, "step", step)
+    env = CheckedEnv(Scripted(), "Odd-v0")
+    env.reset()
+    parent = os.getpid()
+    try:
+        env.step(0)
+    finally:
+        if os.getpid() != parent:  # the child has come back
+            os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == end
 
 
 class FailingNumber:
