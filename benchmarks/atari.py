@@ -20,6 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import curve
 import lab
 import minutes
 from lib import cli
@@ -36,7 +37,7 @@ from matplotlib import pyplot as plt
 
 PAGE = "benchmarks/notes/atari.md"
 PICTURE = lab.PROJECT / "benchmarks" / "notes" / "atari.png"
-FOLDER = "atari"  # of the results, a file per run
+FOLDER = "atari"  # of the runs, and of the results, a file per run
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
 STEPS = 2_500_000  # agent steps, 10 million frames
 POINTS = 100  # of a curve
@@ -80,7 +81,7 @@ def train(steps: int, turn: tuple[str, str, int]) -> Path:
         turn: script, game and seed.
     """
     script, game, seed = turn
-    folder = lab.PROJECT / "runs" / "atari" / lab.slug(f"{script} {game} seed{seed}")
+    folder = lab.PROJECT / "runs" / name_of(script, game, seed)
     new = ["--env-id", f"{game}NoFrameskip-v4", "--seed", str(seed), "--set", f"max_steps={steps}"]
     runs = minutes.runs_in(folder)
     if not runs or not minutes.finished(runs[-1]):
@@ -95,12 +96,8 @@ def train(steps: int, turn: tuple[str, str, int]) -> Path:
 def keep(run: Path, script: str, game: str, seed: int) -> None:
     """Write a run's curve: agent step, and mean return of the last 100 training episodes. Its end is in the stamp."""
     result = json.loads((run / "result.json").read_text())
-    session = run_folder.read_params(run)["sessions"][0]
     stamped = {
-        "measured": session["started"],
-        "commit": session["commit"],
-        "versions": session["versions"],
-        "machine": session["machine"],
+        **curve.origin(run_folder.read_params(run)),
         "settings": {"script": script, "game": game, "seed": seed},
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }
@@ -112,7 +109,7 @@ def keep(run: Path, script: str, game: str, seed: int) -> None:
 
 
 def name_of(script: str, game: str, seed: int) -> str:
-    """Return the name of a run's results file."""
+    """Return the name of a run's results file, and of the folder of the run."""
     return f"{FOLDER}/{lab.slug(f'{script} {game} seed{seed}')}"
 
 
@@ -131,8 +128,8 @@ def read() -> list[Run]:
     """Return the finished runs."""
     runs = []
     for path in sorted((lab.RESULTS / FOLDER).glob("*.csv")):
-        curve, stamped = lab.read(f"{FOLDER}/{path.stem}")
-        runs.append(Run(**stamped["settings"], mean_100=stamped["end"]["mean_100"], curve=curve, stamped=stamped))
+        points, stamped = lab.read(f"{FOLDER}/{path.stem}")
+        runs.append(Run(**stamped["settings"], mean_100=stamped["end"]["mean_100"], curve=points, stamped=stamped))
     return runs
 
 
@@ -177,7 +174,7 @@ def blocks() -> Iterator[lab.Block]:
 
 
 def measure(games: Sequence[str], scripts: Sequence[str], seeds: Sequence[int], steps: int, jobs: int) -> None:
-    """Train what is missing, first one seed of each game and script."""
+    """Train the runs that have no results yet: every game and script with the first seed, then with the next one."""
     numbers = seeds or range(1, max(GAMES[game].seeds for game in games) + 1)
     turns = [
         (script, game, seed)

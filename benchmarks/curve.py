@@ -89,17 +89,13 @@ def write(run: Path, name: str, rung: str, beside: int = 0) -> None:
     params = run_folder.read_params(run)
     end = run / "result.json"
     result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
-    first = params["sessions"][0]
     stamped = {
-        "measured": first["started"],
+        **origin(params),
         "rung": rung,
         "seed": params["seed"],
         "changed": changed_fields(params),
         "beside": beside,
         "sessions": len(params["sessions"]),
-        "commit": first["commit"],
-        "versions": first["versions"],
-        "machine": first["machine"],
         "result": {key: result.get(key) for key in ("stopped", "steps", "episodes", "seconds", "reached")},
         "steps_per_second": result.get("this_process", {}).get("steps_per_second"),
     }
@@ -108,6 +104,12 @@ def write(run: Path, name: str, rung: str, beside: int = 0) -> None:
     results = lab.Results(name, COLUMNS, stamped)
     for row in episodes[list(COLUMNS)].to_dict("records"):
         results.add(**row)
+
+
+def origin(params: lab.Stamp) -> lab.Stamp:
+    """Return the start, the commit, the versions and the machine of a run's first session, for a stamp."""
+    first = params["sessions"][0]
+    return {"measured": first["started"]} | {name: first[name] for name in ("commit", "versions", "machine")}
 
 
 def rung_of(params: lab.Stamp) -> str:

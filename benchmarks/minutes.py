@@ -118,6 +118,7 @@ def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iter
 
 
 def runs_in(folder: Path) -> list[Path]:
+    """Return the run folders in a folder, the oldest first."""
     return [path.parent for path in sorted(folder.glob("*/params.json"))]
 
 

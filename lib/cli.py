@@ -67,6 +67,12 @@ __all__ = [
     "writable",
 ]
 
+# What to do about an error of the system.
+ADVICE: dict[int | None, str] = {
+    errno.ENOSPC: ". Free some space, then resume the run",
+    errno.EDQUOT: ". Free some space, then resume the run",
+    errno.EMFILE: ". Raise the limit, for example by ulimit -n 1024",
+}
 THREADS_END = 5.0  # seconds in which threads may end after a run
 
 log = logging.getLogger(__name__)
@@ -240,8 +246,9 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         prepare(args.seed)
         with checked_env.closing():
             state: Any = train(params, args)
-        _end_threads(EXIT_CODES[state.stopped])
-        sys.exit(EXIT_CODES[state.stopped])
+        code = EXIT_CODES[state.stopped]
+        _end_threads(code)
+        sys.exit(code)
 
 
 @contextlib.contextmanager
@@ -270,14 +277,12 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
 
 
 def _end_threads(code: int) -> None:
-    """End the process if a thread of an environment would keep it alive."""
+    """End the process if other threads, such as an environment's, would keep it alive."""
     end = time.monotonic() + THREADS_END
-    threads = [thread for thread in threading.enumerate() if not thread.daemon]
-    for thread in threads:
-        if thread is not threading.main_thread():
-            thread.join(max(0.0, end - time.monotonic()))
-    names = [thread.name for thread in threads if thread.is_alive() and thread is not threading.main_thread()]
-    if names:
+    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    for thread in others:
+        thread.join(max(0.0, end - time.monotonic()))
+    if names := [thread.name for thread in others if thread.is_alive()]:
         log.warning("The run has ended, but a thread runs on (%s). The process ends without it.", ", ".join(names))
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -295,18 +300,14 @@ def prepare(seed: int) -> None:
 
 
 def _described(error: OSError) -> str:
-    """Return what failed, and what is kept."""
+    """Return what failed, which files are kept, and what to do about it if that is known."""
     file = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
     what = str(error.strerror or error) + (f": {file}" if file else "")
     if isinstance(error, FileNotFoundError) and file is not None:
         if file.parent.exists():
             return f"{what}. It was deleted or moved. Other files that were saved before are kept"
         return f"{what}. Its folder was deleted or moved"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{what}. Files that were saved before are kept. Free some space, then resume the run"
-    if error.errno == errno.EMFILE:
-        return f"{what}. Files that were saved before are kept. Raise the limit, for example by ulimit -n 1024"
-    return f"{what}. Files that were saved before are kept"
+    return f"{what}. Files that were saved before are kept{ADVICE.get(error.errno, '')}"
 
 
 def _exit(message: str, code: int) -> NoReturn:

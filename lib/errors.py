@@ -15,7 +15,7 @@ class Fault(Exception):
     exit_code = 1
 
 
-class EnvironmentFailed(RuntimeError):
+class EnvironmentFailed(Exception):
     """Error of an environment that would look like an error of this program. The message names the environment."""
 
 

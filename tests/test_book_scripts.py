@@ -81,8 +81,7 @@ def test_the_error_names_the_missing_field(tmp_path):
 def test_a_script_that_attaches_ptans_handlers_itself_solves_its_task(tmp_path, options):
     process = run_book("third_speed.py", *options, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
-    assert re.search(r"solved \d+\n", process.stdout)
-    [*_, speed] = re.findall(r"Episode \d+ ([\d.]+)", process.stdout)
+    [speed, *_] = re.findall(r"solved \d+ ([\d.]+)\n", process.stdout)
     assert float(speed) > 0.0 or "--parallel" in options  # a queue may be solved before PTAN measures a second time
     iterations = [int(number) for number in re.findall(r"iteration (\d+)", process.stdout)]
     [trained] = re.findall(r"trained (\d+)", process.stdout)

@@ -11,7 +11,7 @@ from torch import nn
 
 from lib import dqn_extra, dqn_model
 from lib.envs.single_env import make_env
-from lib.errors import EnvironmentFailed, Fault, UsageError
+from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
@@ -58,8 +58,6 @@ class TrainedAgent:
             self.n_actions = int(env.action_space.n)
             net = build_network(content["net"], env.observation_space, self.n_actions)
             env.close()
-        except EnvironmentFailed:
-            raise
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise _network_error(self.file, params, error) from error
         self.policy = GreedyPolicy(net.to(device), device)

@@ -83,7 +83,7 @@ def watched(describe: Callable[[], str]) -> Iterator[None]:
     """Let the watchdog see a call of the user's code whose errors are handled elsewhere.
 
     Args:
-        describe: function that names what is called.
+        describe: function that returns the name of the called code, for messages.
     """
     CheckedEnv.call = Call(describe, time.monotonic())
     CheckedEnv.newest = describe

@@ -5,7 +5,6 @@ The code in between does not need to know about it. A network splits it off and 
 `lib.nets.masking.INVALID`, so that they are never the best action and are never sampled.
 """
 
-from functools import partial
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -122,14 +121,16 @@ class AppendMask(gym.Wrapper):
         mask = self._mask(info, ended=bool(terminated or truncated))
         return append_mask(observation, mask), reward, terminated, truncated, info
 
+    def _ask(self) -> Any:
+        return self.env.get_wrapper_attr(METHOD_NAME)()
+
     def _mask(self, info: dict[str, Any], ended: bool) -> np.ndarray:
         if not self._has_method and INFO_KEY not in info:
             raise Fault(
                 f"{describe(self.env)} reported info[{INFO_KEY!r}] before, but does not report it now; "
                 "it has to report it at every reset and step"
             )
-        read = self.env.get_wrapper_attr(METHOD_NAME) if self._has_method else partial(info.get, INFO_KEY)
-        mask = guarded_method(self.env, lambda: np.asarray(read()))
+        mask = guarded_method(self.env, lambda: np.asarray(self._ask() if self._has_method else info[INFO_KEY]))
         if mask.shape != (self._actions,):
             raise Fault(
                 f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "

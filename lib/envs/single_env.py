@@ -151,7 +151,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         if not options:
             return env
         part = "close method"
-        guarded(lambda: f"{env_id} (when it is closed)", env.close)
+        close_plain_env(env, env_id)
         part = "constructor"
         return make(**options)
     except gym.error.DependencyNotInstalled as error:
@@ -169,6 +169,11 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         raise UsageError(
             f"cannot make the environment {env_id!r}: its {part} raised {cause!r}{file}{_place_of(cause or error)}"
         ) from error
+
+
+def close_plain_env(env: gym.Env, env_id: str) -> None:
+    """Close an environment that no CheckedEnv wraps. Its errors name it; see checked_env.guarded."""
+    guarded(lambda: f"{env_id} (when it is closed)", env.close)
 
 
 def _require_render_mode(env: gym.Env, env_id: str, render_mode: str) -> None:

@@ -23,10 +23,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrap
 from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
-from lib.envs.checked_env import guarded
 from lib.envs.preprocessing import without_options
 from lib.envs.process_env import ProcessVectorEnv
-from lib.envs.single_env import ActionSpace, make_env, make_plain_env
+from lib.envs.single_env import ActionSpace, close_plain_env, make_env, make_plain_env
 from lib.errors import UsageError
 from lib.system import memory
 from lib.system.seeds import derived_seeds
@@ -82,7 +81,7 @@ def make_vector_env(
     if num_envs < 1:
         raise UsageError(f"num_envs is {num_envs}; it has to be at least 1")
     env = make_plain_env(env_id)
-    guarded(lambda: f"{env_id} (when it is closed)", env.close)
+    close_plain_env(env, env_id)
     native = is_atari(env)
     if native and processes:
         raise UsageError(f"{env_id} is an Atari game, whose native threads are faster; leave --async-envs out")

@@ -50,6 +50,8 @@ class Parser(argparse.ArgumentParser):
 def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunParameters, RunOptions]:
     """Return hyperparameters and options from the command line, and from the run that is resumed, if any.
 
+    The watchdog starts here, because the user's module is imported here, and may hang.
+
     Raises:
         UsageError: if the command line is wrong, or does not fit the run to resume.
     """

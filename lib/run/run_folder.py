@@ -21,7 +21,6 @@ import logging
 import math
 import os
 import re
-import weakref
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -39,6 +38,7 @@ from lib.run.growing_files import SAVED
 from lib.run.options import RunOptions
 from lib.system import files
 from lib.system.console_log import quoted
+from lib.system.forks import in_forked_children
 from lib.system.shapes import NUMBER, TEXT, Each, misfits
 
 log = logging.getLogger(__name__)
@@ -121,8 +121,8 @@ class Run:
         except filelock.Timeout as error:
             raise self._in_use() from error
         self.checkpoints.mkdir(exist_ok=True)
-        self._folder_lock = self._lock_folder()
-        _open_runs.add(self)
+        self._folder_lock: int | None = self._lock_folder()
+        in_forked_children(self, Run._leave)
         (self.path / "pid").write_text(str(os.getpid()))
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)
@@ -179,30 +179,19 @@ class Run:
         """Remove result.json, because a run that learns has no result yet."""
         (self.path / "result.json").unlink(missing_ok=True)
 
-    def leave(self) -> None:
-        """Close the locks in a child that an environment forked, so that they do not outlive this process."""
+    def _leave(self) -> None:
+        """Close the locks in a forked child, so that it does not hold them after the run has died."""
         for descriptor in (self._folder_lock, self._lock._context.lock_file_fd):
             if descriptor is not None:
                 os.close(descriptor)
 
     def close(self) -> None:
         """Release the lock. The operating system releases it, too, when the process dies."""
-        _open_runs.discard(self)
         (self.path / "pid").unlink(missing_ok=True)
-        os.close(self._folder_lock)
+        if self._folder_lock is not None:
+            os.close(self._folder_lock)
+            self._folder_lock = None
         self._lock.release()
-
-
-_open_runs: weakref.WeakSet[Run] = weakref.WeakSet()
-
-
-def _leave_runs() -> None:
-    for run in _open_runs:
-        run.leave()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_runs)
 
 
 def _remove_own_pid(file: Path) -> None:

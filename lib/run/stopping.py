@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -17,6 +16,7 @@ from ignite.handlers import TerminateOnNan
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.system.clock import since_process_start
+from lib.system.forks import in_forked_children
 from lib.system.processes import SIGNALS
 
 # Reasons for the end of a run, besides the names of the signals.
@@ -158,7 +158,7 @@ class Stopper:
         state: Any = engine.state
         state.solved = False
         self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
-        _stoppers.add(self)
+        in_forked_children(self, Stopper.release_signals)  # multiprocessing ends its children by a signal
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._learning:
@@ -172,19 +172,6 @@ class Stopper:
         for known, handler in self._previous_handlers.items():
             # A closing terminal may send SIGHUP several times.
             signal.signal(known, signal.SIG_IGN if signal.Signals(known).name == "SIGHUP" else handler)
-
-
-_stoppers: weakref.WeakSet[Stopper] = weakref.WeakSet()
-
-
-def _release_signals() -> None:
-    """Let a child that an environment forked end by a signal, as multiprocessing asks it to at the end of a run."""
-    for stopper in _stoppers:
-        stopper.release_signals()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_signals)
 
 
 def not_finite_inputs(batch: Any) -> list[str]:

@@ -21,6 +21,7 @@ from ignite.engine import Engine, Events
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault
 from lib.system.clock import since_process_start
+from lib.system.forks import in_forked_children
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ class WatcherProcess:
         if not self._gets_signals:  # an event loop, such as a notebook's, needs them
             signal.set_wakeup_fd(other)
         atexit.register(self.close)
-        os.register_at_fork(after_in_child=self._leave)
+        in_forked_children(self, WatcherProcess._leave)
 
     def tell(self, left: float, environment: Callable[[], str] | None) -> None:
         """Tell that this process is alive.
@@ -158,12 +159,12 @@ class WatcherProcess:
             self._leave()
 
     def kill(self) -> None:
-        """End the process from any thread. Signals that arrive later are lost, so this process has to end, too."""
+        """End the process, from any thread. This process has to end, too, because nothing watches it any more."""
         self._process.kill()
         self._process.wait()
 
     def _leave(self) -> None:
-        """Close the stream. Children that an environment forks do so, too."""
+        """Close the stream. Forked children do so, too."""
         if self._stream >= 0:
             faulthandler.unregister(signal.SIGUSR2)
             if self._gets_signals:

@@ -30,13 +30,14 @@ FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.
 class Watcher:
     """Name a run whose Python code does not run, and end it after its time limit or a signal.
 
-    A run that ends by itself kills this process. So if this process sees the end, something else ended the run.
+    A run kills its watcher before it ends. So if the watcher sees the end of the run, the run has died.
 
     Args:
         pid: process id of the run.
         patience: seconds of silence after which the run is named.
         grace: seconds of silence after which a run is ended that is over its time limit or has received two signals.
-            After one signal, it is named after this time and ended after three times as long.
+            After one signal, it is named after this time and ended after three times as long. Silence counts from the
+            last sign of life, also if the signal comes later.
         interval: seconds between two looks.
     """
 

@@ -15,7 +15,10 @@ if os.environ.get(SAFE_PATH) == OURS:
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Show an error of a process that starts, unless its parent has ended meanwhile and removed what they share."""
+    """Show an error of a process that starts, except those of files and pipes that it shares with its parent.
+
+    They are usual if the parent ends meanwhile, and a parent that goes on reports that the process has died.
+    """
     frames = traceback.extract_tb(trace)
     in_multiprocessing = frames and Path(frames[-1].filename).parent == Path(multiprocessing.__file__).parent
     if not (in_multiprocessing and isinstance(error, OSError | EOFError)):

@@ -1,6 +1,7 @@
 """Print the first free port from a given one on, for the Makefile: python -m lib.system.free_port 6006
 
-The port stays reserved for a minute, until TensorBoard listens there. So two runs that start together get two ports.
+On Linux, the port stays reserved for a minute, in which TensorBoard starts to listen there. So two runs that start
+together get two ports.
 """
 
 import os
@@ -44,7 +45,10 @@ def _is_free(port: int) -> bool:
 
 
 def _reservation(port: int) -> socket.socket | None:
-    """Return a socket whose name only one process can have, or None if another one has it."""
+    """Return a socket whose name only one process can have, or None if another one has it.
+
+    Elsewhere than on Linux, return a socket without a name, which reserves nothing.
+    """
     reservation = socket.socket(socket.AF_UNIX)
     if sys.platform != "linux":  # other systems lack names that end with their process
         return reservation

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import torch
 
-from lib.errors import EnvironmentFailed, Fault, UsageError
+from lib.errors import Fault, UsageError
 
 if sys.platform != "win32":
     import resource
@@ -129,8 +129,6 @@ def _left_of_limits() -> Iterator[int]:
 
 def shortage(error: BaseException) -> Fault | None:
     """Return the message for an error that was raised because memory ran out; None for any other error."""
-    if isinstance(error, EnvironmentFailed):
-        return None
     advice = ""
     if isinstance(error, torch.OutOfMemoryError):
         advice = "a smaller batch_size or minibatch with --set, no other programs on this GPU, or --device cpu"

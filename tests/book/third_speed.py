@@ -153,7 +153,7 @@ if __name__ == "__main__":
 
     @engine.on(ptan_ignite.EpisodeEvents.BOUND_REWARD_REACHED)
     def game_solved(trainer: Engine):
-        print("solved", trainer.state.episode)
+        print("solved", trainer.state.episode, f"{trainer.state.metrics['avg_fps']:.1f}")
         trainer.should_terminate = True
 
     RunningAverage(output_transform=lambda v: v["loss"]).attach(engine, "avg_loss")
