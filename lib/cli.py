@@ -71,7 +71,7 @@ __all__ = [
 ADVICE: dict[int | None, str] = {
     errno.ENOSPC: ". Free some space, then resume the run",
     errno.EDQUOT: ". Free some space, then resume the run",
-    errno.EMFILE: ". Raise the limit, for example by ulimit -n 1024",
+    errno.EMFILE: ". Raise the limit, for example by ulimit -n 4096",
 }
 THREADS_END = 5.0  # seconds in which threads may end after a run
 
@@ -305,8 +305,8 @@ def _described(error: OSError) -> str:
     what = str(error.strerror or error) + (f": {file}" if file else "")
     if isinstance(error, FileNotFoundError) and file is not None:
         if file.parent.exists():
-            return f"{what}. It was deleted or moved. Other files that were saved before are kept"
-        return f"{what}. Its folder was deleted or moved"
+            return f"{what}. If it was deleted or moved, put it back. Other files that were saved before are kept"
+        return f"{what}. If its folder was deleted or moved, put it back"
     return f"{what}. Files that were saved before are kept{ADVICE.get(error.errno, '')}"
 
 

@@ -438,7 +438,7 @@ class Failing(Catch):
     """Catch that raises, hangs, exits the process or returns a wrong value in one of its steps.
 
     Args:
-        how: "raise", "hang", "hold the lock" (of Python, for ever), "die", "exit", "disk", "nan" (reward) or "none"
+        how: "raise", "hang", "hold the GIL" (for ever), "die", "exit", "disk", "nan" (reward) or "none"
             (observation).
         at: number of that step, counted over all episodes.
     """
@@ -458,7 +458,7 @@ class Failing(Catch):
             sys.exit(0)
         if self.left == 0 and self.how == "disk":
             raise OSError(28, "No space left on device")
-        if self.left == 0 and self.how == "hold the lock":
+        if self.left == 0 and self.how == "hold the GIL":
             all(itertools.repeat(True))
         while self.left == 0 and self.how == "hang":
             time.sleep(0.1)

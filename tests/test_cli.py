@@ -1,4 +1,6 @@
 import dataclasses
+import errno
+import os
 import pickle
 from pathlib import Path
 
@@ -238,3 +240,25 @@ def test_a_module_needs_the_id_that_it_registers(argv, facts):
 
 def test_the_module_and_the_id_are_joined():
     assert resolve("--env-module", "fakes", "--env-id", "B-v0")[0].env_name == "fakes:B-v0"
+
+
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (
+            errno.ENOSPC,
+            "No space left on device: a/b. Files that were saved before are kept. Free some space, then resume",
+        ),
+        (
+            errno.EMFILE,
+            "Too many open files: a/b. Files that were saved before are kept. Raise the limit, for example by",
+        ),
+        (errno.EIO, "Input/output error: a/b. Files that were saved before are kept"),
+        (errno.ENOENT, "No such file or directory: a/b. If its folder was deleted or moved, put it back"),
+    ],
+)
+def test_an_error_of_the_system_is_one_line_that_says_what_is_kept(capsys, number, message):
+    with pytest.raises(SystemExit) as end, cli.exit_codes():
+        raise OSError(number, os.strerror(number), "a/b")
+    assert end.value.code == 1
+    assert capsys.readouterr().err.startswith(f"error: {message}")

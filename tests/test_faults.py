@@ -224,7 +224,7 @@ def test_a_run_whose_folder_is_deleted_does_not_say_that_it_is_kept(tmp_path, sc
     _, output = process.communicate(timeout=60)
     assert process.returncode == 1
     assert output.strip().splitlines()[-1].startswith("error: No such file or directory: ")
-    assert output.strip().endswith("Its folder was deleted or moved")
+    assert output.strip().endswith("If its folder was deleted or moved, put it back")
     assert "Traceback" not in output
 
 

@@ -57,7 +57,7 @@ def test_a_field_can_be_assigned_and_the_table_is_unchanged():
         ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
         ("huber", 1, "huber is 1; it has to be true or false"),
         ("replay_size", True, "replay_size is True; it has to be a whole number"),
-        ("stop_reward", 2**63, "it has to be smaller than 2**63"),
+        ("stop_reward", 2**63, "it has to be between -2**63 and 2**63"),
         ("stop_reward", "high", "stop_reward is 'high'; it has to be a number or none"),
     ],
 )

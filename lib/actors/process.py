@@ -70,7 +70,7 @@ class ProcessActors(Actors):
                 child.kill()
 
     def _start(self, index: int) -> None:
-        child = Child(f"actor {index}")
+        child = Child(self.name_of(index))
         self._payloads[index] = to_shared_memory((self.make, self.state_of(index)), child.name, "Use --engine inline")
         names = list(self.model.tensors)
         child.launch(

@@ -44,24 +44,38 @@ class ProcessVectorEnv(AsyncVectorEnv):
         self._env_id = env_id
         self._awaited: int | None = None  # index of the environment that the parent waits for
         self._steps = 0
+        self._seeds: list[int | None] = [None] * num_envs  # of the newest seeded resets
         env = make()
         assert isinstance(env.observation_space, spaces.Box)
         states = num_envs * env.observation_space.low.nbytes
         env.close()
+        fits = has_room(states + SLACK)
+        if not fits:
+            log.warning(
+                "Shared memory has no room for %d bytes of states, so they go through pipes, which is slower. Make "
+                "/dev/shm larger.",
+                states,
+            )
         processes.start_server("lib.envs.vector_env")
         with processes.signals_blocked(), self._named():
             super().__init__(
                 [make] * num_envs,
-                shared_memory=has_room(states + SLACK),  # otherwise states go through pipes
+                shared_memory=fits,
                 context=processes.context.get_start_method(),
                 worker=_work,
                 autoreset_mode=AutoresetMode.SAME_STEP,
             )
         atexit.register(self.close)  # before multiprocessing waits for its processes
 
-    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        seeds: list[int | None] | None
+        seeds = [seed + index for index in range(self.num_envs)] if isinstance(seed, int) else seed
+        if seeds is not None:
+            self._seeds = [old if new is None else new for old, new in zip(self._seeds, seeds, strict=True)]
         with self._named():
-            return super().reset(**options)
+            return super().reset(seed=seeds, options=options)
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         self._steps += 1
@@ -74,8 +88,10 @@ class ProcessVectorEnv(AsyncVectorEnv):
 
     def describe(self) -> str:
         """Return a name of the environment that is waited for, for messages about a call that does not return."""
-        which = "one" if self._awaited is None else f"number {self._awaited}"
-        return f"{which} of {len(self.env_fns)} processes of {self._env_id} (step {self._steps} of this session)"
+        step = f"at step {self._steps} of this session"
+        if self._awaited is None:
+            return f"one of {len(self.env_fns)} processes of {self._env_id} ({step})"
+        return f"environment {self._awaited} of {self._env_id} (last seed {self._seeds[self._awaited]}, {step})"
 
     def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
         """Wait for the answers one after the other, so that `describe` can tell which one is missing."""
@@ -113,7 +129,10 @@ class ProcessVectorEnv(AsyncVectorEnv):
         try:
             index, kind, error, trace = self.error_queue.get(timeout=PATIENCE)
         except Exception as unreadable:  # what an environment raises may be impossible to pickle
-            raise Fault(f"{self.describe()} raised an error that cannot be sent: {unreadable!r}") from unreadable
+            raise Fault(
+                f"{self.describe()} raised an error that cannot be sent to this process: {unreadable!r}. To see it, "
+                "leave --async-envs out"
+            ) from unreadable
         if isinstance(error, Fault | UsageError):
             raise error
         error = error if isinstance(error, BaseException) else kind(error)

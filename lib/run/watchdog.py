@@ -34,8 +34,8 @@ class Watchdog:
     """Name an environment whose reset or step does not return, and end the run there after its time limit.
 
     A thread looks once a second. The call is interrupted by a signal, so that the state before it is saved. Native code
-    that ignores the signal is ended with the process. If it even holds Python's lock, this thread cannot run; so a
-    second process watches the thread, see lib.run.watcher.
+    that ignores the signal is ended with the process. If it holds the GIL, this thread cannot run; so a second process
+    watches the thread, see lib.run.watcher.
 
     Args:
         time_limit: seconds after which this process stops, or None for no limit.
@@ -68,8 +68,14 @@ class Watchdog:
             Watchdog._newest = self
             signal.signal(signal.SIGALRM, self._on_alarm)
             if Watchdog._watcher is None:
-                with contextlib.suppress(OSError):  # too many processes
+                try:
                     Watchdog._watcher = WatcherProcess(self.PATIENCE, self.GRACE, self.INTERVAL)
+                except OSError as error:  # such as too many processes
+                    log.warning(
+                        "No process could be started that watches this one (%s). So an environment whose native code "
+                        "holds Python's global lock (the GIL) is neither reported nor ended.",
+                        error,
+                    )
             self._tell()
             threading.Thread(target=self._watch, daemon=True).start()
 
@@ -131,7 +137,7 @@ class WatcherProcess:
         program = Path(__file__).with_name("watcher.py")
         command = [sys.executable, "-I", "-S", str(program), *numbers]
         self._process = subprocess.Popen(command, stdin=self._reading)
-        # Both are written by C code, which needs no lock.
+        # Both are written by C code, which does not need the GIL.
         faulthandler.register(signal.SIGUSR2, file=self._stream, all_threads=False)
         other = signal.set_wakeup_fd(self._stream, warn_on_full_buffer=False)
         self._gets_signals = other < 0

@@ -1,4 +1,4 @@
-"""Watch a run from another process: its own code cannot run while native code holds Python's global lock.
+"""Watch a run from another process: its own code cannot run while native code holds the GIL, Python's global lock.
 
 This file is a program of its own, started by lib.run.watchdog, and uses only the standard library. Its standard input
 is a stream of three kinds:
@@ -35,9 +35,9 @@ class Watcher:
     Args:
         pid: process id of the run.
         patience: seconds of silence after which the run is named.
-        grace: seconds of silence after which a run is ended that is over its time limit or has received two signals.
-            After one signal, it is named after this time and ended after three times as long. Silence counts from the
-            last sign of life, also if the signal comes later.
+        grace: seconds of silence after which a run is ended that is over its time limit. After a signal, a run that
+            stays silent is named after this time and ended after three times as long; after a second one, it is ended
+            after this time.
         interval: seconds between two looks.
     """
 
@@ -48,7 +48,8 @@ class Watcher:
         self.interval = interval
         self.silent = 0.0  # seconds in which the run was not stopped, but sent nothing
         self.deadline = math.inf
-        self.signals = 0
+        self.signals = 0  # that the silent run has received
+        self.before = 0.0  # seconds of silence at the first two of them
         self.environment = ""
         self.place = ""
         self.named = False
@@ -69,10 +70,11 @@ class Watcher:
             self._look()
 
     def _look(self) -> None:
-        if self.silent > (self.grace if self.signals else self.patience) and not self.named:
+        ignored = self.silent - self.before if self.signals else 0.0  # seconds
+        if not self.named and (self.silent > self.patience or ignored > self.grace):
             self.named = True
             self._say("warning", "")
-        if self.signals and self.silent > self.grace * (3 if self.signals == 1 else 1):
+        if ignored > self.grace * (3 if self.signals == 1 else 1):
             self._end("after a signal")
         if time.monotonic() > self.deadline + 2 * self.grace and self.silent > self.grace:
             self._end("at its time limit")
@@ -80,15 +82,20 @@ class Watcher:
     def _read(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            self.signals += len(STOP.findall(line))
-            text = STOP.sub(b"", line).decode(errors="replace")
+            text = self._without_signals(line).decode(errors="replace")
             if text.startswith("{"):
                 self._alive(json.loads(text))
             elif (found := FRAME.match(text)) and self._previous.endswith(HEADER):  # the innermost frame
                 self.place = f", at line {found['line']} of {found['file']} ({found['function']})"
             self._previous = line
-        self.signals += len(STOP.findall(self._rest))
-        self._rest = STOP.sub(b"", self._rest)
+        self._rest = self._without_signals(self._rest)
+
+    def _without_signals(self, line: bytes) -> bytes:
+        for _ in STOP.findall(line):
+            self.signals += 1
+            if self.signals <= 2:
+                self.before = self.silent
+        return STOP.sub(b"", line)
 
     def _alive(self, message: dict[str, Any]) -> None:
         """The run has handled all signals so far, or is about to."""
@@ -125,8 +132,8 @@ class Watcher:
             self._read(os.read(0, 65536) or sys.exit())
         if not self.silent:
             return False
-        text = f"{level}: Python code has not run for {self.silent:.0f} seconds, because native code holds its lock"
-        write(f"{text}{self.place}{self._newest()}{end}")
+        text = f"{level}: Python code has not run for {self.silent:.0f} seconds, because native code holds the GIL"
+        write(f"{text} (Python's global lock){self.place}{self._newest()}{end}")
         return True
 
 

@@ -60,7 +60,7 @@ def require_type(cls: type[Checked], name: str, value: object) -> None:
     if not any(_is(value, kind) for kind in kinds):
         raise ValueError(f"{name} is {value!r}; it has to be {' or '.join(_KINDS[kind][1] for kind in kinds)}")
     if isinstance(value, numbers.Integral) and abs(value) >= 2**63:  # type: ignore[operator]
-        raise ValueError(f"{name} is {value!r}; it has to be smaller than 2**63")
+        raise ValueError(f"{name} is {value!r}; it has to be between -2**63 and 2**63")
 
 
 def within(checked: Checked, low: float, high: float, *names: str) -> None:

@@ -20,6 +20,7 @@ from lib.actors.engines import start_actors
 from lib.actors.process_worker import set_model
 from lib.actors.ray_cluster import RayActors, check_cluster, ray_package
 from lib.errors import UsageError
+from lib.system import memory
 from lib.system.machine import cores
 from lib.system.shared_memory import SharedWeights
 
@@ -298,6 +299,14 @@ def test_close_leaves_no_process_behind(losable):
 def test_unknown_engines_and_too_few_actors_are_refused(wrong, number, message):
     with pytest.raises(UsageError, match=message):
         start_actors(wrong, fakes.Counter, number, model_of(1))
+
+
+def test_more_processes_than_fit_into_the_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(memory, "free", lambda: int(1e9))
+    with pytest.raises(
+        UsageError, match=r"50 processes need .* and 1 GB are free; 6 might fit, or use --engine inline"
+    ):
+        started("process", 50)
 
 
 def test_a_state_that_cannot_be_pickled_is_refused():

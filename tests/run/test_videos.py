@@ -28,6 +28,7 @@ from lib.ppo.segments import Segments
 from lib.run import videos
 from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
 from lib.run.video_file import Video
+from lib.run.watchdog import CallInterrupted
 from running import BASELINE, CATCH
 
 CODED, SHORT, STICKY = "fakes:Coded-v0", "fakes:ShortPong-v0", "fakes:StickyPong-v0"
@@ -357,6 +358,19 @@ def test_an_environment_that_fails_in_the_replay_costs_only_the_video(tmp_path, 
     assert recording.files == set()
     recording.replayer.env.step = step
     assert recording.finish(catch_episode()) != ""
+
+
+def test_a_replay_that_hangs_until_the_time_limit_ends_the_run(tmp_path):
+    recording = Recording(tmp_path)
+    episode = catch_episode()
+
+    def interrupted(action):
+        raise CallInterrupted("fakes:Shown-v0: a call did not return before the time limit")
+
+    recording.replayer.env.step = interrupted
+    with pytest.raises(CallInterrupted):
+        recording.finish(episode)
+    assert recording.files == set()
 
 
 def test_a_full_disk_costs_only_the_video(tmp_path, caplog, monkeypatch):
