@@ -385,7 +385,7 @@ _PPO_GAMES: dict[str, dict[str, Any]] = {
     OWN: {"env_name": "", "stop_reward": None},
 }
 _FASTER_ON_PONG: dict[str, Any] = {"gamma": 0.98, "kl_target": 0.02}
-_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.5}
+_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25}
 
 # 01_ppo.py
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}

@@ -14,7 +14,7 @@ import pytest
 
 from lib.envs import process_env, vector_env
 from lib.envs.checked_env import CheckedEnv
-from lib.errors import Fault, UsageError
+from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.experience.stream import Stream
 from running import ENVIRONMENT, assignments, checkpoint_of, differences, episodes_of, folder, run
 
@@ -115,7 +115,7 @@ def test_a_stream_is_restored_bit_for_bit(make):
 @pytest.mark.parametrize(
     ("env_id", "kind", "facts"),
     [
-        ("fakes:FailingSoon-raise-v0", RuntimeError, "the paddle broke"),
+        ("fakes:FailingSoon-raise-v0", EnvironmentFailed, "the paddle broke"),
         ("fakes:FailingSoon-none-v0", Fault, "fakes:FailingSoon-none-v0 .*its observation is None"),
         ("fakes:FailingSoon-nan-v0", Fault, "its reward is nan"),
         (
@@ -132,7 +132,7 @@ def test_an_error_of_an_environment_arrives(make, env_id, kind, facts):
         envs.step(np.zeros(2, np.int64))
     with pytest.raises(kind, match=facts) as caught:
         envs.step(np.zeros(2, np.int64))
-    if kind is RuntimeError:
+    if kind is EnvironmentFailed:
         assert any("process of environment" in note for note in caught.value.__notes__)
     processes = envs.unwrapped.processes
     envs.close()
