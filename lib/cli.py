@@ -116,7 +116,7 @@ def parser(
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
         add("--game", metavar="G", help=f"hyperparameters: {', '.join(hyperparams)} (default: {game})"),
-        add("--env-id", metavar="ID", help="another gymnasium id; PPO's default hyperparameters, or those of --game"),
+        add("--env-id", metavar="ID", help="another gymnasium id, with default hyperparameters or those of --game"),
         add("--env-module", metavar="M", help="module that registers the id when imported"),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
         add("--params", choices=("common", "best"), help="the book's hyperparameters, or tuned ones (default: common)"),
@@ -208,8 +208,8 @@ def checkpoint_tool(doc: str | None) -> Parser:
     parser = runs_tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in --runs-dir")
-    add("--env-module", metavar="M", help="module of the run's environment, which may be imported")
-    add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to take (default: best)")
+    add("--env-module", metavar="M", help="module of the run's environment; allows its import")
+    add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")
     return parser
 
 
@@ -283,7 +283,7 @@ def _end_threads(code: int) -> None:
     for thread in others:
         thread.join(max(0.0, end - time.monotonic()))
     if names := [thread.name for thread in others if thread.is_alive()]:
-        log.warning("The run has ended, but a thread runs on (%s). The process ends without it.", ", ".join(names))
+        log.warning("The run has ended, but threads are still running (%s). The process ends anyway.", ", ".join(names))
         atexit._run_exitfuncs()
         sys.stdout.flush()
         os._exit(code)

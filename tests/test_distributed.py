@@ -283,7 +283,7 @@ HOME=$PWD/right ray stop --force
 
 @pytest.mark.long
 @pytest.mark.skipif(subprocess.run(["unshare", "-rn", "true"]).returncode != 0, reason="needs network namespaces")
-def test_a_clusters_token_is_honoured_and_a_refused_one_is_named(tmp_path):
+def test_a_clusters_token_is_honoured_and_a_refused_one_is_reported(tmp_path):
     for home, token in (("right", 64 * "a"), ("wrong", 64 * "b"), ("none", None)):
         (tmp_path / home).mkdir()
         if token:

@@ -63,7 +63,7 @@ def test_the_line_says_how_to_get_the_environment(checkout, arguments):
     assert f"source {python.parent}/activate" in errors
 
 
-def test_an_old_python_is_named(checkout):
+def test_an_old_python_is_reported(checkout):
     statement = "import sys; sys.version_info = (3, 10, 12); import lib"
     code, errors = start_bare("-c", statement, cwd=checkout)
     assert (code, errors.count("\n")) == (2, 1)
@@ -79,7 +79,7 @@ def test_a_mistake_in_a_program_keeps_its_traceback(checkout):
     assert "no_such_module" in errors
 
 
-def test_no_memory_for_the_imports_is_one_line():
+def test_no_memory_for_the_imports_prints_one_line():
     process = subprocess.run([sys.executable, "-c", "import lib; raise MemoryError"], capture_output=True, text=True)
     assert process.returncode == 1
     assert process.stderr == "error: memory ran out. Free some memory, or raise the limit of ulimit -v\n"

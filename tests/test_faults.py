@@ -104,7 +104,7 @@ WRONG = list(zip(SMALL, itertools.cycle(PROBLEMS)))
         for case in itertools.product(SMALL, PROBLEMS)
     ],
 )
-def test_a_wrong_environment_is_named(tmp_path, script, how):
+def test_a_wrong_environment_is_reported(tmp_path, script, how):
     process = run(script, "--env-id", f"fakes:FailingSoon-{how}-v0", *SMALL[script], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
     assert PROBLEMS[how] in process.stderr
@@ -168,7 +168,7 @@ def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [ACTORS, pytest.param(PARALLEL, marks=pytest.mark.long)])
 @pytest.mark.parametrize("temporary", ["/tmp", "/dev/shm"])
-def test_a_small_dev_shm_is_named_before_it_overflows(tmp_path, script, temporary):
+def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script, temporary):
     small = f"mount -t tmpfs -o size=1m tmpfs /dev/shm; export TMPDIR={temporary}"
     catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 600, "--quiet", "--runs-dir", tmp_path)
     process = limited(small, script, *catch, *(SMALL_PPO if script == ACTORS else SMALL_DQN))
@@ -190,7 +190,7 @@ def test_a_small_dev_shm_is_named_before_it_overflows(tmp_path, script, temporar
     ],
     ids=str,
 )
-def test_memory_that_runs_out_is_one_line(tmp_path, script, settings):
+def test_memory_that_runs_out_prints_one_line(tmp_path, script, settings):
     catch = ("--env-id", "fakes:Catch-v0", *assignments(*settings), "--quiet", "--runs-dir", tmp_path)
     process = limited("ulimit -v 1800000", script, *catch)
     assert process.returncode == 1
@@ -277,13 +277,13 @@ def test_a_run_closes_its_environments_and_ends_although_a_thread_of_theirs_does
     command = [sys.executable, PROJECT / BASELINE, *map(str, options)]
     process = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
     assert process.returncode == 0, process.stderr
-    assert "The run has ended, but a thread runs on" in process.stdout
+    assert "The run has ended, but threads are still running" in process.stdout
     (tmp_path / "closed").unlink()
     [run] = tmp_path.iterdir()
     assert result_of(run)["stopped"] == "step limit"
 
 
-def test_a_deleted_current_folder_is_named(tmp_path):
+def test_a_deleted_current_folder_is_reported(tmp_path):
     here = tmp_path / "here"
     here.mkdir()
     shell = f"rmdir {here}; exec {sys.executable} {PROJECT / BASELINE} --help"
@@ -295,7 +295,7 @@ def test_a_deleted_current_folder_is_named(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [BASELINE, EVALUATE, ACTORS, Path("tools/doctor.py")], ids=str)
 @pytest.mark.parametrize("module", ["torch", "numpy.linalg", "ignite.engine", "gymnasium.spaces"])
-def test_ctrl_c_during_any_import_is_one_line(tmp_path, script, module):
+def test_ctrl_c_during_any_import_prints_one_line(tmp_path, script, module):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
         "class Interrupt:\n"
@@ -311,7 +311,7 @@ def test_ctrl_c_during_any_import_is_one_line(tmp_path, script, module):
     assert (process.returncode, process.stdout) == (128 + signal.SIGINT, "")
 
 
-def test_ctrl_c_after_the_imports_is_python_s_own():
+def test_ctrl_c_after_the_imports_raises_keyboard_interrupt():
     interrupt = "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('mine')"
     code = f"import lib, os, signal\n{interrupt}"
     process = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
@@ -319,14 +319,14 @@ def test_ctrl_c_after_the_imports_is_python_s_own():
 
 
 @pytest.mark.parametrize("kibibytes", [300_000, 700_000, 850_000])
-def test_too_little_address_space_for_the_imports_is_one_line(kibibytes):
+def test_too_little_address_space_for_the_imports_prints_one_line(kibibytes):
     shell = f"ulimit -v {kibibytes}; exec {sys.executable} {PROJECT / BASELINE} --help"
     process = subprocess.run(["bash", "-c", shell], env=ENVIRONMENT, capture_output=True, text=True)
     assert process.returncode == 1
     assert re.fullmatch(rf"error: ulimit -v is {kibibytes:,} KiB; .* Raise the limit\n", process.stderr)
 
 
-def test_a_damaged_best_checkpoint_is_answered_with_the_newest(refused, trained_run):
+def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     [best] = (trained_run / "checkpoints").glob("best-*.pt")
     best.write_bytes(best.read_bytes()[:-1])
     hint = (
@@ -385,12 +385,12 @@ def test_a_run_from_before_the_ladder_can_be_evaluated_and_played_but_not_resume
 def test_nothing_is_written_through_a_hard_link(refused, trained_run, tmp_path):
     os.link(trained_run / "episodes.csv", tmp_path / "outside.csv")
     before = (tmp_path / "outside.csv").read_bytes()
-    assert f"{trained_run / 'episodes.csv'} has another hard link" in refused(PPO, *resuming(trained_run))
+    assert f"{trained_run / 'episodes.csv'} has a second hard link" in refused(PPO, *resuming(trained_run))
     assert (tmp_path / "outside.csv").read_bytes() == before
 
 
 @pytest.mark.parametrize("name", ["result.json", "episodes.csv"])
-def test_a_pipe_in_a_run_folder_is_named(refused, trained_run, name):
+def test_a_pipe_in_a_run_folder_is_reported(refused, trained_run, name):
     (trained_run / name).unlink()
     os.mkfifo(trained_run / name)
     for script, options in ((PPO, resuming(trained_run)), (PROJECT / "tools/report.py", [trained_run])):
@@ -407,7 +407,7 @@ def test_a_number_that_is_not_finite_is_refused(refused, trained_run, number):
         assert f"{number} is not a finite number" in refused(script, *options)
 
 
-def test_changed_numbers_are_not_compared(refused, trained_run):
+def test_edited_results_are_refused(refused, trained_run):
     table = trained_run / "episodes.csv"
     rows = table.read_text().splitlines(keepends=True)
     table.write_text("".join(rows[:-1]))  # the last episode is lost

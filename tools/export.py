@@ -31,7 +31,7 @@ def main() -> None:
     args = parser.parse_args()
     kinds = tuple(export.FILES) if args.format is None else (args.format,)
     export.require_packages(kinds)
-    run_folder.require_own_files(args.run)
+    run_folder.require_no_hard_links(args.run)
     agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_module)
     states = export.record_states(agent, args.states, args.seed)
     for file, difference in export.export(agent, args.output or args.run / "export", kinds, states).items():

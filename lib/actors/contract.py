@@ -184,6 +184,7 @@ class Actors(ABC):
             if self.stop_asked():
                 stop_seen = stop_seen or time.monotonic()
                 if time.monotonic() - stop_seen > self.STOPPING:
+                    self._report_awaited()
                     raise Stopped
             patience = min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))
             for index, result in self._results(patience, least):
@@ -230,6 +231,16 @@ class Actors(ABC):
         patience = max(self.patience, 3.0 * self._lasted[index])
         self._deadlines[index] = self._waiting_since[index] + patience + extra
 
+    def _report_awaited(self) -> None:
+        for index in self._deadlines:
+            waited = time.monotonic() - self._waiting_since[index]
+            log.warning(
+                "%s has sent no segment for %.0f seconds. The run stops without it. If it should be faster, look for "
+                "the call of its environment that hangs.",
+                _capitalised(self.name_of(index)),
+                waited,
+            )
+
     def _replace_late(self) -> None:
         for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
             self._kill(index)
@@ -240,11 +251,10 @@ class Actors(ABC):
         self._losses[index] += 1
         if self._losses[index] > self.TRIES:
             raise ActorFailed(
-                f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without sending one. If its "
+                f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without sending a segment. If its "
                 "environment is slow, raise --patience. If it crashes, --engine inline may show where"
             )
-        name = self.name_of(index)
-        log.warning("%s %s. It is replaced, and its requests are sent again.", name[:1].upper() + name[1:], reason)
+        log.warning("%s %s. It is replaced; no segment is lost.", _capitalised(self.name_of(index)), reason)
         self.replaced += 1
         self._new.add(index)
         self._start(index)
@@ -304,3 +314,7 @@ def next_segment(actor: Actor | Failed) -> Any:
         return Failed(f"{actor}: {fault}")
     except Exception as error:  # noqa: BLE001 - reported to the learner
         return Failed(f"{actor}:\n{shortage(error) or traceback.format_exc()}")
+
+
+def _capitalised(name: str) -> str:
+    return name[:1].upper() + name[1:]

@@ -68,7 +68,7 @@ def read_outcome(run: Path) -> dict[str, object]:
         "steps/s": result.get("this_process", {}).get("steps_per_second"),
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
-        "ended": "running" if run_folder.at_work(run) else result.get("stopped", "no result"),
+        "ended": "running" if run_folder.in_use(run) else result.get("stopped", "no result"),
     }
 
 

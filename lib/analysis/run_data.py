@@ -57,7 +57,7 @@ def read_result(run: Path) -> dict[str, Any]:
         UsageError: if the file is damaged or was written by another version.
     """
     file = run / "result.json"
-    return run_folder.read_json(file, run_folder.RESULT) if file.exists() and not run_folder.at_work(run) else {}
+    return run_folder.read_json(file, run_folder.RESULT) if file.exists() and not run_folder.in_use(run) else {}
 
 
 def has_ended(run: Path) -> bool:
@@ -139,7 +139,7 @@ def _require_unchanged(run: Path, path: Path) -> None:
     Raises:
         UsageError: if they differ.
     """
-    if not path.exists() or run_folder.at_work(run):
+    if not path.exists() or run_folder.in_use(run):
         return
     killed = run / "files.json"
     if (whole := read_result(run).get("files", {}).get(path.name, {})).get("sha256"):

@@ -13,11 +13,15 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from lib import on_ctrl_c
 from lib.errors import EnvironmentFailed, Fault, UsageError
 
 SMALL = 4096  # observations with at most this many numbers are fully checked in every step
 CHECKED_EVERY = 100  # larger ones are fully checked in the first n steps, then in every n-th step
 LARGEST = 1e15  # largest magnitude of rewards and observations; TD errors and their sums stay finite in float32
+
+# Errors of an environment that could be mistaken for those of this program, or that a generator would convert.
+MISLEADING = (OSError, MemoryError, RuntimeError, StopIteration, StopAsyncIteration)
 
 LONG_EPISODE = 200_000  # steps after which a warning is logged; games have ten to thirty thousand at most
 
@@ -46,7 +50,7 @@ class Call(NamedTuple):
 def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
     """Call code of an environment. Errors name the environment. CheckedEnv.call is set during the call.
 
-    Such code is not only its methods: an observation or a reward may be an object whose conversion fails.
+    This includes conversions of its observations and rewards, which may run its code.
 
     Args:
         describe: function that names the environment.
@@ -69,8 +73,8 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
             os._exit(1)
         if isinstance(error, Fault | UsageError):
             raise
-        is_plain = isinstance(error, Exception) and not isinstance(error, OSError | MemoryError | RuntimeError)
-        if (is_plain and _has_text(error)) or (isinstance(error, KeyboardInterrupt) and not _ignores_ctrl_c()):
+        is_plain = isinstance(error, Exception) and not isinstance(error, MISLEADING)
+        if (is_plain and _has_text(error)) or (isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c(error)):
             error.add_note(f"Raised by {describe()}")
             raise
         raise EnvironmentFailed(f"{describe()}: it raised {_text(error)}") from error
@@ -174,9 +178,10 @@ class CheckedEnv(gym.Wrapper):
         self._steps += 1
         if self._step == LONG_EPISODE:
             log.warning(
-                "%s: the episode does not end, so it is not counted. End its episodes, for example by "
-                "registering it with max_episode_steps.",
+                "%s: the episode has not ended after %d steps. Only finished episodes are counted; register the "
+                "environment with max_episode_steps.",
                 self.describe(),
+                LONG_EPISODE,
             )
         return guarded(self.describe, lambda: self._checked_step(action))
 
@@ -219,14 +224,16 @@ class CheckedEnv(gym.Wrapper):
             self._fail(f"its observation{problem}")
         if often and not self._warned and (outside := next(out_of_bounds(observation, self.observation_space), None)):
             self._warned = True
-            log.warning("%s: its observation%s. This warning is shown once.", self.describe(), outside)
+            log.warning(
+                "%s: its observation%s. Correct one of them. This warning is shown once.", self.describe(), outside
+            )
 
     def _check_info(self, info: Any) -> None:
         if not isinstance(info, dict):
             self._fail(f"its info is {_short(info)}; it has to be a dictionary")
 
     def _fail(self, problem: str) -> NoReturn:
-        raise Fault(f"{self.describe()}: {problem}. Correct the environment, or wrap it")
+        raise Fault(f"{self.describe()}: {problem}. Correct the environment, or add a wrapper that does")
 
     def describe(self) -> str:
         """Return the environment's id, seed, step and episode since the reset with that seed, for messages."""
@@ -261,7 +268,7 @@ def closing() -> Iterator[None]:
 
 
 def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:
-    """Yield what is wrong with an observation, such as "['position'] is None; it has to be one of Box(...)".
+    """Yield what is wrong with an observation, such as "['position'] is None; it has to be in Box(...)".
 
     Args:
         observation: observation of an environment.
@@ -269,13 +276,13 @@ def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> 
         every_number: also check the numbers of large arrays.
     """
     if observation is None:
-        yield f" is None; it has to be one of {space}"
+        yield f" is None; it has to be in {space}"
     elif isinstance(space, spaces.Dict | spaces.Tuple):
         yield from _problems_of_parts(observation, space, every_number)
     elif isinstance(space, spaces.Discrete):
         number = np.asarray(observation)
         if number.shape != () or number.dtype.kind not in "iub" or not space.contains(int(number)):
-            yield f" is {_short(observation)}; it has to be one of {space}"
+            yield f" is {_short(observation)}; it has to be in {space}"
     elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         yield from _problems_of_array(observation, space, every_number)
 
@@ -287,7 +294,7 @@ def _problems_of_parts(observation: Any, space: Any, every_number: bool) -> Iter
             yield f" is {_short(observation)}; it has to be a dictionary of {', '.join(map(repr, parts))}"
             return
     elif not isinstance(observation, tuple | list) or len(observation) != len(parts):
-        yield f" is {_short(observation)}; it has to be a tuple of {len(parts)}"
+        yield f" is {_short(observation)}; it has to be a tuple of {len(parts)} elements"
         return
     for name, part in parts.items():
         if isinstance(observation, dict) and name not in observation:
@@ -315,7 +322,7 @@ def _problems_of_array(
             index = np.argwhere(~within)[0].tolist()
             yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from -1e15 to 1e15"
     elif not isinstance(space, spaces.Box) and not space.contains(array.astype(space.dtype)):
-        yield f" is {_short(observation)}; it has to be one of {space}"
+        yield f" is {_short(observation)}; it has to be in {space}"
 
 
 def _may_be_too_large(dtype: np.dtype, space: spaces.Space[Any]) -> bool:
@@ -347,7 +354,7 @@ def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
         if outside.any():
             index = tuple(np.argwhere(outside)[0].tolist())
             bounds = f"{space.low[index]:g} to {space.high[index]:g}"
-            yield f" has {array[index]:g} at {list(index)}; its space says {bounds}"
+            yield f" has {array[index]:g} at {list(index)}; its space allows {bounds}"
 
 
 def _has_text(error: BaseException) -> bool:
@@ -358,9 +365,15 @@ def _has_text(error: BaseException) -> bool:
     return True
 
 
-def _ignores_ctrl_c() -> bool:
-    """Return whether Ctrl-C cannot reach this process, as in actors. Then only an environment raises its exception."""
-    return hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+def _may_be_ctrl_c(error: KeyboardInterrupt) -> bool:
+    """Return whether Ctrl-C may have raised the error.
+
+    In actors, Ctrl-C is blocked. While a run learns, the first one raises nothing.
+    """
+    if type(error) is not KeyboardInterrupt:
+        return True
+    blocked = hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    return not blocked and signal.getsignal(signal.SIGINT) in (signal.default_int_handler, on_ctrl_c)
 
 
 def _short(value: Any) -> str:

@@ -165,7 +165,8 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
             scaled = (image - low) * scale
             if not np.isfinite(scaled).all():  # CheckedEnv checks images only now and then
                 raise Fault(
-                    f"{describe(env)}: its observation has NaN or infinity. Correct the environment, or wrap it"
+                    f"{describe(env)}: its observation has NaN or infinity. Correct the environment, or add "
+                    "a wrapper that does"
                 )
             return scaled.round().clip(0, 255).astype(np.uint8)
 

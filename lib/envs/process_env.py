@@ -4,6 +4,7 @@ rules for processes. Errors name the environment, a process that died is reporte
 
 import atexit
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -115,9 +116,12 @@ class ProcessVectorEnv(AsyncVectorEnv):
         codes = [(index, process.exitcode) for index, process in enumerate(self.processes)]
         dead = [(index, code) for index, code in codes if code is not None]
         if not dead:
-            raise Fault(f"{self.describe()} ended its connection: {error!r}") from error
+            raise Fault(
+                f"{self.describe()} closed its connection: {error!r}. Correct the environment, or "
+                "leave --async-envs out"
+            ) from error
         index, code = dead[0]
-        how = f"was killed by signal {-code}" if code < 0 else f"died with exit code {code}"
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
         raise Fault(
             f"the process of environment {index} of {self._env_id} {how}. Look for its error above, correct the "
             "environment, or leave --async-envs out"

@@ -200,7 +200,7 @@ def _resume(
     recorded = run_folder.read_params(run)
     params = _recorded_params(parser, run, recorded, script)
     run_folder.require_trust(run, params.env_name, module)
-    run_folder.require_own_files(run)
+    run_folder.require_no_hard_links(run)
     requested = override(params, overrides)
     if env_id is not None:
         requested = dataclasses.replace(requested, env_name=env_id)

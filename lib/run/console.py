@@ -107,8 +107,8 @@ def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str])
         state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
         if wrong_inputs:
             return (
-                f" The environment gave NaN or infinity ({', '.join(wrong_inputs)} of the batch). Correct it, or wrap "
-                f"it, and start a new run; a resumed one meets these values again. {state}."
+                f" The environment gave NaN or infinity ({', '.join(wrong_inputs)} of the batch). Correct it, "
+                f"and start a new run; a resumed one meets these values again. {state}."
             )
         return f" {state}. All inputs were finite, so learning diverged; try a new run with a smaller learning_rate."
     return ""

@@ -16,7 +16,9 @@ log = logging.getLogger(__name__)
 
 
 class GrowingFiles:
-    """Sizes and digests of the growing files. Loading a state truncates the files to the saved sizes.
+    """Sizes and digests of the growing files.
+
+    Loading a state truncates the files to the saved sizes, and deletes other growing files.
 
     A checkpoint holds them, so a resumed run does not write any part of these files twice.
 
@@ -62,7 +64,7 @@ class GrowingFiles:
                 require_digest(path, size, expected)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Truncate the files to their saved sizes."""
+        """Truncate the files to their saved sizes, and delete files that the state does not list."""
         saved_files = _checked(state)
         kept = {path.name for path in self._files()}
         # Recorded first: if this process is killed before a file is truncated, its start still has this digest.

@@ -142,8 +142,8 @@ class Run:
 
     def _in_use(self) -> UsageError:
         pid = self.path / "pid"
-        holder = pid.read_text() if pid.exists() else "with an unknown id"
-        return UsageError(f"{self.path} is in use by process {holder}; stop that process first")
+        holder = f"process {pid.read_text()}" if pid.exists() else "another process, whose id is unknown"
+        return UsageError(f"{self.path} is in use by {holder}; stop that process first")
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of the folder atomically, with a digest of its content."""
@@ -224,7 +224,7 @@ def remove_leftovers(path: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def at_work(path: Path) -> bool:
+def in_use(path: Path) -> bool:
     """Return whether a process works on the run in this folder.
 
     A process that was killed leaves its pid file behind, and the system may give its id to a new process. So the
@@ -337,7 +337,9 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         raise UsageError(f"{file} was changed after it was written. {_advice(file)}")
     wrong = sorted(misfits(content, shape))
     if wrong:
-        raise UsageError(f"{file} has a wrong {', '.join(wrong)}; it was edited. {_advice(file)}")
+        raise UsageError(
+            f"{file}: wrong type of {', '.join(wrong)}; it was edited, or another version wrote it. {_advice(file)}"
+        )
     return content
 
 
@@ -370,7 +372,7 @@ def require_trust(path: Path, env_id: str, module: str | None) -> None:
         )
 
 
-def require_own_files(path: Path) -> None:
+def require_no_hard_links(path: Path) -> None:
     """Refuse a run folder with hard links, through which a file elsewhere would be overwritten. See `find`, too.
 
     Raises:
@@ -379,7 +381,7 @@ def require_own_files(path: Path) -> None:
     for entry in path.rglob("*"):
         if entry.is_file() and entry.stat().st_nlink > 1:
             raise UsageError(
-                f"{entry} has another hard link, and nothing is written through one; replace it by a copy of itself"
+                f"{entry} has a second hard link, so writing would change another file; replace it with a copy"
             )
 
 

@@ -140,7 +140,7 @@ class _Setup:
         self.speed = Speed(source, params.log_every)
         self._failure: Exception | None = None
         self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
-        source.stop_asked = self.stopper.asked
+        source.stop_asked = self.stopper.should_stop
 
     def steps(self) -> int:
         """Return the agent steps so far."""

@@ -15,6 +15,7 @@ from ignite.handlers import TerminateOnNan
 
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
+from lib.run.watchdog import Watchdog
 from lib.system.clock import since_process_start
 from lib.system.forks import in_forked_children
 from lib.system.processes import SIGNALS
@@ -25,7 +26,7 @@ STEPS = "step limit"
 TIME = "time limit"
 NOT_FINITE = "loss not finite"
 ENDED = "ended by the script"
-HOPELESS = "trial without hope"
+HOPELESS = "trial stopped early"
 
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, HOPELESS: 0, NOT_FINITE: 1} | {
     number.name: 128 + number for number in SIGNALS
@@ -54,7 +55,7 @@ class Stopper:
 
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
-        wrong_inputs: fields of the batch that hold values which are not finite, if that is why the loss is not.
+        wrong_inputs: non-finite fields of the batch, if they made the loss non-finite.
     """
 
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: int | None):
@@ -114,7 +115,7 @@ class Stopper:
 
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_completed)
 
-    def asked(self) -> bool:
+    def should_stop(self) -> bool:
         """Return whether the run has a reason to end, for code that waits within an iteration."""
         if self.time_limit is not None and since_process_start() > self.time_limit:
             self.reason = self.reason or TIME
@@ -147,7 +148,7 @@ class Stopper:
     def _iteration_completed(self, engine: Engine) -> None:
         if self.steps() >= self.step_limit:
             self.limit_reached(engine)
-        elif self.asked():
+        elif self.should_stop():
             # A signal may have arrived during the iteration. The run ends now, so that the iteration's update is kept.
             engine.terminate()
 
@@ -164,8 +165,12 @@ class Stopper:
         if self._learning:
             # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
             with suppress(OSError):
-                os.write(2, b"\nStopping after this update, then saving ... (once more: at once, without saving)\n")
+                os.write(
+                    2,
+                    b"\nStopping after this update, then saving ... (a second signal stops at once, without saving)\n",
+                )
         self.reason = self.reason or signal.Signals(number).name
+        Watchdog.note_signal(number)
         if not self._learning:
             self.release_signals()
             raise Interrupted(number)

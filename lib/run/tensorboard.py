@@ -80,6 +80,15 @@ class _TorchLogger(TensorboardLogger):
         return super().attach(engine, log_handler, event_name, *args, **kwargs)
 
 
+class _SmoothedLoss(RunningAverage):
+    """An average that checks a loaded state, because a wrong one fails much later."""
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        if self.src is not None or not isinstance(self._value, float | None):
+            raise ValueError(f"the smoothed loss is {self._value!r}")
+
+
 class TensorBoard:
     """TensorBoard's files of a run, written by ignite's handlers.
 
@@ -91,7 +100,7 @@ class TensorBoard:
     """
 
     def __init__(self, folder: Path):
-        self.average = RunningAverage(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
+        self.average = _SmoothedLoss(output_transform=lambda output: output["loss"], alpha=SMOOTHING)
         self.logger = _TorchLogger(folder)
         self._tags: list[str] = []  # scalars that the run writes
         self._layout_written = False

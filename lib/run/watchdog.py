@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -27,11 +28,15 @@ log = logging.getLogger(__name__)
 
 
 class CallInterrupted(Fault):
-    """A call of an environment did not return before the time limit."""
+    """A call of an environment did not return before the time limit, or after a signal."""
+
+    def __init__(self, message: str, exit_code: int):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Watchdog:
-    """Name an environment whose reset or step does not return, and end the run there after its time limit.
+    """Report an environment whose reset or step does not return. End the run there after its time limit or a signal.
 
     A thread looks once a second. The call is interrupted by a signal, so that the state before it is saved. Native code
     that ignores the signal is ended with the process. If it holds the GIL, this thread cannot run; so a second process
@@ -41,8 +46,8 @@ class Watchdog:
         time_limit: seconds after which this process stops, or None for no limit.
     """
 
-    PATIENCE = 60.0  # seconds in one call after which its environment is named
-    GRACE = 10.0  # seconds after the time limit at which the call is interrupted, and later the process ended
+    PATIENCE = 60.0  # seconds in one call after which its environment is reported
+    GRACE = 10.0  # seconds after the time limit or a signal until the call is interrupted, and then the process ended
     INTERVAL = 1.0
     _newest: ClassVar["Watchdog | None"] = None
     _watcher: ClassVar["WatcherProcess | None"] = None
@@ -50,8 +55,9 @@ class Watchdog:
     def __init__(self, time_limit: float | None):
         self.time_limit = time_limit
         self._ended = threading.Event()
-        self._named: float | None = None  # start of the call that was named
+        self._reported: float | None = None  # start of the call that was named
         self._interrupted_at: float | None = None
+        self._signal: tuple[int, float] | None = None  # the first one, and its time by time.monotonic()
 
     def attach(self, engine: Engine) -> None:
         """Watch from the start of an engine to the end of the process."""
@@ -72,52 +78,68 @@ class Watchdog:
                     Watchdog._watcher = WatcherProcess(self.PATIENCE, self.GRACE, self.INTERVAL)
                 except OSError as error:  # such as too many processes
                     log.warning(
-                        "No process could be started that watches this one (%s). So an environment whose native code "
-                        "holds Python's global lock (the GIL) is neither reported nor ended.",
+                        "The watcher process could not be started (%s). A call that holds the GIL (Python's global "
+                        "lock) will be neither reported nor ended. Raise ulimit -u.",
                         error,
                     )
-            self._tell()
+            self._send_heartbeat()
             threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         while not self._ended.wait(self.INTERVAL):
-            self._tell()
+            self._send_heartbeat()
             call = CheckedEnv.call
             if call is None:
                 continue
             seconds = call.seconds
-            if seconds > self.PATIENCE and self._named != call.start:
-                self._named = call.start
+            if seconds > self.PATIENCE and self._reported != call.start:
+                self._reported = call.start
                 log.warning("%s: a call has not returned for %.0f seconds.", call.describe(), seconds)
-            over = self._over()
+            over = max(self._over_limit(), self._over_signal())
             if over > self.GRACE and seconds > self.GRACE:
                 self._end(over)
 
-    def _over(self) -> float:
+    @staticmethod
+    def note_signal(number: int) -> None:
+        """Note that the run has received a signal that ends it."""
+        if Watchdog._newest is not None and Watchdog._newest._signal is None:
+            Watchdog._newest._signal = (number, time.monotonic())
+
+    def _over_limit(self) -> float:
         """Return the seconds since the time limit; negative before it."""
         return -math.inf if self.time_limit is None else since_process_start() - self.time_limit
 
-    def _tell(self) -> None:
+    def _over_signal(self) -> float:
+        """Return the seconds since the first signal, or minus infinity before it."""
+        return -math.inf if self._signal is None else time.monotonic() - self._signal[1]
+
+    def _send_heartbeat(self) -> None:
         if Watchdog._watcher is not None:
-            Watchdog._watcher.tell(-self._over(), CheckedEnv.newest)
+            Watchdog._watcher.send_heartbeat(-self._over_limit(), CheckedEnv.newest)
 
     def _end(self, over: float) -> None:
         if self._interrupted_at is None:
             self._interrupted_at = over
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
         elif over > self._interrupted_at + self.GRACE:
-            os.write(2, f"error: {self._message()}. It ignored the interruption, so nothing was saved\n".encode())
+            os.write(
+                2, f"error: {self._message()}. It could not be interrupted; earlier checkpoints are kept\n".encode()
+            )
             if Watchdog._watcher is not None:
                 Watchdog._watcher.kill()
-            os._exit(Fault.exit_code)
+            os._exit(self._exit_code())
 
     def _on_alarm(self, number: int, frame: FrameType | None) -> NoReturn:
-        raise CallInterrupted(self._message())
+        raise CallInterrupted(self._message(), self._exit_code())
+
+    def _exit_code(self) -> int:
+        return Fault.exit_code if self._signal is None else 128 + self._signal[0]
 
     def _message(self) -> str:
         call = CheckedEnv.call
         where = "an environment" if call is None else call.describe()
-        return f"{where}: a call did not return before the time limit. Correct the environment, or wrap it"
+        when = "before the time limit" if self._signal is None else f"after {signal.Signals(self._signal[0]).name}"
+        return f"{where}: a call did not return {when}. Correct the environment"
 
 
 class WatcherProcess:
@@ -137,7 +159,7 @@ class WatcherProcess:
         program = Path(__file__).with_name("watcher.py")
         command = [sys.executable, "-I", "-S", str(program), *numbers]
         self._process = subprocess.Popen(command, stdin=self._reading)
-        # Both are written by C code, which does not need the GIL.
+        # Traceback and signal numbers are written by C code, which does not need the GIL.
         faulthandler.register(signal.SIGUSR2, file=self._stream, all_threads=False)
         other = signal.set_wakeup_fd(self._stream, warn_on_full_buffer=False)
         self._gets_signals = other < 0
@@ -146,12 +168,12 @@ class WatcherProcess:
         atexit.register(self.close)
         in_forked_children(self, WatcherProcess._leave)
 
-    def tell(self, left: float, environment: Callable[[], str] | None) -> None:
-        """Tell that this process is alive.
+    def send_heartbeat(self, left: float, environment: Callable[[], str] | None) -> None:
+        """Send a heartbeat.
 
         Args:
             left: seconds until its time limit.
-            environment: function that names the environment that was called last.
+            environment: function that returns the name of the environment that was called last.
         """
         name = "" if environment is None else environment()[:1000]  # a short line is written as a whole
         message = {"limit": left if math.isfinite(left) else None, "environment": name}

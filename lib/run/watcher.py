@@ -28,16 +28,15 @@ FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.
 
 
 class Watcher:
-    """Name a run whose Python code does not run, and end it after its time limit or a signal.
+    """Report a run whose Python code does not run, and kill it after its time limit or a signal.
 
     A run kills its watcher before it ends. So if the watcher sees the end of the run, the run has died.
 
     Args:
         pid: process id of the run.
-        patience: seconds of silence after which the run is named.
-        grace: seconds of silence after which a run is ended that is over its time limit. After a signal, a run that
-            stays silent is named after this time and ended after three times as long; after a second one, it is ended
-            after this time.
+        patience: seconds of silence after which the run is reported.
+        grace: seconds. A silent run is killed 2 * grace after its time limit, 3 * grace after a first signal, and grace
+            after a second one. It is reported grace after the first one.
         interval: seconds between two looks.
     """
 
@@ -49,10 +48,10 @@ class Watcher:
         self.silent = 0.0  # seconds in which the run was not stopped, but sent nothing
         self.deadline = math.inf
         self.signals = 0  # that the silent run has received
-        self.before = 0.0  # seconds of silence at the first two of them
+        self.silent_at_signal = 0.0  # at the first or second of them
         self.environment = ""
         self.place = ""
-        self.named = False
+        self.reported = False
         self._rest = self._previous = b""
 
     def watch(self) -> None:
@@ -70,9 +69,9 @@ class Watcher:
             self._look()
 
     def _look(self) -> None:
-        ignored = self.silent - self.before if self.signals else 0.0  # seconds
-        if not self.named and (self.silent > self.patience or ignored > self.grace):
-            self.named = True
+        ignored = self.silent - self.silent_at_signal if self.signals else 0.0  # seconds
+        if not self.reported and (self.silent > self.patience or ignored > self.grace):
+            self.reported = True
             self._say("warning", "")
         if ignored > self.grace * (3 if self.signals == 1 else 1):
             self._end("after a signal")
@@ -94,29 +93,29 @@ class Watcher:
         for _ in STOP.findall(line):
             self.signals += 1
             if self.signals <= 2:
-                self.before = self.silent
+                self.silent_at_signal = self.silent
         return STOP.sub(b"", line)
 
     def _alive(self, message: dict[str, Any]) -> None:
         """The run has handled all signals so far, or is about to."""
         self.deadline = math.inf if message["limit"] is None else time.monotonic() + message["limit"]
         self.environment = message["environment"]
-        self.silent, self.signals, self.named, self.place = 0.0, 0, False, ""
+        self.silent, self.signals, self.reported, self.place = 0.0, 0, False, ""
 
     def _end(self, when: str) -> None:
-        if self._say("error", f". The process is ended {when}; what was not saved before is lost"):
+        if self._say("error", f". The process is killed {when}. Files that were saved before are kept"):
             self._send(signal.SIGKILL)
             sys.exit()
 
     def _report_end(self) -> None:
-        reason = "it was killed, or the code of an environment ended it"
-        kept = "What was saved before is kept; --resume continues from it"
+        reason = "it was killed, perhaps for lack of memory, or the code of an environment ended it"
+        kept = "Files that were saved before are kept; a run with a checkpoint continues with --resume"
         write(f"error: the process ended without a result: {reason}{self._newest()}. {kept}")
 
     def _newest(self) -> str:
         if not self.environment:
             return ""
-        return f". Up to a second before, the newest call was one of {self.environment}"
+        return f". Up to a second before, the newest call was in {self.environment}"
 
     def _send(self, number: int) -> None:
         try:
@@ -132,7 +131,7 @@ class Watcher:
             self._read(os.read(0, 65536) or sys.exit())
         if not self.silent:
             return False
-        text = f"{level}: Python code has not run for {self.silent:.0f} seconds, because native code holds the GIL"
+        text = f"{level}: no Python code has run for {self.silent:.0f} seconds; native code probably holds the GIL"
         write(f"{text} (Python's global lock){self.place}{self._newest()}{end}")
         return True
 

@@ -11,7 +11,7 @@ _KINDS: dict[type, tuple[type, str]] = {
     bool: (bool, "true or false"),
     int: (numbers.Integral, "a whole number"),
     float: (numbers.Real, "a number"),
-    str: (str, "a text"),
+    str: (str, "a string"),
     types.NoneType: (types.NoneType, "none"),
 }
 

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +35,7 @@ class Stopwatch:
 def since_process_start() -> float:
     """Return the seconds since the operating system started this process, imports included.
 
-    The clock of the day is not used, because it may be set meanwhile. Where there is no /proc, the seconds count from
+    Wall-clock time is not used, because it may be changed. Without /proc, the seconds count from
     the import of this module.
     """
     return time.monotonic() - _process_start()
@@ -54,7 +53,8 @@ def _process_start() -> float:
 
 def format_duration(seconds: float) -> str:
     """Format seconds as h:mm:ss."""
-    return str(timedelta(seconds=int(seconds)))
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
 def format_estimate(seconds: float) -> str:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 
 class LastingStream:
-    """Text stream whose errors end no run: after the first one, everything written to it is discarded.
+    """Text stream that discards its output after the first write error.
 
     Characters that its encoding lacks are written as escapes.
 
@@ -62,8 +62,8 @@ class Console(logging.Handler):
 def start_console() -> None:
     """Send this package's log lines to the console. A second call has no effect.
 
-    Whatever becomes of the console, the run goes on. Streams that were closed when the process started lead to
-    /dev/null, so that no file of the run gets their numbers.
+    Whatever becomes of the console, the run goes on. Streams that were closed when the process started are
+    redirected to /dev/null, so that no file of the run gets their file descriptors.
     """
     for number in range(3):
         try:

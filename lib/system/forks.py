@@ -1,4 +1,4 @@
-"""What a process that is forked from this one has to let go, such as locks and signal handlers.
+"""Clean-up in forked children: they release locks and signal handlers.
 
 This project starts its own processes with a fork server. But environments may fork the process of a run.
 """

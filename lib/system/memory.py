@@ -138,6 +138,8 @@ def shortage(error: BaseException) -> Fault | None:
         or (isinstance(error, RuntimeError | ImportError) and any(sign in str(error) for sign in SIGNS))
     ):
         advice = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
+        if "thread" in str(error) or "temporarily" in str(error):
+            advice = "a higher ulimit -u, fewer --actors, or more memory"
     if not advice:
         return None
     where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"

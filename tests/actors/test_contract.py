@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -254,7 +255,7 @@ def test_versions_may_skip_but_not_go_back(engine):
             crew.broadcast(model_of(19))
 
 
-def test_a_stopping_learner_does_not_wait_for_an_actor_that_hangs(losable, tmp_path, monkeypatch):
+def test_a_stopping_learner_reports_an_actor_that_hangs_and_does_not_wait(losable, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(Actors, "STOPPING", 1.0)
     asked = []
     with started(losable, 2, make=fakes.Counter.hanging(tmp_path / "hung"), stop_asked=lambda: bool(asked)) as crew:
@@ -264,6 +265,7 @@ def test_a_stopping_learner_does_not_wait_for_an_actor_that_hangs(losable, tmp_p
         with pytest.raises(Stopped):
             crew.gather()
         assert time.monotonic() - start < 10
+    assert re.search(r"Actor \d has sent no segment for \d+ seconds\. The run stops without it", caplog.text)
 
 
 def test_an_actor_that_dies_again_and_again_ends_the_run(losable, monkeypatch):

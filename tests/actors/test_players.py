@@ -220,7 +220,7 @@ def test_the_learners_speed_excludes_waiting(players_of):
 
 
 @pytest.mark.parametrize("kills", [[19], [3, 70]])
-def test_a_killed_player_is_named_and_replaced_and_changes_no_transition(players_of, caplog, kills):
+def test_a_killed_player_is_reported_and_replaced_and_changes_no_transition(players_of, caplog, kills):
     agent, twin_agent = agent_for(1), agent_for(1)
     source = players_of([Random(5), Random(5)], agent, 2)
     stream = iter(source)
@@ -257,7 +257,7 @@ def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of
 
 
 @pytest.mark.parametrize("engine", ["inline", "process"])
-def test_an_environment_that_raises_is_named_with_its_traceback(players_of, engine):
+def test_an_environment_that_raises_is_reported_with_its_traceback(players_of, engine):
     source = players_of([Catch(), Failing("raise", at=30)], players=2, engine=engine)
     with pytest.raises(ActorFailed, match=r"(?s)Player 1, with environment 1 .*RuntimeError: the paddle broke"):
         list(source)
@@ -306,7 +306,7 @@ def test_an_environment_that_the_player_cannot_unpickle_is_reported(players_of):
         next(iter(players_of([Unbuildable()])))
 
 
-def test_an_environment_that_hangs_while_it_is_built_is_named(players_of, monkeypatch):
+def test_an_environment_that_hangs_while_it_is_built_is_reported(players_of, monkeypatch):
     monkeypatch.setattr(Actors, "STARTING", 2.0)
     monkeypatch.setattr(Actors, "TRIES", 0)
     source = players_of([Unbuildable("__import__('time').sleep(1000)")], patience=1.0)

@@ -138,7 +138,7 @@ def test_actions_may_differ_between_equal_scores_only():
         export.compare(Original(), takes(2), states, "x")
 
 
-def test_missing_packages_are_named(monkeypatch):
+def test_missing_packages_are_reported(monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
     with pytest.raises(
         UsageError, match=r"needs onnxscript; run pip install -e '\.\[export\]', or add --format torchscript"

@@ -183,7 +183,7 @@ def test_texts_of_a_run_are_never_html_or_formulas(tmp_path, small_pictures):
     assert any(evil in text for text in parser.text)
 
 
-def test_pictures_without_data_are_left_out_and_named(tmp_path, small_pictures):
+def test_pictures_without_data_are_left_out_and_reported(tmp_path, small_pictures):
     def drawn():
         pictures = report.draw_pictures([run])
         html = report.render_page([run], pictures)

@@ -55,7 +55,7 @@ def test_a_run_without_episodes_is_an_empty_table(tmp_path, content):
         ("result.json", "[1]", "result.json does not hold a JSON object"),
     ],
 )
-def test_a_damaged_file_is_named(tmp_path, file, content, facts):
+def test_a_damaged_file_is_reported(tmp_path, file, content, facts):
     run = make_run(tmp_path / "run")
     (run / file).write_text(content)
     with pytest.raises(UsageError, match=facts) as error:

@@ -69,7 +69,7 @@ def message_of(*turns, error=Fault):
         (GOOD, 10**400, "its reward is inf"),
     ],
 )
-def test_a_wrong_observation_or_reward_is_named_with_its_place(observation, reward, problem):
+def test_a_wrong_observation_or_reward_is_reported_with_its_place(observation, reward, problem):
     assert re.search(problem, message_of((observation, reward)))
 
 
@@ -77,7 +77,7 @@ def test_a_wrong_observation_or_reward_is_named_with_its_place(observation, rewa
     ("turn", "problem"),
     [(None, "its step returned None; it has to return"), ((GOOD, 0.0, False, {}), "its step returned (array(")],
 )
-def test_a_step_that_returns_something_else_is_named(monkeypatch, turn, problem):
+def test_a_step_that_returns_something_else_is_reported(monkeypatch, turn, problem):
     env = CheckedEnv(Scripted(), "Odd-v0")
     env.reset(seed=7)
     monkeypatch.setattr(env.env, "step", lambda action: turn)
@@ -94,7 +94,7 @@ def test_a_step_that_returns_something_else_is_named(monkeypatch, turn, problem)
         ((GOOD, 0.0, False, False, None), "its info is None; it has to be a dictionary"),
     ],
 )
-def test_flags_and_infos_of_another_type_are_named(monkeypatch, turn, problem):
+def test_flags_and_infos_of_another_type_are_reported(monkeypatch, turn, problem):
     env = CheckedEnv(Scripted(), "Odd-v0")
     env.reset(seed=7)
     monkeypatch.setattr(env.env, "step", lambda action: turn)
@@ -126,15 +126,15 @@ PARTS = {"a": np.zeros(2, np.float32), "b": 2}
 @pytest.mark.parametrize(
     ("space", "observation", "problem"),
     [
-        (spaces.Discrete(5), -1, " is -1; it has to be one of Discrete(5)"),
+        (spaces.Discrete(5), -1, " is -1; it has to be in Discrete(5)"),
         (spaces.Discrete(5), 5, " is 5; "),
         (spaces.Discrete(5), 2.5, " is 2.5; "),
         (spaces.Discrete(5), float("nan"), " is nan; "),
         (spaces.Discrete(5), "x", " is 'x'; "),
-        (spaces.MultiBinary(2), np.array([0, 2]), " is array([0, 2]); it has to be one of MultiBinary(2)"),
+        (spaces.MultiBinary(2), np.array([0, 2]), " is array([0, 2]); it has to be in MultiBinary(2)"),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), " is array([1, 3]); "),
         (spaces.MultiDiscrete([2, 3]), np.array([1.0, 2.0]), " is float64; its space says int64"),
-        (DICT, {**PARTS, "a": None}, "['a'] is None; it has to be one of Box("),
+        (DICT, {**PARTS, "a": None}, "['a'] is None; it has to be in Box("),
         (DICT, {"a": PARTS["a"]}, " lacks 'b'"),
         (DICT, {**PARTS, "b": 7}, "['b'] is 7; "),
         (DICT, {**PARTS, "a": np.array([0.0, np.nan])}, "['a'] has nan at [1]"),
@@ -142,7 +142,7 @@ PARTS = {"a": np.zeros(2, np.float32), "b": 2}
         (spaces.Tuple([DICT, spaces.Discrete(3)]), (PARTS, 3), "[1] is 3; "),
         (spaces.Box(-(2**63), 2**63 - 1, (2,), np.int64), np.array([0, -(2**63)]), " has -9.22337e+18 at [1]; "),
         (spaces.Box(0, 2**64 - 1, (2,), np.uint64), np.array([2**62, 0], np.uint64), " has 4.61169e+18 at [0]; "),
-        (spaces.Tuple([DICT, spaces.Discrete(3)]), (PARTS,), "it has to be a tuple of 2"),
+        (spaces.Tuple([DICT, spaces.Discrete(3)]), (PARTS,), "it has to be a tuple of 2 elements"),
     ],
 )
 def test_observations_of_every_space_are_checked(space, observation, problem):
@@ -179,18 +179,18 @@ def test_numbers_of_large_observations_are_checked_in_every_hundredth_step_later
         env.step(0)
 
 
-def test_numbers_outside_of_the_bounds_are_named_once(caplog):
+def test_numbers_outside_of_the_bounds_are_reported_once(caplog):
     env = CheckedEnv(Scripted(*[(GOOD + 2, 0.0)] * 5), "Odd-v0")
     env.reset(seed=7)
     for _ in range(5):
         env.step(0)
     [record] = caplog.records
-    assert "(episode 1 from seed 7, at step 1): its observation has 2 at [0]; its space says -1 to 1" in (
+    assert "(episode 1 from seed 7, at step 1): its observation has 2 at [0]; its space allows -1 to 1" in (
         record.message
     )
 
 
-def test_infinity_in_half_precision_is_named(monkeypatch):
+def test_infinity_in_half_precision_is_reported(monkeypatch):
     monkeypatch.setattr(Scripted, "observation_space", spaces.Box(-1.0, 1.0, (3,), np.float16))
     wrong = np.array([0.0, np.inf, 0.0], np.float16)
     env = CheckedEnv(Scripted((wrong, 0.0)), "Odd-v0")
@@ -203,7 +203,7 @@ def test_a_reward_becomes_a_float():
     assert type(env.step(0)[1]) is float
 
 
-def test_an_error_on_closing_is_not_taken_for_ours(monkeypatch):
+def test_an_error_on_closing_is_attributed_to_the_environment(monkeypatch):
     def fail(self):
         raise OSError("close fails")
 
@@ -220,7 +220,9 @@ def test_an_error_on_closing_is_not_taken_for_ours(monkeypatch):
     ],
     ids=["vector", "single"],
 )
-def test_an_error_on_closing_the_environment_of_the_first_look_is_not_taken_for_ours(monkeypatch, make, when):
+def test_an_error_on_closing_the_environment_of_the_mask_probe_is_attributed_to_the_environment(
+    monkeypatch, make, when
+):
     def close(self):
         raise SystemExit(5)
 
@@ -230,7 +232,7 @@ def test_an_error_on_closing_the_environment_of_the_first_look_is_not_taken_for_
         make()
 
 
-def test_an_error_on_closing_before_drawing_is_named(monkeypatch):
+def test_an_error_on_closing_before_rendering_is_reported(monkeypatch):
     def close(self):
         raise OSError(28, "No space left on device")
 
@@ -246,7 +248,7 @@ class Unprintable(RuntimeError):
     __str__ = __repr__
 
 
-def test_an_error_without_a_text_is_named_by_its_type():
+def test_an_error_without_a_text_is_reported_by_its_type():
     assert "it raised <Unprintable, whose repr() fails>" in message_of(Unprintable(), error=EnvironmentFailed)
 
 
@@ -255,7 +257,7 @@ class Textless(ValueError):
         raise ValueError("no text")
 
 
-def test_an_error_whose_text_fails_is_named_by_its_type():
+def test_an_error_whose_text_fails_is_reported_by_its_type():
     assert "it raised Textless()" in message_of(Textless(), error=EnvironmentFailed)
 
 
@@ -267,8 +269,16 @@ def test_an_interruption_where_ctrl_c_is_blocked_is_the_environment_s_own():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def test_an_interruption_while_the_run_handles_ctrl_c_is_the_environment_s_own():
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        assert "it raised KeyboardInterrupt()" in message_of(KeyboardInterrupt(), error=EnvironmentFailed)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.parametrize("end", [0, 1], ids=["returns", "raises"])
-def test_a_child_that_is_forked_in_a_call_ends_with_it(monkeypatch, end):
+def test_a_child_that_is_forked_in_a_call_ends_with_the_call(monkeypatch, end):
     children = []
 
     def step(self, action):
@@ -300,11 +310,11 @@ class FailingNumber:
 
 
 @pytest.mark.parametrize("turn", [(GOOD, FailingNumber()), (FailingNumber(), 0.0)], ids=["reward", "observation"])
-def test_an_error_of_a_conversion_is_not_taken_for_ours(turn):
+def test_an_error_of_a_conversion_is_attributed_to_the_environment(turn):
     assert "it raised OSError(28, 'No space left on device')" in message_of(turn, error=EnvironmentFailed)
 
 
-def test_an_error_in_the_conversion_of_a_mask_is_not_taken_for_ours(monkeypatch):
+def test_an_error_in_the_conversion_of_a_mask_is_attributed_to_the_environment(monkeypatch):
     monkeypatch.setattr(Scripted, "action_masks", lambda self: FailingNumber(), raising=False)
     with pytest.raises(EnvironmentFailed, match=r"^Odd-v0 \(episode 1 from seed 7, at the reset.* it raised OSError"):
         AppendMask(CheckedEnv(Scripted(), "Odd-v0")).reset(seed=7)
@@ -322,18 +332,19 @@ NOT_OURS = [
     RuntimeError("can't start new thread"),
     SystemExit(3),
     GeneratorExit(),
+    StopIteration(),
 ]
 
 
 @pytest.mark.parametrize("error", NOT_OURS)
-def test_an_error_of_the_environment_is_not_taken_for_ours(error):
+def test_an_error_of_the_environment_is_attributed_to_the_environment(error):
     message = message_of(error, error=EnvironmentFailed)
     assert f"it raised {error!r}" in message
     assert memory.shortage(EnvironmentFailed(message)) is None
 
 
 @pytest.mark.parametrize("error", NOT_OURS)
-def test_errors_of_masks_rendering_and_constructors_are_named(monkeypatch, error):
+def test_errors_of_masks_rendering_and_constructors_are_reported(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
@@ -369,11 +380,11 @@ def test_every_environment_but_atari_is_checked():
     assert "<CheckedEnv<" not in str(make_env("PongNoFrameskip-v4"))
 
 
-def test_an_episode_that_does_not_end_is_named(monkeypatch, caplog):
+def test_an_episode_that_does_not_end_is_reported(monkeypatch, caplog):
     monkeypatch.setattr(checked_env, "LONG_EPISODE", 30)
     env = CheckedEnv(fakes.Counting(length=200), "fakes:Endless-v0")
     env.reset(seed=5)
     for _ in range(100):
         env.step(0)
     [record] = caplog.records
-    assert "fakes:Endless-v0 (episode 1 from seed 5, at step 30): the episode does not end" in record.message
+    assert "fakes:Endless-v0 (episode 1 from seed 5, at step 30): the episode has not ended after" in record.message

@@ -123,7 +123,7 @@ def test_images_with_a_channel_axis_become_stacks_of_grey_frames(channels, monke
     assert np.asarray(env.reset(seed=0)[0]).shape == env.observation_space.shape == (4, 84, 84)
 
 
-def test_nan_in_an_image_of_floats_is_named_in_every_step(monkeypatch):
+def test_nan_in_an_image_of_floats_is_reported_in_every_step(monkeypatch):
     space = spaces.Box(0.0, 1.0, (90, 80), np.float32)
     env = observations.prepare(CheckedEnv(fakes.Shape(space), "Odd-v0"), "Odd-v0")[0]
     env.reset(seed=7)

@@ -202,7 +202,7 @@ def test_states_go_through_pipes_where_there_is_no_room_for_shared_memory(monkey
 
 
 @pytest.mark.slow
-def test_an_environment_that_does_not_answer_is_named_by_its_number(make):
+def test_an_environment_that_does_not_answer_is_reported_by_its_number(make):
     envs = make("fakes:Slow-v0", 2)
     envs.reset(seed=7)
     seen = []

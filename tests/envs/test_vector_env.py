@@ -192,7 +192,7 @@ def test_environments_that_no_script_can_use_are_refused(env_id, message):
         vector_env.make_vector_env(env_id, 2)
 
 
-def test_a_missing_dependency_of_a_game_is_named(monkeypatch):
+def test_a_missing_dependency_of_a_game_is_reported(monkeypatch):
     def fail(*_, **__):
         raise gym.error.DependencyNotInstalled("Box2D is not installed, run `pip install box2d`")
 
@@ -201,7 +201,7 @@ def test_a_missing_dependency_of_a_game_is_named(monkeypatch):
         vector_env.make_vector_env("LunarLander-v3", 2)
 
 
-def test_a_file_that_a_constructor_misses_is_named(monkeypatch):
+def test_a_file_that_a_constructor_misses_is_reported(monkeypatch):
     monkeypatch.setattr(gym, "make", lambda *_, **__: Path("/no/such/map.txt").read_text())
     with pytest.raises(UsageError, match=r"raised FileNotFoundError.*, /no/such/map\.txt \(line \d+ of .*pathlib.*\)$"):
         vector_env.make_vector_env("Maze-v0", 2)

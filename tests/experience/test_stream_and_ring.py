@@ -103,7 +103,7 @@ def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
     assert stream.last_resets.min() >= 24
 
 
-def test_a_game_without_an_end_is_truncated_and_named_once(monkeypatch, caplog):
+def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplog):
     monkeypatch.setattr(Stream, "RESTART", 6)
     monkeypatch.setattr(Stream, "LONGEST", 5)
     stream = Stream(vectorised(lambda: fakes.Counting(100), 2), seed=1, part=Part(3, 2, 6))

@@ -72,7 +72,7 @@ def test_a_resumed_sampler_has_the_same_progress():
     assert resumed.progress(20.0).mean == pytest.approx(9 / 16 / 14)
 
 
-def test_a_goal_below_the_first_episodes_is_either_reached_or_not_and_is_named(caplog):
+def test_a_goal_below_the_first_episodes_is_either_reached_or_not_and_is_reported(caplog):
     progress = progress_of()
     assert progress(5.0) == progress(6.0) == (1.0, -math.inf)
     progress.add(-9.0)

@@ -18,6 +18,7 @@ from lib.run import checkpoint
 from lib.run.checkpoint_files import set_aside_newer
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
+from lib.run.tensorboard import TensorBoard
 from lib.system import files
 
 WEIGHTS = {"net": {"w": torch.arange(4.0)}}
@@ -116,11 +117,29 @@ def test_a_value_of_another_type_or_sign_is_rejected(own, saved, place):
         checkpoint.restore({"each": Each()}, {"each": saved})
 
 
+@pytest.mark.parametrize("wrong", [{"src": torch.zeros(0)}, {"_value": torch.zeros(0)}])
+def test_a_smoothed_loss_of_another_type_is_rejected(tmp_path, wrong):
+    average = TensorBoard(tmp_path).average
+    average.load_state_dict(average.state_dict())
+    state = average.state_dict()
+    state["__metric_state_per_rank"][0].update(wrong)
+    with pytest.raises(Fault, match="the smoothed loss is"):
+        checkpoint.restore({"average": average}, {"average": state})
+
+
 def test_weights_that_are_not_finite_are_rejected():
     net = nn.Linear(2, 1)
     weights = {**net.state_dict(), "bias": torch.tensor([float("nan")])}
     with pytest.raises(Fault, match=r"net\.bias has numbers that are not finite"):
         checkpoint.restore({"net": net}, {"net": weights})
+
+
+def test_a_few_wrong_characters_of_a_digest_are_its_own_damage(tmp_path, caplog):
+    file = save(tmp_path)
+    digest = file.with_name(file.name + ".sha256")
+    digest.write_text("000" + digest.read_text()[3:])
+    checkpoint.load(file)
+    assert f"{digest.name} is missing or damaged" in caplog.text
 
 
 @pytest.mark.parametrize("digest", [None, b"", b"\xff\xfe"])
@@ -151,9 +170,10 @@ def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_
     assert outcomes == {"refused", "unchanged"}
 
 
-def test_a_number_that_is_too_large_is_rejected(tmp_path):
-    file = save(tmp_path, content=WEIGHTS | {"episodes": {"returns": [1, (2, 10**400)]}})
-    with pytest.raises(Fault, match="holds a number that is too large"):
+@pytest.mark.parametrize("number", [10**400, -(10**400), 1e300, float("inf"), float("nan")])
+def test_a_number_that_is_too_large_is_rejected(tmp_path, number):
+    file = save(tmp_path, content=WEIGHTS | {"episodes": {"returns": [1, (2, number)]}})
+    with pytest.raises(Fault, match="holds NaN or a number that is too large"):
         checkpoint.load(file)
 
 

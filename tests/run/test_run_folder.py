@@ -145,7 +145,7 @@ def test_a_run_with_a_link_or_a_pipe_is_not_read(tmp_path, kind):
 
 
 @pytest.mark.parametrize("name", ["result.json", "episodes.csv", "lock"])
-def test_a_folder_in_place_of_a_file_is_named(tmp_path, name):
+def test_a_folder_in_place_of_a_file_is_reported(tmp_path, name):
     (tmp_path / "run" / name).mkdir(parents=True)
     (tmp_path / "run" / "params.json").write_text("{}")
     with pytest.raises(UsageError, match=f"{name} is a folder, where a file is expected; remove it"):

@@ -142,7 +142,7 @@ def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
     assert "no route" in caplog.text
 
 
-def test_a_missing_package_is_named(refused, monkeypatch, tmp_path):
+def test_a_missing_package_is_reported(refused, monkeypatch, tmp_path):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     message = refused(PPO, "--track", "mlflow", "--runs-dir", tmp_path)
     assert "pip install -e '.[mlflow]'" in message

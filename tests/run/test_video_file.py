@@ -34,7 +34,7 @@ def test_all_frames_of_a_video_have_one_size(tmp_path):
     video.close()
 
 
-def test_a_missing_encoder_is_named(tmp_path, monkeypatch):
+def test_a_missing_encoder_is_reported(tmp_path, monkeypatch):
     monkeypatch.setattr(video_file, "CODEC", "none")
     with pytest.raises(UsageError, match="no none encoder"):
         Video(tmp_path / "video.webm", 10).write(np.zeros((64, 64, 3), np.uint8))

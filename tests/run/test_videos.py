@@ -365,7 +365,7 @@ def test_a_replay_that_hangs_until_the_time_limit_ends_the_run(tmp_path):
     episode = catch_episode()
 
     def interrupted(action):
-        raise CallInterrupted("fakes:Shown-v0: a call did not return before the time limit")
+        raise CallInterrupted("fakes:Shown-v0: a call did not return before the time limit", 1)
 
     recording.replayer.env.step = interrupted
     with pytest.raises(CallInterrupted):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import gymnasium
 import pytest
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 
 import fakes
 from lib.envs.checked_env import CheckedEnv
@@ -24,7 +24,7 @@ from running import ENVIRONMENT, PROJECT
 
 @pytest.fixture
 def _fast(monkeypatch):
-    monkeypatch.setattr(Watchdog, "_watcher", SimpleNamespace(tell=lambda *_: None))
+    monkeypatch.setattr(Watchdog, "_watcher", SimpleNamespace(send_heartbeat=lambda *_: None))
     monkeypatch.setattr(Watchdog, "INTERVAL", 0.05)
     monkeypatch.setattr(Watchdog, "GRACE", 0.3)
     monkeypatch.setattr(Watchdog, "PATIENCE", 0.2)
@@ -39,7 +39,7 @@ def hanging_engine(time_limit, how="hang"):
 
 
 @pytest.mark.usefixtures("_fast")
-def test_an_environment_that_hangs_is_named_and_ended_after_the_time_limit(monkeypatch, caplog):
+def test_an_environment_that_hangs_is_reported_and_ended_after_the_time_limit(monkeypatch, caplog):
     monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
     with pytest.raises(
         Fault, match=r"fakes:Hanging-v0 \(episode 1 from seed 7, at step 3.*did not return before the time limit"
@@ -51,7 +51,16 @@ def test_an_environment_that_hangs_is_named_and_ended_after_the_time_limit(monke
 
 
 @pytest.mark.usefixtures("_fast")
-def test_a_constructor_that_hangs_is_named_and_ended_without_an_engine(monkeypatch, caplog):
+def test_a_call_that_hangs_is_interrupted_after_a_signal():
+    engine = hanging_engine(None)
+    engine.add_event_handler(Events.STARTED, lambda: Watchdog.note_signal(signal.SIGTERM))
+    with pytest.raises(Fault, match=r"from seed 7, at step 3\): a call did not return after SIGTERM") as caught:
+        engine.run([0] * 10)
+    assert caught.value.exit_code == 128 + signal.SIGTERM
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_constructor_that_hangs_is_reported_and_ended_without_an_engine(monkeypatch, caplog):
     monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
     monkeypatch.setattr(gymnasium, "make", lambda *_, **__: watchdog.threading.Event().wait(20))
     Watchdog(99.0).start()
@@ -105,13 +114,13 @@ def test_native_code_that_ignores_the_interruption_is_ended_with_the_process():
         message = process.communicate(timeout=60)[1]
     assert process.returncode == 1
     assert message.startswith("error: fakes:Hanging-v0 (episode 1 from seed 7, at step 3): a call did not")
-    assert message.endswith("so nothing was saved\n")
+    assert message.endswith("earlier checkpoints are kept\n")
 
 
 HELD = (
-    r"Python code has not run for \d+ seconds, because native code holds the GIL \(Python's global lock\), "
+    r"no Python code has run for \d+ seconds; native code probably holds the GIL \(Python's global lock\), "
     r"at line \d+ of .*/fakes.py \(step\)\. "
-    r"Up to a second before, the newest call was one of fakes:Hanging-v0 \(episode 1 from seed 7, at the reset\)"
+    r"Up to a second before, the newest call was in fakes:Hanging-v0 \(episode 1 from seed 7, at the reset\)"
 )
 
 
@@ -120,12 +129,12 @@ def test_native_code_that_holds_the_gil_is_ended_at_the_time_limit():
     with program("hold the GIL", limit=0.0) as process:
         message = process.communicate(timeout=60)[1]
     assert process.returncode == -signal.SIGKILL
-    assert re.fullmatch(rf"\nerror: {HELD}\. The process is ended at its time limit; what was not saved .*\n", message)
+    assert re.fullmatch(rf"\nerror: {HELD}\. The process is killed at its time limit\. Files that .*\n", message)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_native_code_that_holds_the_gil_is_named_and_ended_by_a_signal(number):
+def test_native_code_that_holds_the_gil_is_reported_and_ended_by_a_signal(number):
     handler = f"signal.signal({number:d}, signal.default_int_handler)"
     with program("hold the GIL", patience=0.5, also=handler) as process:
         assert process.stderr.readline() == "\n"
@@ -137,7 +146,7 @@ def test_native_code_that_holds_the_gil_is_named_and_ended_by_a_signal(number):
         message = process.communicate(timeout=60)[1]
         assert time.monotonic() - start > 0.7  # three times the grace, counted from the signal
     assert process.returncode == -signal.SIGKILL
-    assert re.fullmatch(rf"\nerror: {HELD}\. The process is ended after a signal; what was not saved .*\n", message)
+    assert re.fullmatch(rf"\nerror: {HELD}\. The process is killed after a signal\. Files that .*\n", message)
 
 
 @pytest.mark.slow
@@ -173,12 +182,12 @@ def test_a_child_that_an_environment_forks_does_not_keep_the_run_from_ending():
 
 
 @pytest.mark.slow
-def test_an_end_without_a_word_is_reported():
+def test_a_silent_exit_is_reported():
     exits = "import os; engine = test_watchdog.Engine(lambda *_: os._exit(0))"
     with program("raise", also=exits) as process:
         message = process.communicate(timeout=60)[1]
     assert re.fullmatch(
-        r"\nerror: the process ended without a result: it was killed, or .* of fakes:Hang.* is kept; .*\n", message
+        r"\nerror: the process ended without a result: it was killed, .* in fakes:Hang.* are kept; .*\n", message
     )
 
 
@@ -192,7 +201,7 @@ def test_a_run_goes_on_without_its_watcher():
 
 
 @pytest.mark.slow
-def test_a_module_that_hangs_at_its_import_is_named_and_ended(tmp_path):
+def test_a_module_that_hangs_at_its_import_is_reported_and_ended(tmp_path):
     (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(100)\n")
     script = PROJECT / "chapter09/01_baseline.py"
     command = [sys.executable, str(script), "--env-module", "slow_module", "--env-id", "A-v0"]

@@ -100,7 +100,7 @@ def test_errors_for_lack_of_memory_say_what_needs_less(error, expected):
     assert str(memory.shortage(error)).startswith(expected)
 
 
-def test_a_tensor_or_an_array_that_does_not_fit_is_named():
+def test_a_tensor_or_an_array_that_does_not_fit_is_reported():
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
     assert "memory ran out: DefaultCPUAllocator: can't allocate memory" in str(memory.shortage(caught.value))

@@ -73,7 +73,7 @@ def with_little_memory(monkeypatch):
         (with_little_memory, r"problem  memory: 1\.0 GB free, 1\.5 GB for pong.*\n +-> use --set replay_size=5\d{4}"),
     ],
 )
-def test_a_problem_is_named_with_its_remedy(examine, monkeypatch, make_sick, finding):
+def test_a_problem_is_reported_with_its_remedy(examine, monkeypatch, make_sick, finding):
     make_sick(monkeypatch)
     code, output = examine("--quick")
     assert code == 1
