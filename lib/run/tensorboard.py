@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from ignite.engine import Engine, Events
 from ignite.handlers.tensorboard_logger import OutputHandler, TensorboardLogger
 from ignite.metrics import RunningAverage
@@ -85,7 +86,7 @@ class _SmoothedLoss(RunningAverage):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         super().load_state_dict(state_dict)
-        if self.src is not None or not isinstance(self._value, float | None):
+        if self.src is not None or (isinstance(self._value, torch.Tensor) and self._value.numel() != 1):
             raise ValueError(f"the smoothed loss is {self._value!r}")
 
 
