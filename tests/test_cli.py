@@ -199,7 +199,7 @@ def test_a_resume_rejects_a_run_of_another_script(run):
     [
         (
             '{"script": "01_baseline", "game": "", "seed": "x", "hyperparameters": {}, "knobs": {}, "sessions": []}',
-            "has a wrong seed; it was edited",
+            "wrong type of seed; it was edited, or another version wrote it",
         ),
         ("{", "cannot be read"),
         ("[]", "does not hold a JSON object"),
