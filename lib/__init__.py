@@ -55,7 +55,7 @@ def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "Trace
     _show(kind, error, trace)
 
 
-def on_ctrl_c(number: int, frame: "FrameType | None") -> None:
+def _on_ctrl_c(number: int, frame: "FrameType | None") -> None:
     """End the process at once while the script imports. Later, raise KeyboardInterrupt as Python does.
 
     An exception would not do: some packages catch it in their imports, or blame another module for it.
@@ -90,7 +90,7 @@ _require_address_space()
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is (
     signal.default_int_handler
 ):
-    signal.signal(signal.SIGINT, on_ctrl_c)
+    signal.signal(signal.SIGINT, _on_ctrl_c)
 sys.excepthook = _excepthook
 
 if sys.version_info < (3, 11):  # noqa: UP036 - a system's own Python may be older

@@ -36,7 +36,7 @@ from lib.run.option_types import (
 )
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
-from lib.run.stopping import EXIT_CODES, Interrupted
+from lib.run.stopping import EXIT_CODES, Interrupted, announce_signals
 from lib.run.watchdog import Watchdog
 from lib.system import memory
 from lib.system.console_log import start_console
@@ -259,6 +259,7 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         stopped: message after Ctrl-C.
     """
     start_console()
+    announce_signals()
     Watchdog(None).start()
     try:
         yield

@@ -6,10 +6,12 @@ The environments are registered with gymnasium, so that scripts under test can u
 import itertools
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -438,8 +440,8 @@ class Failing(Catch):
     """Catch that raises, hangs, exits the process or returns a wrong value in one of its steps.
 
     Args:
-        how: "raise", "hang", "hold the GIL" (for ever), "die", "exit", "disk", "nan" (reward) or "none"
-            (observation).
+        how: "raise", "local" (raise an error that cannot be pickled), "hang", "hold the GIL" (for ever), "die", "exit",
+            "disk", "nan" (reward), "none" (observation) or "catch" (a SIGTERM that it sends to its process).
         at: number of that step, counted over all episodes.
     """
 
@@ -452,6 +454,12 @@ class Failing(Catch):
         self.left -= 1
         if self.left == 0 and self.how == "raise":
             raise RuntimeError("the paddle broke")
+        if self.left == 0 and self.how == "local":
+
+            class LocalError(Exception):
+                pass
+
+            raise LocalError("the paddle broke")
         if self.left == 0 and self.how == "die":
             os._exit(7)
         if self.left == 0 and self.how == "exit":
@@ -460,6 +468,9 @@ class Failing(Catch):
             raise OSError(28, "No space left on device")
         if self.left == 0 and self.how == "hold the GIL":
             all(itertools.repeat(True))
+        if self.left == 0 and self.how == "catch":
+            with suppress(BaseException):
+                os.kill(os.getpid(), signal.SIGTERM)
         while self.left == 0 and self.how == "hang":
             time.sleep(0.1)
         observation, reward, *rest = super().step(action)
@@ -618,7 +629,7 @@ for name, game, sticky_actions in (
         frameskip=1,
         repeat_action_probability=sticky_actions,
     )
-for how in ("raise", "hang", "die", "exit", "disk", "nan", "none"):
+for how in ("raise", "local", "hang", "die", "exit", "disk", "nan", "none", "catch"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
     register(f"FailingSoon-{how}", Failing, how=how, zoom=ZOOM, at=102)
 SHAPES: dict[str, spaces.Space[Any]] = {

@@ -18,6 +18,7 @@ import pytest
 from finished_runs import edit_params
 from running import (
     BASELINE,
+    CATCH,
     ENVIRONMENT,
     PARALLEL,
     PROJECT,
@@ -154,7 +155,7 @@ needs_namespaces = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
     hang = ("--env-id", "fakes:FailingSoon-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
-    process = run(BASELINE, *hang, "--time-limit", 8)
+    process = run(BASELINE, *hang, "--time-limit", 15)
     assert process.returncode == 1
     assert re.search(
         r"FailingSoon-hang-v0 \(episode \d+ from seed \d+, at step \d+.*: a call did not return",
@@ -311,6 +312,21 @@ def test_ctrl_c_during_any_import_prints_one_line(tmp_path, script, module):
     assert (process.returncode, process.stdout) == (128 + signal.SIGINT, "")
 
 
+@pytest.mark.slow
+def test_an_environment_that_catches_a_signal_does_not_keep_it_from_ending_the_warm_up(tmp_path):
+    process = run(BASELINE, "--env-id", "fakes:FailingSoon-catch-v0", *CATCH[2:], "--quiet", "--runs-dir", tmp_path)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert process.stderr.startswith("Interrupted before learning began")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_no_run_handles_ends_the_process_with_a_line(number):
+    code = f"import os, time\nfrom lib import cli\nwith cli.exit_codes():\n    os.kill(os.getpid(), {number:d})"
+    process = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+    assert process.returncode == -number
+    assert process.stderr == f"Stopped at once by {number.name}. Files that were saved before are kept.\n"
+
+
 def test_ctrl_c_after_the_imports_raises_keyboard_interrupt():
     interrupt = "try:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept KeyboardInterrupt:\n    print('mine')"
     code = f"import lib, os, signal\n{interrupt}"
@@ -416,6 +432,14 @@ def test_edited_results_are_refused(refused, trained_run):
     result = trained_run / "result.json"
     result.write_text(re.sub(r'"steps": (\d+)', r'"steps": 9\1', result.read_text()))
     assert "result.json was changed after it was written" in refused(PROJECT / "tools/compare.py", trained_run)
+
+
+def test_a_table_that_cannot_be_checked_is_reported(ends, trained_run):
+    for name in ("result.json", "files.json"):
+        (trained_run / name).unlink()
+    code, output, errors = ends(PROJECT / "tools/report.py", trained_run)
+    assert code == 0
+    assert f"{trained_run / 'episodes.csv'} could not be checked for changes" in output + errors
 
 
 def test_a_run_whose_event_file_was_changed_is_left_out_of_a_report(ends, original_run, trained_run, tmp_path):

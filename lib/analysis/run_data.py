@@ -1,5 +1,6 @@
 """Readers for the files of a run folder: episodes, TensorBoard scalars, results and videos."""
 
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from lib.run import run_folder
 from lib.run.episodes import CSV_COLUMNS
 from lib.run.growing_files import require_digest
 from lib.run.stopping import EXIT_CODES
+
+log = logging.getLogger(__name__)
 
 NUMERIC_COLUMNS = ("step", "length", "return", "seconds")  # of episodes.csv
 
@@ -148,6 +151,8 @@ def _require_unchanged(run: Path, path: Path) -> None:
         content = run_folder.read_json(killed, run_folder.FILES)
         if (saved := content.get("files", {}).get(path.name, {})).get("sha256"):
             require_digest(path, saved["size"], saved["sha256"])
+    elif any((run / "checkpoints").glob("step-*.pt")):
+        log.warning("%s could not be checked for changes, because files.json of its run is missing.", path)
 
 
 def _commit(run: Path) -> str:

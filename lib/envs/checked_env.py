@@ -13,7 +13,6 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from lib import on_ctrl_c
 from lib.errors import EnvironmentFailed, Fault, UsageError
 
 SMALL = 4096  # observations with at most this many numbers are fully checked in every step
@@ -67,6 +66,8 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
         result = call()
         if CheckedEnv.forked:
             os._exit(0)
+        if CheckedEnv.interruption is not None:
+            raise CheckedEnv.interruption  # the call has caught it
         return result
     except BaseException as error:
         if CheckedEnv.forked:
@@ -136,6 +137,8 @@ class CheckedEnv(gym.Wrapper):
 
     Attributes:
         call: unfinished call of an environment in this process, or None.
+        interruption: error that a signal has raised in this process, or None. A call may catch it, but not keep it.
+        ctrl_c_raises: whether Ctrl-C raises KeyboardInterrupt in this process.
         newest: function that names the environment of the newest call, finished or not; None before the first one.
         forked: whether this process was forked in a call of an environment. It ends when the call does, because the
             run is not its own.
@@ -144,6 +147,8 @@ class CheckedEnv(gym.Wrapper):
 
     call: ClassVar[Call | None] = None
     forked: ClassVar[bool] = False
+    interruption: ClassVar[BaseException | None] = None
+    ctrl_c_raises: ClassVar[bool] = True
     opened: ClassVar["list[CheckedEnv] | None"] = None
     newest: ClassVar[Callable[[], str] | None] = None
 
@@ -259,6 +264,7 @@ def closing() -> Iterator[None]:
     try:
         yield
     finally:
+        CheckedEnv.interruption = None
         for env in opened[:]:
             try:
                 env.close()
@@ -368,12 +374,12 @@ def _has_text(error: BaseException) -> bool:
 def _may_be_ctrl_c(error: KeyboardInterrupt) -> bool:
     """Return whether Ctrl-C may have raised the error.
 
-    In actors, Ctrl-C is blocked. While a run learns, the first one raises nothing.
+    In actors, Ctrl-C is blocked.
     """
     if type(error) is not KeyboardInterrupt:
         return True
     blocked = hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    return not blocked and signal.getsignal(signal.SIGINT) in (signal.default_int_handler, on_ctrl_c)
+    return not blocked and CheckedEnv.ctrl_c_raises
 
 
 def _short(value: Any) -> str:

@@ -4,11 +4,12 @@ rules for processes. Errors name the environment, a process that died is reporte
 
 import atexit
 import logging
+import pickle
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, SupportsFloat
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -16,7 +17,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from lib.envs.checked_env import watched
-from lib.errors import Fault, UsageError
+from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system import processes
 from lib.system.console_log import start_console
 from lib.system.parent import end_with_learner
@@ -162,13 +163,39 @@ class ProcessVectorEnv(AsyncVectorEnv):
             pipe.close()
 
 
+class SendableErrors(gym.Wrapper):
+    """Convert errors that cannot be pickled, such as those of a local class, to EnvironmentFailed."""
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        with _sendable_errors():
+            return super().reset(**options)
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        with _sendable_errors():
+            return super().step(action)
+
+
+@contextmanager
+def _sendable_errors() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:  # noqa: BLE001 - not our code
+            text = "\n".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
+        else:
+            raise
+        raise EnvironmentFailed(text) from error
+
+
 def _work(index: int, make: Callable[[], gym.Env], *arguments: Any) -> None:
     """Serve an environment in its process until the parent closes the connection or ends."""
     end_with_learner()
     start_console()
     logging.getLogger("lib.envs.observations").setLevel(logging.ERROR)  # the parent has logged its warnings
     try:
-        _async_worker(index, make, *arguments)
+        _async_worker(index, lambda: SendableErrors(make()), *arguments)
     except (EOFError, ConnectionError):
         pass  # the parent has ended
     except Exception as error:  # noqa: BLE001 - of the environment's close; other errors are sent to the parent

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import TerminateOnNan
 
+from lib.envs.checked_env import CheckedEnv
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.watchdog import Watchdog
@@ -140,6 +142,7 @@ class Stopper:
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
         self._previous_handlers = {}
+        CheckedEnv.ctrl_c_raises = True
 
     def _stop(self, engine: Engine, reason: str) -> None:
         self.reason = self.reason or reason
@@ -154,10 +157,12 @@ class Stopper:
 
     def _learning_started(self, engine: Engine) -> None:
         self._learning = True
+        CheckedEnv.ctrl_c_raises = False
 
     def _start(self, engine: Engine) -> None:
         state: Any = engine.state
         state.solved = False
+        CheckedEnv.interruption = None
         self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
         in_forked_children(self, Stopper.release_signals)  # multiprocessing ends its children by a signal
 
@@ -173,10 +178,30 @@ class Stopper:
         Watchdog.note_signal(number)
         if not self._learning:
             self.release_signals()
-            raise Interrupted(number)
+            CheckedEnv.interruption = Interrupted(number)  # in case that an environment catches it
+            raise CheckedEnv.interruption
+        CheckedEnv.ctrl_c_raises = True
         for known, handler in self._previous_handlers.items():
             # A closing terminal may send SIGHUP several times.
             signal.signal(known, signal.SIG_IGN if signal.Signals(known).name == "SIGHUP" else handler)
+
+
+def announce_signals() -> None:
+    """Let SIGTERM and SIGHUP end this process with a line while no run handles them."""
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            if signal.getsignal(number) == signal.SIG_DFL:
+                signal.signal(number, partial(_end_at_once, os.getpid()))
+
+
+def _end_at_once(announcer: int, number: int, frame: FrameType | None) -> None:
+    if os.getpid() == announcer:  # not a child that an environment forked
+        name = signal.Signals(number).name
+        with suppress(OSError):
+            os.write(2, f"Stopped at once by {name}. Files that were saved before are kept.\n".encode())
+        Watchdog.dismiss_watcher()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
 
 
 def not_finite_inputs(batch: Any) -> list[str]:

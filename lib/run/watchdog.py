@@ -105,6 +105,12 @@ class Watchdog:
         if Watchdog._newest is not None and Watchdog._newest._signal is None:
             Watchdog._newest._signal = (number, time.monotonic())
 
+    @staticmethod
+    def dismiss_watcher() -> None:
+        """Kill the second process, from a signal's handler, because this process ends with a message of its own."""
+        if Watchdog._watcher is not None:
+            Watchdog._watcher.dismiss()
+
     def _over_limit(self) -> float:
         """Return the seconds since the time limit; negative before it."""
         return -math.inf if self.time_limit is None else since_process_start() - self.time_limit
@@ -190,6 +196,10 @@ class WatcherProcess:
         """End the process, from any thread. This process has to end, too, because nothing watches it any more."""
         self._process.kill()
         self._process.wait()
+
+    def dismiss(self) -> None:
+        """Kill the process without waiting for it, because a signal's handler may have interrupted that."""
+        os.kill(self._process.pid, signal.SIGKILL)
 
     def _leave(self) -> None:
         """Close the stream. Forked children do so, too."""

@@ -269,12 +269,17 @@ def test_an_interruption_where_ctrl_c_is_blocked_is_the_environment_s_own():
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def test_an_interruption_while_the_run_handles_ctrl_c_is_the_environment_s_own():
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
-        assert "it raised KeyboardInterrupt()" in message_of(KeyboardInterrupt(), error=EnvironmentFailed)
-    finally:
-        signal.signal(signal.SIGINT, before)
+def test_an_interruption_while_the_run_handles_ctrl_c_is_the_environment_s_own(monkeypatch):
+    monkeypatch.setattr(CheckedEnv, "ctrl_c_raises", False)
+    assert "it raised KeyboardInterrupt()" in message_of(KeyboardInterrupt(), error=EnvironmentFailed)
+
+
+def test_an_environment_that_catches_an_interruption_does_not_keep_it(monkeypatch):
+    env = CheckedEnv(fakes.Counting(length=5), "fakes:Counting-v0")
+    env.reset(seed=1)
+    monkeypatch.setattr(CheckedEnv, "interruption", KeyboardInterrupt("SIGTERM"))
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        env.step(0)
 
 
 @pytest.mark.parametrize("end", [0, 1], ids=["returns", "raises"])

@@ -116,6 +116,11 @@ def test_a_stream_is_restored_bit_for_bit(make):
     ("env_id", "kind", "facts"),
     [
         ("fakes:FailingSoon-raise-v0", EnvironmentFailed, "the paddle broke"),
+        (
+            "fakes:FailingSoon-local-v0",
+            EnvironmentFailed,
+            r"LocalError: the paddle broke\nRaised by fakes:FailingSoon-local-v0 \(episode 17 from seed \d",
+        ),
         ("fakes:FailingSoon-none-v0", Fault, "fakes:FailingSoon-none-v0 .*its observation is None"),
         ("fakes:FailingSoon-nan-v0", Fault, "its reward is nan"),
         (
