@@ -71,6 +71,7 @@ __all__ = [
 ADVICE: dict[int | None, str] = {
     errno.ENOSPC: ". Free some space, then resume the run",
     errno.EDQUOT: ". Free some space, then resume the run",
+    errno.EEXIST: ". Move it away, then try again",
     errno.EMFILE: ". Raise the limit, for example by ulimit -n 4096",
 }
 THREADS_END = 5.0  # seconds in which threads may end after a run

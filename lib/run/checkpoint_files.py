@@ -45,13 +45,13 @@ def find_checkpoint(run: Path, which: str) -> Path:
     files.sort(key=lambda file: (step_of(file), file.name))
     if not files:
         raise UsageError(
-            f"{run} has no checkpoint: it was stopped before it learnt anything, or its checkpoints were removed; "
-            "resume the run, or start a new one"
+            f"{run} has no checkpoint. If it was stopped before it learnt anything, resume it. If its checkpoints were "
+            "removed, restore them, or start a new run"
         )
     if which == BEST:
         best = [file for file in files if file.name.startswith(BEST)]
         if not best:
-            log.warning("%s has no best-* checkpoint, so the newest one is taken: %s.", run.name, files[-1].name)
+            log.warning("%s has no best-* checkpoint, so the newest one is loaded: %s.", run.name, files[-1].name)
         return (best or files)[-1]
     if which == LAST:
         return files[-1]
