@@ -345,9 +345,7 @@ def test_too_little_address_space_for_the_imports_prints_one_line(kibibytes):
 def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     [best] = (trained_run / "checkpoints").glob("best-*.pt")
     best.write_bytes(best.read_bytes()[:-1])
-    hint = (
-        f"{best} is damaged: its SHA-256 is not the one written with it. Another one may be intact: add --checkpoint "
-    )
+    hint = f"{best} is damaged: its SHA-256 is not the one written with it. Another one is intact: add --checkpoint "
     assert hint in refused(EVALUATE, trained_run, "--env-module", "fakes", code=1)
     refused(EVALUATE, trained_run, "--env-module", "fakes", "--checkpoint", "last", "--quiet", code=0)
 

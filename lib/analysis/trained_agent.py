@@ -66,11 +66,12 @@ class TrainedAgent:
         try:
             return checkpoint.load(self.file)
         except Fault as fault:
-            others = [file.name for file in (self.run / "checkpoints").glob("*.pt") if file != self.file]
-            if not others:
-                raise
-            choice = BEST if self.file == find_checkpoint(self.run, LAST) else LAST
-            raise Fault(f"{fault}. Another one may be intact: add --checkpoint {choice}") from fault
+            others = {find_checkpoint(self.run, which): which for which in (BEST, LAST)}
+            others |= {file: str(step_of(file)) for file in (self.run / "checkpoints").glob("step-*.pt")}
+            intact = next((which for file, which in others.items() if file != self.file and _is_intact(file)), None)
+            if intact is None:
+                raise Fault(f"{fault}. This run has no other intact checkpoint; restore one") from fault
+            raise Fault(f"{fault}. Another one is intact: add --checkpoint {intact}") from fault
 
     def sampled(self) -> SampledPolicy:
         """Return the policy that draws its actions.
@@ -83,6 +84,14 @@ class TrainedAgent:
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """Build a single environment with the default wrappers of make_env."""
         return make_env(self.env_id, render_mode=render_mode)
+
+
+def _is_intact(file: Path) -> bool:
+    try:
+        checkpoint.load(file)
+    except Fault:
+        return False
+    return True
 
 
 def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any], n_actions: int) -> nn.Module:

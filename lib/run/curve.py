@@ -57,6 +57,8 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     from matplotlib.figure import Figure
 
     episodes = pd.read_csv(run / "episodes.csv")
+    if "return" not in episodes:
+        raise ValueError(f"{run / 'episodes.csv'} was changed or deleted during the run")
     mean = rolling_mean(episodes["return"])
     figure = Figure(figsize=(8, 3.5), layout="constrained")
     figure.suptitle(picture_title([run], 100), fontsize="medium", parse_math=False)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.run import checkpoint, run_folder
 from lib.run.checkpoint import Stateful
 from lib.run.checkpoint_files import BEST, find_checkpoint
@@ -43,7 +43,10 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
         Fault: if the checkpoint is damaged.
     """
     file = find_checkpoint(model, BEST)
-    weights = checkpoint.load(file)["net"]
+    try:
+        weights = checkpoint.load(file)["net"]
+    except Fault as fault:
+        raise Fault(f"{fault}. Restore it, or move it away, so that --init loads another one") from fault
     for name in ("net", "target"):
         network = objects.get(name)
         if isinstance(network, nn.Module):
