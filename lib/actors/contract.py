@@ -245,7 +245,7 @@ class Actors(ABC):
         for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
             self._kill(index)
             waited = time.monotonic() - self._waiting_since[index]
-            self._replace(index, f"sent no segment for {waited:.0f} seconds, and was killed")
+            self._replace(index, f"sent no segment for {waited:.0f} seconds, and was killed (see --patience)")
 
     def _replace(self, index: int, reason: str) -> None:
         self._losses[index] += 1

@@ -202,7 +202,7 @@ def _exchange() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).strip().splitlines()[0]
         raise Fault(
-            f"the learners lost contact with each other ({reason}). Continue from the last checkpoint with --resume"
+            "the learners lost contact with each other, probably because one of them died. Continue from the last "
+            "checkpoint with --resume"
         ) from error

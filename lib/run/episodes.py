@@ -188,8 +188,8 @@ class EpisodeFile:
         self.path = path
         self.episodes = episodes
         self.video = video
-        if not path.exists() or not path.stat().st_size:
-            self._append(CSV_COLUMNS)
+        self._begun = False
+        self._append()
 
     def __call__(self, engine: Engine) -> None:
         episode = self.episodes.last
@@ -205,9 +205,14 @@ class EpisodeFile:
             ]
         )
 
-    def _append(self, row: Sequence[str]) -> None:
+    def _append(self, *rows: Sequence[str]) -> None:
         with self.path.open("a", newline="") as file:
-            csv.writer(file).writerow(row)
+            if not file.tell():
+                if self._begun:
+                    log.warning("%s was deleted or emptied: its rows so far are lost.", self.path)
+                rows = (CSV_COLUMNS, *rows)
+            csv.writer(file).writerows(rows)
+        self._begun = True
 
 
 def first_returns(folder: Path, count: int) -> list[float]:

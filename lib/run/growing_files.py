@@ -39,6 +39,7 @@ class GrowingFiles:
         self.folder = folder
         self.flush = flush
         self.record = record
+        self._known: set[str] = set()  # names of the files at the last call of state_dict
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
         """Return size and SHA-256 of each file, by name."""
@@ -47,6 +48,9 @@ class GrowingFiles:
             with path.open("rb+") as file:
                 files.sync(file)  # these files must reach the disk before the checkpoint does
         state = {path.name: {"size": path.stat().st_size, "sha256": files.digest(path)} for path in self._files()}
+        for name in sorted(self._known - state.keys()):
+            log.warning("%s was deleted: its content is lost.", self.folder / name)
+        self._known = set(state)
         self.record(state)
         return state
 

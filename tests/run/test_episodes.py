@@ -30,6 +30,14 @@ def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None):
     return episodes, fired
 
 
+def test_a_table_that_was_deleted_is_begun_anew_with_its_header(tmp_path, caplog):
+    table = EpisodeFile(tmp_path / "episodes.csv", Episodes(CountingSource({}), 1.0, 0.5))
+    table.path.unlink()
+    table._append(["1", "2", "3", "4", "5", ""])
+    assert table.path.read_text().splitlines() == ["episode,step,length,return,seconds,video", "1,2,3,4,5,"]
+    assert f"{table.path} was deleted or emptied" in caplog.text
+
+
 def first_step_of(name, fired):
     return next(step for step, event in fired if event == name)
 

@@ -66,3 +66,13 @@ def test_sizes_of_an_earlier_version_are_accepted_and_other_content_is_not(tmp_p
     for wrong in ([], {"episodes.csv": "x"}, {"episodes.csv": {"size": -1}}, {"episodes.csv": {"sha256": "0"}}):
         with pytest.raises(Fault, match="the checkpoint"):
             GrowingFiles(tmp_path).require_unchanged(wrong)
+
+
+def test_a_file_that_was_deleted_since_the_last_checkpoint_is_reported(tmp_path, caplog):
+    events = tmp_path / "events.out.tfevents.1"
+    events.write_bytes(b"events")
+    files = GrowingFiles(tmp_path)
+    files.state_dict()
+    events.unlink()
+    assert files.state_dict() == {}
+    assert f"{events} was deleted: its content is lost" in caplog.text
