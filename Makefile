@@ -68,7 +68,7 @@ check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for 
 test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: about 9 minutes
 	$(BIN)/python -m pytest $(ARGS)
 
-test-long: $(DEV)  ## the slowest tests, and the remaining cases of some others
+test-long: $(DEV)  ## the slow tests and cases that make test leaves out
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 docs-check: $(READY)  ## compare the pages with their CSV files, check links and count words

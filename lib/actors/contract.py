@@ -233,19 +233,22 @@ class Actors(ABC):
 
     def _report_awaited(self) -> None:
         for index in self._deadlines:
-            waited = time.monotonic() - self._waiting_since[index]
             log.warning(
-                "%s has sent no segment for %.0f seconds. The run stops without it. If it should be faster, look for "
-                "the call of its environment that hangs.",
+                "%s has sent no segment for %.0f seconds. The run stops without it. If it is usually faster, a call of "
+                "its environment may hang.",
                 _capitalised(self.name_of(index)),
-                waited,
+                self._waited(index),
             )
+
+    def _waited(self, index: int) -> float:
+        return time.monotonic() - self._waiting_since[index]
 
     def _replace_late(self) -> None:
         for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
             self._kill(index)
-            waited = time.monotonic() - self._waiting_since[index]
-            self._replace(index, f"sent no segment for {waited:.0f} seconds, and was killed (see --patience)")
+            self._replace(
+                index, f"sent no segment for {self._waited(index):.0f} seconds, and was killed (see --patience)"
+            )
 
     def _replace(self, index: int, reason: str) -> None:
         self._losses[index] += 1

@@ -66,12 +66,12 @@ class TrainedAgent:
         try:
             return checkpoint.load(self.file)
         except Fault as fault:
-            others = {find_checkpoint(self.run, which): which for which in (BEST, LAST)}
-            others |= {file: str(step_of(file)) for file in (self.run / "checkpoints").glob("step-*.pt")}
-            intact = next((which for file, which in others.items() if file != self.file and _is_intact(file)), None)
-            if intact is None:
-                raise Fault(f"{fault}. This run has no other intact checkpoint; restore one") from fault
-            raise Fault(f"{fault}. Another one is intact: add --checkpoint {intact}") from fault
+            steps = {step_of(file) for file in (self.run / "checkpoints").glob("step-*.pt")}
+            for which in (LAST, *map(str, sorted(steps, reverse=True)), BEST):
+                other = find_checkpoint(self.run, which)
+                if other != self.file and _is_intact(other):
+                    raise Fault(f"{fault}. Another one is intact: add --checkpoint {which}") from fault
+            raise Fault(f"{fault}. This run has no other intact checkpoint; restore one") from fault
 
     def sampled(self) -> SampledPolicy:
         """Return the policy that draws its actions.

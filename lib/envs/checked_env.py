@@ -274,7 +274,7 @@ def closing() -> Iterator[None]:
 
 
 def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:
-    """Yield what is wrong with an observation, such as "['position'] is None; it has to be in Box(...)".
+    """Yield what is wrong with an observation, such as "['position'] is None; its space is Box(...)".
 
     Args:
         observation: observation of an environment.
@@ -282,13 +282,13 @@ def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> 
         every_number: also check the numbers of large arrays.
     """
     if observation is None:
-        yield f" is None; it has to be in {space}"
+        yield f" is None; its space is {space}"
     elif isinstance(space, spaces.Dict | spaces.Tuple):
         yield from _problems_of_parts(observation, space, every_number)
     elif isinstance(space, spaces.Discrete):
         number = np.asarray(observation)
         if number.shape != () or number.dtype.kind not in "iub" or not space.contains(int(number)):
-            yield f" is {_short(observation)}; it has to be in {space}"
+            yield f" is {_short(observation)}; its space is {space}"
     elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
         yield from _problems_of_array(observation, space, every_number)
 
@@ -328,7 +328,7 @@ def _problems_of_array(
             index = np.argwhere(~within)[0].tolist()
             yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from -1e15 to 1e15"
     elif not isinstance(space, spaces.Box) and not space.contains(array.astype(space.dtype)):
-        yield f" is {_short(observation)}; it has to be in {space}"
+        yield f" is {_short(observation)}; its space is {space}"
 
 
 def _may_be_too_large(dtype: np.dtype, space: spaces.Space[Any]) -> bool:
@@ -372,10 +372,7 @@ def _has_text(error: BaseException) -> bool:
 
 
 def _may_be_ctrl_c(error: KeyboardInterrupt) -> bool:
-    """Return whether Ctrl-C may have raised the error.
-
-    In actors, Ctrl-C is blocked.
-    """
+    """Return whether Ctrl-C may have raised the error. In actors it is blocked, and a run that learns handles it."""
     if type(error) is not KeyboardInterrupt:
         return True
     blocked = hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])

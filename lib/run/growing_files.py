@@ -18,9 +18,8 @@ log = logging.getLogger(__name__)
 class GrowingFiles:
     """Sizes and digests of the growing files.
 
-    Loading a state truncates the files to the saved sizes, and deletes other growing files.
-
-    A checkpoint holds them, so a resumed run does not write any part of these files twice.
+    Loading a state truncates the files to the saved sizes, and deletes other growing files. A checkpoint holds the
+    state, so a resumed run does not write any part of these files twice.
 
     Args:
         folder: run folder.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
-from lib.errors import Fault, UsageError
+from lib.errors import UsageError
 from lib.run import checkpoint, run_folder
 from lib.run.checkpoint import Stateful
 from lib.run.checkpoint_files import BEST, find_checkpoint
@@ -45,8 +45,8 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
     file = find_checkpoint(model, BEST)
     try:
         weights = checkpoint.load(file)["net"]
-    except Fault as fault:
-        raise Fault(f"{fault}. Restore it, or move it away, so that --init loads another one") from fault
+    except checkpoint.Damaged as fault:
+        raise checkpoint.Damaged(f"{fault}. Restore it, or move it away, so that --init loads another one") from fault
     for name in ("net", "target"):
         network = objects.get(name)
         if isinstance(network, nn.Module):

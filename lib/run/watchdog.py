@@ -55,7 +55,7 @@ class Watchdog:
     def __init__(self, time_limit: float | None):
         self.time_limit = time_limit
         self._ended = threading.Event()
-        self._reported: float | None = None  # start of the call that was named
+        self._reported: float | None = None  # start of the call that was reported
         self._interrupted_at: float | None = None
         self._signal: tuple[int, float] | None = None  # the first one, and its time by time.monotonic()
 

@@ -35,8 +35,8 @@ class Stopwatch:
 def since_process_start() -> float:
     """Return the seconds since the operating system started this process, imports included.
 
-    Wall-clock time is not used, because it may be changed. Without /proc, the seconds count from
-    the import of this module.
+    Wall-clock time is not used, because it may be changed. Without /proc, the seconds count from the import of this
+    module.
     """
     return time.monotonic() - _process_start()
 

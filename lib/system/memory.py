@@ -29,14 +29,16 @@ VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
-# What a RuntimeError says if there was no memory for a tensor, an object of C++ or a thread.
-SIGNS = (
-    "DefaultCPUAllocator",
-    "bad_alloc",
-    "can't start new thread",
-    "Resource temporarily unavailable",
-    "failed to map segment",
-)
+LESS_DATA = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
+FEWER_THREADS = "a higher ulimit -u, fewer --actors, or more memory"
+# What an error says if there was no memory for a tensor, an object of C++, a thread or a library, and what helps.
+SIGNS = {
+    "DefaultCPUAllocator": LESS_DATA,
+    "bad_alloc": LESS_DATA,
+    "can't start new thread": FEWER_THREADS,
+    "Resource temporarily unavailable": FEWER_THREADS,
+    "failed to map segment": LESS_DATA,
+}
 
 
 def keep_freed_memory() -> bool:
@@ -132,14 +134,10 @@ def shortage(error: BaseException) -> Fault | None:
     advice = ""
     if isinstance(error, torch.OutOfMemoryError):
         advice = "a smaller batch_size or minibatch with --set, no other programs on this GPU, or --device cpu"
-    elif (
-        isinstance(error, MemoryError)
-        or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-        or (isinstance(error, RuntimeError | ImportError) and any(sign in str(error) for sign in SIGNS))
-    ):
-        advice = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
-        if "thread" in str(error) or "temporarily" in str(error):
-            advice = "a higher ulimit -u, fewer --actors, or more memory"
+    elif isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        advice = LESS_DATA
+    elif isinstance(error, RuntimeError | ImportError):
+        advice = next((helps for sign, helps in SIGNS.items() if sign in str(error)), "")
     if not advice:
         return None
     where = "the GPU's memory" if isinstance(error, torch.OutOfMemoryError) else "memory"

@@ -126,15 +126,15 @@ PARTS = {"a": np.zeros(2, np.float32), "b": 2}
 @pytest.mark.parametrize(
     ("space", "observation", "problem"),
     [
-        (spaces.Discrete(5), -1, " is -1; it has to be in Discrete(5)"),
+        (spaces.Discrete(5), -1, " is -1; its space is Discrete(5)"),
         (spaces.Discrete(5), 5, " is 5; "),
         (spaces.Discrete(5), 2.5, " is 2.5; "),
         (spaces.Discrete(5), float("nan"), " is nan; "),
         (spaces.Discrete(5), "x", " is 'x'; "),
-        (spaces.MultiBinary(2), np.array([0, 2]), " is array([0, 2]); it has to be in MultiBinary(2)"),
+        (spaces.MultiBinary(2), np.array([0, 2]), " is array([0, 2]); its space is MultiBinary(2)"),
         (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), " is array([1, 3]); "),
         (spaces.MultiDiscrete([2, 3]), np.array([1.0, 2.0]), " is float64; its space says int64"),
-        (DICT, {**PARTS, "a": None}, "['a'] is None; it has to be in Box("),
+        (DICT, {**PARTS, "a": None}, "['a'] is None; its space is Box("),
         (DICT, {"a": PARTS["a"]}, " lacks 'b'"),
         (DICT, {**PARTS, "b": 7}, "['b'] is 7; "),
         (DICT, {**PARTS, "a": np.array([0.0, np.nan])}, "['a'] has nan at [1]"),
