@@ -11,6 +11,9 @@ RUN pip install --no-cache-dir --requirement requirements.lock && pip install --
 COPY . .
 RUN pip install --no-cache-dir --no-deps --editable .
 
+# Any user can write here, as `docker run --user` needs it.
+ENV HOME=/tmp USER=user
+
 # Runs are written to /pong-ladder/runs.
 ENTRYPOINT ["python"]
 CMD ["distributed/04_ppo_actors.py"]

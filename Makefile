@@ -1,6 +1,6 @@
-# Every target that needs .venv creates or updates it first. Only Python 3.11 and make have to be installed.
+# Every target that needs .venv creates or updates it first. Only make and Python 3.11 to 3.13 have to be installed.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
 PORT ?= 6006
 ARGS ?=
 RUN ?= $(or $(shell ls -td runs/*/params.json 2>/dev/null | head -1 | xargs -r dirname),models/pong)
@@ -16,18 +16,19 @@ DOCS := $(VENV)/.docs
 HOST := 127.0.0.1
 FREE_PORT = $(BIN)/python -m lib.system.free_port "$(PORT)"
 PORT_NOTE = $$([ $$port = "$(PORT)" ] || echo "  (port $(PORT) is in use)")
-FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|triton)' \
+FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|cuda-|triton)' \
   | sed 's/^\(torch==[0-9.]*\)+.*/\1/'
 
 .DEFAULT_GOAL := help
-.PHONY: help train play tensorboard check test test-long docs-check site lint ladder bench lock clean
+.PHONY: help install train play tensorboard check test test-long docs-check site lint ladder bench lock clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 # ptan 0.8.1 pins packages of 2024, so it is installed last and without its dependencies (docs/install.md).
 $(READY): requirements.lock setup.cfg pyproject.toml Makefile
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make test PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) \
+	  and "Python 3.11 to 3.13 is needed, not %d.%d: make ... PYTHON=/path/to/python3.11" % sys.version_info[:2])'
 	@echo "Installing into $(VENV): torch, gymnasium and the packages they need. They take 1.4 GB with a torch for the CPU,"
 	@echo "and several GB more with a torch for NVIDIA GPUs. docs/install.md says how to choose one."
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +36,8 @@ $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	$(BIN)/python -m pip install --quiet --no-deps ptan==0.8.1
 	$(BIN)/python -m pip install --quiet --no-deps --editable .
 	@touch $@
+
+install: $(READY)  ## install into .venv
 
 # What only development needs: Ray, pytest, mypy and ruff.
 $(DEV): $(READY) requirements-dev.lock

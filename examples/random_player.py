@@ -17,9 +17,13 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.envs.single_env import make_plain_env
+from lib.run.episode_player import MAX_STEPS
 
 import gymnasium as gym
 import numpy as np
+from tqdm import tqdm
+
+NUMBERS = (bool, int, float, np.bool_, np.number)
 
 
 def random_legal(env: gym.Env, info: dict[str, Any], rng: np.random.Generator) -> int:
@@ -45,17 +49,18 @@ def play(env: gym.Env, episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
     """Play whole episodes with random legal actions.
 
     Returns:
-        Arrays (episodes,) of "return", "steps", and every scalar in the info of an episode's last step.
+        Arrays (episodes,) of "return", "steps", and every number in the info of an episode's last step. An episode
+        ends after MAX_STEPS.
     """
     rng = np.random.default_rng(seed)
     results: dict[str, list[Any]] = {}
-    for episode in range(episodes):
+    for episode in tqdm(range(episodes), unit="episodes", leave=False):
         _, info = env.reset(seed=seed if episode == 0 else None)
         total, steps, ended = 0.0, 0, False
-        while not ended:
+        while not ended and steps < MAX_STEPS:
             _, reward, terminated, truncated, info = env.step(random_legal(env, info, rng))
             total, steps, ended = total + float(reward), steps + 1, terminated or truncated
-        scalars = {f"info[{name!r}]": value for name, value in info.items() if np.isscalar(value)}
+        scalars = {f"info[{name!r}]": value for name, value in info.items() if isinstance(value, NUMBERS)}
         for name, value in {"return": total, "steps": steps, **scalars}.items():
             results.setdefault(name, []).append(value)
     return {name: np.array(values) for name, values in results.items()}

@@ -1,6 +1,8 @@
 """Run folders as a finished run leaves them, for tests of comparison and report."""
 
+import fcntl
 import os
+from contextlib import contextmanager
 
 import numpy as np
 from torch.utils.tensorboard import SummaryWriter
@@ -63,3 +65,13 @@ def edit_params(path, edit):
     params = run_folder.read_params(path)
     edit(params)
     run_folder.write_json(path / "params.json", params)
+
+
+@contextmanager
+def in_use(run):
+    """Lock a run as a process does that works on it."""
+    (run / "checkpoints").mkdir(exist_ok=True)
+    lock = os.open(run / "checkpoints", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    yield
+    os.close(lock)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 import torch
 
+from lib.actors import engines
 from lib.actors.ray_cluster import check_cluster
 from lib.errors import UsageError
 from lib.experience.stream import Part
@@ -224,6 +225,27 @@ def test_a_number_of_actors_that_does_not_divide_the_environments_is_refused_in_
 )
 def test_wrong_options(refused, options, message):
     assert message in refused(ACTORS, *options)
+
+
+def test_a_resume_whose_actors_are_refused_changes_no_file(ends, refused, tmp_path, monkeypatch):
+    options = (*POLE, "--engine", "inline", "--runs-dir", tmp_path)
+    assert ends(ACTORS, *options, "--stop-after", 512)[0] == 0
+    path = folder(tmp_path)
+
+    def files():
+        return {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "pid"}
+
+    before = files()
+
+    def refuse(*_, **__):
+        raise UsageError("2 processes need more memory")
+
+    monkeypatch.setattr(engines, "ProcessActors", refuse)
+    again = ("--engine", "process", "--stop-after", 1024)
+    assert "need more memory" in refused(ACTORS, *resuming(path), *again)
+    assert files() == before
+    assert "need more memory" in refused(ACTORS, *POLE, "--runs-dir", tmp_path, *again)
+    assert folder(tmp_path) == path  # a new run leaves no folder
 
 
 CLUSTER = """

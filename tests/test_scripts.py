@@ -17,6 +17,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib.run import checkpoint, evaluation, setup
+from lib.run.watchdog import CallInterrupted
 from running import (
     BASELINE,
     ENVIRONMENT,
@@ -244,9 +245,16 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
 
 
 @pytest.mark.parametrize(
-    ("place", "stopped"), [((evaluation, "evaluate"), "evaluation"), ((setup, "draw_curve"), "learning curve")]
+    ("place", "stopped", "error"),
+    [
+        ((evaluation, "evaluate"), "evaluation", KeyboardInterrupt()),
+        ((evaluation, "evaluate"), "evaluation", CallInterrupted("Catch: a call did not return", exit_code=1)),
+        ((setup, "draw_curve"), "learning curve", KeyboardInterrupt()),
+    ],
 )
-def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(tmp_path, ends, monkeypatch, place, stopped):
+def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
+    tmp_path, ends, monkeypatch, place, stopped, error
+):
     options = (*VECTORS, *SMALL_DQN, "--set", "stop_reward=-2", "--quiet", "--runs-dir", tmp_path)
     assert run(BASELINE, *options).returncode == 0
     path = folder(tmp_path)
@@ -254,7 +262,7 @@ def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(tmp_pat
     assert result["evaluation"]
 
     def interrupt(*args, **kwargs):
-        raise KeyboardInterrupt
+        raise error
 
     monkeypatch.setattr(*place, interrupt)
     code, output, _ = ends(BASELINE, *resuming(path), "--quiet")

@@ -10,9 +10,12 @@ those that an agent learns from, and returns are those before clipping. If the e
 legal, only those are played.
 """
 
+import argparse
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -24,6 +27,7 @@ from lib.envs.single_env import make_env, make_plain_env
 from lib.nets.masking import MaskSplitter
 from lib.run.video_file import Video, frames_per_second
 
+import gymnasium as gym
 import numpy as np
 import torch
 from tqdm import tqdm
@@ -31,12 +35,35 @@ from tqdm import tqdm
 MOST_REWARDS = 10  # different rewards that are listed
 
 
+@contextmanager
+def recording(path: Path | None, env: gym.Env) -> Iterator[Video | None]:
+    """Yield a video that gets its name when it is complete, or None if there is no path."""
+    if path is None:
+        yield None
+        return
+    unfinished = path.with_name(f".{path.stem}.{os.getpid()}.part.webm")
+    video = Video(unfinished, frames_per_second(env))
+    try:
+        yield video
+        print(f"video         {os.fspath(video.close_as(path.stem))}")
+    finally:
+        video.close()
+        unfinished.unlink(missing_ok=True)
+
+
+def webm(text: str) -> Path:
+    """Return the path of a video, as an argparse type."""
+    if Path(text).suffix != ".webm":
+        raise argparse.ArgumentTypeError(f"{text} has to end in .webm")
+    return Path(text)
+
+
 def main() -> None:
     parser = cli.tool(__doc__)
     parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
     parser.add_argument("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
     parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
-    parser.add_argument("--record", type=Path, metavar="FILE", help="video of the first episode, such as random.webm")
+    parser.add_argument("--record", type=webm, metavar="FILE", help="video of the first episode, such as random.webm")
     args = parser.parse_args()
     plain = make_plain_env(args.env_id)
     print(f"observations  {plain.observation_space}")
@@ -49,25 +76,22 @@ def main() -> None:
     rng = np.random.default_rng(args.seed)
     rewards: Counter[float] = Counter()
     returns, lengths, legal_shares = [], [], []
-    video = Video(args.record, frames_per_second(env)) if args.record else None
-    for episode in tqdm(range(args.episodes), disable=args.episodes < 2):
-        state, _ = env.reset(seed=args.seed if episode == 0 else None)
-        total, length, ended = 0.0, 0, False
-        while not ended:
-            _, allowed = split(torch.as_tensor(np.asarray(state))[None])
-            actions = np.arange(env.action_space.n) if allowed is None else np.flatnonzero(allowed[0].numpy())
-            legal_shares.append(len(actions) / env.action_space.n)
-            state, reward, terminated, truncated, info = env.step(int(rng.choice(actions)))
-            rewards[float(reward)] += 1
-            length, ended = length + 1, terminated or truncated
-            total += float(reward)
-            if video is not None and episode == 0:
-                video.write(np.asarray(env.render()))
-        returns.append(float(info.get("episode", {"r": total})["r"]))
-        lengths.append(length)
-    if video is not None:
-        video.close()
-        print(f"video         {os.fspath(args.record)}")
+    with recording(args.record, env) as video:
+        for episode in tqdm(range(args.episodes), disable=args.episodes < 2):
+            state, _ = env.reset(seed=args.seed if episode == 0 else None)
+            total, length, ended = 0.0, 0, False
+            while not ended:
+                _, allowed = split(torch.as_tensor(np.asarray(state))[None])
+                actions = np.arange(env.action_space.n) if allowed is None else np.flatnonzero(allowed[0].numpy())
+                legal_shares.append(len(actions) / env.action_space.n)
+                state, reward, terminated, truncated, info = env.step(int(rng.choice(actions)))
+                rewards[float(reward)] += 1
+                length, ended = length + 1, terminated or truncated
+                total += float(reward)
+                if video is not None and episode == 0:
+                    video.write(np.asarray(env.render()))
+            returns.append(float(info.get("episode", {"r": total})["r"]))
+            lengths.append(length)
     steps = sum(rewards.values())
     shown = [f"{reward:g} ({count / steps:.2%})" for reward, count in rewards.most_common(MOST_REWARDS)]
     more = f", and {len(rewards) - MOST_REWARDS} others" if len(rewards) > MOST_REWARDS else ""

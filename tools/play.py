@@ -14,6 +14,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
-from lib.analysis.window import Window, action_names, add_score_panel
+from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
 from lib.run import run_folder
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
@@ -37,8 +38,9 @@ FrameSink = Callable[[np.ndarray], object]
 def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
     window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env), args.scale)
     play_episode = player(agent, env, args)
-    for number in range(args.episodes):
-        print_result(number, play_episode(number, window.show))
+    with suppress(WindowClosed):
+        for number in range(args.episodes):
+            print_result(number, play_episode(number, window.show))
     window.close()
 
 

@@ -7,7 +7,6 @@ The network first plays greedy episodes, each with its own seed. Their returns a
 model is a reduced run folder, so play.py, evaluate.py, export.py and --init accept it as well.
 """
 
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", default=1, type=cli.seed, metavar="N", help="seed of the episodes (default: 1)")
     args = parser.parse_args()
-    require_replaceable(args.model)
+    require_replaceable(args.model, args.run)
     agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module)
     metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed)
     console.log_evaluation(metrics)
@@ -57,12 +56,17 @@ def main() -> None:
     print(f"{args.model}: {size(args.model) / 1e6:.1f} MB")
 
 
-def require_replaceable(model: Path) -> None:
-    """Reject a folder that holds anything but a model.
+def require_replaceable(model: Path, run: Path) -> None:
+    """Reject a folder that holds anything but a model, or that is the run itself.
 
     Raises:
-        UsageError: if it holds another file.
+        UsageError: if it holds another file, or a link, through which a file elsewhere would be replaced.
     """
+    if model.resolve() == run.resolve():
+        raise UsageError(f"{model} is the folder to publish; give another one")
+    for path in (model, *model.rglob("*")):
+        if path.is_symlink():
+            raise UsageError(f"{path} is a symbolic link; give a new folder")
     others = sorted(path.name for path in model.glob("*") if path.name not in FILES) if model.is_dir() else []
     if others or (model.exists() and not model.is_dir()):
         raise UsageError(f"{model} is not a model: it holds {', '.join(others) or 'no files'}; give a new folder")
@@ -75,16 +79,16 @@ def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> No
     params["init"] = None
     checkpoints = model / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
-    for old in checkpoints.iterdir():
-        old.unlink()
     target = checkpoints / f"best-{agent.step:09d}.pt"
-    shutil.copyfile(agent.file, target)
-    digest = agent.file.with_name(f"{agent.file.name}.sha256")
-    if digest.exists():
-        files.write(target.with_name(f"{target.name}.sha256"), digest.read_text().replace(agent.file.name, target.name))
+    digest = checkpoints / f"{target.name}.sha256"
+    old = {*checkpoints.iterdir()} - {target, digest}
+    files.copy(agent.file, target)
+    files.write(digest, f"{files.digest(target)}  {target.name}\n")
     run_folder.write_json(model / "params.json", params)
     run_folder.write_json(model / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
     files.write(model / "README.md", card(agent, model, params["sessions"][0], metrics))
+    for file in old:  # last, so that a failure loses no network
+        file.unlink()
 
 
 def public(argv: list[str]) -> list[str]:

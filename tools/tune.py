@@ -9,13 +9,14 @@ The learning rate is drawn log-uniformly from a tenth of the script's own up to 
 The results are in runs/tune/, and the same command continues an interrupted search.
 """
 
-import subprocess
+import os
 import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
+from lib.run.watchdog import Watchdog
 
 
 def main() -> None:
@@ -26,7 +27,8 @@ def main() -> None:
     if not args.script.is_file():
         parser.error(f"there is no script {args.script}")
     command = [sys.executable, str(args.script), "--tune", str(args.samples), *options]
-    sys.exit(subprocess.run(command, check=False).returncode)
+    Watchdog.end()
+    os.execv(sys.executable, command)  # so that signals reach the search
 
 
 if __name__ == "__main__":

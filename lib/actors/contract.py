@@ -245,6 +245,9 @@ class Actors(ABC):
 
     def _replace_late(self) -> None:
         for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
+            if reason := self._why_not_started(index):
+                waited = self._waited(index)
+                raise ActorFailed(f"{self.name_of(index)} has not started for {waited:.0f} seconds: {reason}")
             self._kill(index)
             self._replace(
                 index, f"sent no segment for {self._waited(index):.0f} seconds, and was killed (see --patience)"
@@ -264,6 +267,10 @@ class Actors(ABC):
         self._start_waiting(index)
         for version in self._orders[index]:
             self._order(index, version)
+
+    def _why_not_started(self, index: int) -> str:
+        """Return why an actor that sends no segment cannot start, or "" if it may have started."""
+        return ""
 
     @abstractmethod
     def _start(self, index: int) -> None:

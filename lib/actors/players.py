@@ -160,9 +160,20 @@ class Players(ExperienceSource):
         self._cycle = 0
         self._place = 0  # number of the cycle's transitions that the learner has taken
         self._episodes: list[Episode] = []
+        self._iterating = False
         self._played = 0  # agent steps of all players since the start
         self._busy = 0.0  # seconds that the players took for these steps, added up
         self._marks = (0, since_process_start(), 0.0, 0, 0.0)  # values at the last call of `metrics`
+
+    def start(self) -> None:
+        """Start the players.
+
+        Raises:
+            UsageError: see start_actors.
+        """
+        if self.actors is None:
+            self._publish()
+            self.actors = self._start()
 
     def close(self) -> None:
         """End the players."""
@@ -173,13 +184,15 @@ class Players(ExperienceSource):
         """Start the players, and yield transitions forever.
 
         Raises:
-            RuntimeError: if the players have been started before.
+            RuntimeError: if this is not the first iterator.
             Stopped: if the run was asked to stop and no block comes.
         """
-        if self.actors is not None:
-            raise RuntimeError("the players are playing already; use the iterator that started them")
-        self._publish()
-        self.actors = actors = self._start()
+        if self._iterating:
+            raise RuntimeError("the players are playing already; use the first iterator")
+        self._iterating = True
+        self.start()
+        actors = self.actors
+        assert actors is not None
         for block in range(self._cycle, self._cycle + self._ahead + 1):
             self._order(actors, block)
         while True:

@@ -15,8 +15,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,8 @@ import psutil
 import torch
 
 from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, make_actor, next_segment
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
+from lib.system.console_log import install_command
 from lib.system.machine import cores
 from lib.system.parent import Reaper
 from lib.system.shared_memory import TensorLayout
@@ -40,7 +42,10 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistic
 os.environ.setdefault("RAY_worker_niceness", "0")
 
 CONNECT_TIMEOUT = 3  # time limit in seconds for a connection to the cluster's port
+IMPORT_TIMEOUT = 60  # time limit in seconds for a new process to import Ray
 INIT_TIMEOUT = 11  # time limit in seconds for Ray to connect to the cluster
+HEAD_PATIENCE = 20  # seconds to wait for a cluster's head; Ray ends this process a minute after losing it
+IMPORTED = "imported"  # what the process that tries to join a cluster writes when it has imported Ray
 REFUSED = "InvalidAuthToken"  # what Ray writes if a cluster refuses its token
 MIN_OBJECT_STORE = 256 * 2**20  # bytes of a local object store
 
@@ -67,7 +72,10 @@ class RayActors(Actors):
         if address is not None and not _initialised():
             check_cluster(address)
         self._ray = ray_package(local_only=address is None)
+        self._address = address
+        self._head_lost = False
         self._actors: dict[int, Any] = {}
+        self._started: dict[int, Any] = {}  # references that are ready when the actor has started
         # References to the segments of open orders, by actor, and to the weights that open orders use, by version.
         self._references: dict[int, deque[Any]] = {index: deque() for index in range(self.number)}
         self._weights: dict[int, Any] = {}
@@ -80,6 +88,7 @@ class RayActors(Actors):
             cpus = self._share(nodes, cpus if address is None or cpus is not None else 1.0)
             if cpus < 1.0:
                 log.info("%d actors on %g CPUs: each actor gets %g CPU.", self.number, sum(nodes), cpus)
+            self._cpus = cpus
             self._layout = TensorLayout(self.model.tensors.values())
             self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)
             self._broadcast()
@@ -92,11 +101,12 @@ class RayActors(Actors):
     def close(self) -> None:
         atexit.unregister(self.close)
         super().close()
-        for actor in self._actors.values():
-            self._ray.kill(actor)
+        if not self._head_lost:  # otherwise these calls would not return
+            for actor in self._actors.values():
+                self._ray.kill(actor)
+            if self._own:
+                self._ray.shutdown()
         self._actors.clear()
-        if self._own:
-            self._ray.shutdown()
         if self._reaper is not None:
             self._reaper.close()
 
@@ -145,9 +155,40 @@ class RayActors(Actors):
         payload = cloudpickle.dumps((self.make, self.state_of(index)))
         self._references[index].clear()
         self._actors[index] = self._remote.remote(payload, index, list(self.model.tensors), self._layout)
+        self._started[index] = self._actors[index].started.remote()
 
     def _kill(self, index: int) -> None:
         self._ray.kill(self._actors[index])
+
+    def _why_not_started(self, index: int) -> str:
+        started, _ = self._ray.wait([self._started[index]], timeout=0)
+        free = self._ray.available_resources().get("CPU", 0.0)
+        if started or free >= self._cpus:
+            return ""
+        return (
+            f"Ray has {free:g} free CPUs and an actor needs {self._cpus:g}. See what else uses the cluster (`ray "
+            "status`), and wait, or use fewer --actors or a smaller --actor-cpus"
+        )
+
+    def _require_head(self) -> None:
+        """Wait until the head of the cluster answers.
+
+        Raises:
+            Fault: if it does not answer within HEAD_PATIENCE seconds.
+        """
+        end = time.monotonic() + HEAD_PATIENCE
+        while self._address is not None:
+            try:
+                return require_listener(self._address)
+            except UsageError as error:
+                if time.monotonic() > end or self.stop_asked():
+                    self._head_lost = True
+                    raise Fault(
+                        f"the Ray cluster at {self._address} does not answer any more. Perhaps it was stopped, or the "
+                        "network failed. Continue on a cluster with --resume and --address, or with --engine process"
+                    ) from error
+            time.sleep(1.0)
+        return None
 
     def _broadcast(self) -> None:
         memory = np.empty(self._layout.size, np.uint8)
@@ -169,6 +210,8 @@ class RayActors(Actors):
             ready, _ = self._ray.wait(list(owing), num_returns=least, timeout=max(1.0, patience))
             if ready and least < len(owing):
                 ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)
+        if not ready:
+            self._require_head()
         for reference in ready:
             index = owing[reference]
             self._references[index].popleft()
@@ -179,6 +222,16 @@ class RayActors(Actors):
             except self._ray.exceptions.RayTaskError as error:
                 yield index, Failed(str(error))
             except self._ray.exceptions.RayError as error:  # the actor or its node died, and the segment is lost
+                if getattr(error, "actor_init_failed", False):
+                    yield (
+                        index,
+                        Failed(
+                            f"{self.name_of(index)} could not start on its node. Every node needs this project and its "
+                            f"packages in the same folders:\n{error}"
+                        ),
+                    )
+                    continue
+                self._require_head()
                 self._ray.kill(self._actors[index])
                 # The first line names the actor, and the last line the cause.
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -200,6 +253,9 @@ class RemoteActor:
         torch.set_num_threads(1)
         self._names, self._layout = names, layout
         self._actor: Actor | Failed = make_actor(number, lambda: cloudpickle.loads(payload))
+
+    def started(self) -> None:
+        """Do nothing. Ray runs this when the actor has started."""
 
     def segment(self, version: int, weights: np.ndarray) -> Any:
         """Return a segment that is played with these weights."""
@@ -228,7 +284,7 @@ def ray_package(local_only: bool) -> Any:
 
 def _require_installed() -> None:
     if importlib.util.find_spec("ray") is None:
-        raise UsageError("--engine ray needs Ray, which is not installed; run pip install -e '.[ray]'")
+        raise UsageError(f"--engine ray needs Ray, which is not installed; run {install_command('ray')}")
 
 
 def _initialised() -> bool:
@@ -320,27 +376,37 @@ def _refused(address: str, environment: Mapping[str, str]) -> bool:
     Raises:
         UsageError: if the cluster does not answer or rejects the attempt for another reason.
     """
-    attempt = "import sys, ray; ray.init(address=sys.argv[1], logging_level=40)"
+    attempt = f"import sys, ray; print({IMPORTED!r}, file=sys.stderr); ray.init(address=sys.argv[1], logging_level=40)"
     command = [sys.executable, "-P", "-c", attempt, address]
     output = ""
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
-        timer = threading.Timer(INIT_TIMEOUT, process.kill)
-        timer.start()
+        timer = _started_timer(IMPORT_TIMEOUT, process.kill)
         for line in process.stderr:
             output += line
+            if line.strip() == IMPORTED:
+                timer.cancel()
+                timer = _started_timer(INIT_TIMEOUT, process.kill)
             if REFUSED in line:  # Ray would try again for twenty seconds
                 process.kill()
         late = not timer.is_alive()
         timer.cancel()
     if REFUSED in output or "AuthenticationError" in output:
         return True
+    if late and IMPORTED not in output:
+        raise UsageError(f"Ray could not be imported within {IMPORT_TIMEOUT} seconds; try again when the disk is idle")
     if late:
         raise UsageError(f"something listens at {address}, but no Ray cluster answers there")
     if process.returncode:
         reason = output.strip().rpartition("Error: ")[2]
         raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
     return False
+
+
+def _started_timer(seconds: float, call: Callable[[], object]) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.start()
+    return timer
 
 
 def _about_token(address: str) -> str:
@@ -363,11 +429,11 @@ def require_listener(address: str) -> None:
         UsageError: if the address is not HOST:PORT, or nothing answers.
     """
     host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
+    if not colon or not (port.isascii() and port.isdigit()):
         raise UsageError(f"--address is {address!r}; it has to be HOST:PORT, such as 10.0.0.1:6379")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         raise UsageError(
             f"nothing answers at {address}: {error}. `ray start --head` prints a cluster's address"
         ) from error

@@ -125,11 +125,13 @@ def summarise(group: Group) -> str:
     """Describe a group's outcome in one line: mean return at the end, and minutes until it was solved.
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
-    its confidence interval. A note says if runs share a seed: they are not independent.
+    its confidence interval, which for three or four runs is their range. A note says if runs share a seed: they are not
+    independent.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
-    summary = f"mean return {_centre_and_range(outcomes['mean'])}"
+    mean = "mean" if len(outcomes) < intervals.MINIMUM else "interquartile mean"
+    summary = f"{mean} return {_centre_and_range(outcomes['mean'])}"
     if not solved.empty:
         share = f" in {len(solved)} of {len(outcomes)} runs" if len(solved) < len(outcomes) else ""
         summary += f", solved{share} in {_centre_and_range(solved)} minutes"

@@ -26,6 +26,7 @@ from lib.ppo.model import ActorCritic
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy
 from lib.system import files
+from lib.system.console_log import install_command
 
 ONNX, TORCHSCRIPT = "onnx", "torchscript"
 FILES = {ONNX: "policy.onnx", TORCHSCRIPT: "policy.pt"}
@@ -68,7 +69,7 @@ def require_packages(kinds: tuple[str, ...]) -> None:
     missing = [name for name in ONNX_PACKAGES if ONNX in kinds and find_spec(name) is None]
     if missing:
         raise UsageError(
-            f"an ONNX file needs {', '.join(missing)}; run pip install -e '.[export]', or add --format {TORCHSCRIPT}"
+            f"an ONNX file needs {', '.join(missing)}; run {install_command('export')}, or add --format {TORCHSCRIPT}"
         )
 
 

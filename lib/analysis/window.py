@@ -20,8 +20,12 @@ SMALLEST_TYPE, LARGEST_TYPE = 13, 17  # pixels
 BACKGROUND, TEXT, BAR, BEST_BAR = (24, 24, 24), (235, 235, 235), (90, 110, 140), (80, 160, 90)
 
 
+class WindowClosed(Exception):
+    """A person has closed the window."""
+
+
 class Window:
-    """Window on the local display. Closing it ends the program like Ctrl-C.
+    """Window on the local display.
 
     Args:
         title: window title.
@@ -50,13 +54,17 @@ class Window:
         self._clock = pygame.time.Clock()
 
     def show(self, frame: np.ndarray) -> None:
-        """Show an RGB frame, (height, width, 3) uint8, and wait until the next one is due."""
+        """Show an RGB frame, (height, width, 3) uint8, and wait until the next one is due.
+
+        Raises:
+            WindowClosed: if the window has been closed.
+        """
         pygame, frame = self._pygame, video_file.enlarge(frame)
         height, width = frame.shape[:2]
         if not self._opened:
             self._open(round(width * self._scale), round(height * self._scale))
         if any(event.type == pygame.QUIT for event in pygame.event.get()):
-            raise KeyboardInterrupt
+            raise WindowClosed
         surface = pygame.display.get_surface()
         factor = min(surface.get_width() / width, surface.get_height() / height)
         picture = pygame.surfarray.make_surface(frame.swapaxes(0, 1))

@@ -45,6 +45,13 @@ class ExperienceSource(Protocol):
         """Return the values named in METRICS, measured since the last call."""
         return {}
 
+    def start(self) -> None:
+        """Start the processes that play, if there are any. Iterating does so, too.
+
+        A resumed run calls it before it changes any file, so that a refused resume changes nothing.
+        """
+        return None
+
     def close(self) -> None:
         """End the environments and processes that belong to the source."""
         return None

@@ -38,7 +38,8 @@ class PrioReplayBuffer:
 
     Attributes:
         beta: exponent of the importance-sampling weights.
-        overwritten: number of priorities that came too late, because their transitions had been overwritten.
+        overwritten: number of priorities that came too late, because their transitions had been overwritten. It starts
+            at 0 in a resumed run.
 
     Raises:
         UsageError: if buf_size or prob_alpha is out of range.

@@ -43,7 +43,8 @@ class PrioritisedRing(Ring):
         beta_steps: agent steps from the first batch until beta has risen linearly to 1.
 
     Attributes:
-        overwritten: number of priorities that came too late, because their steps had been overwritten.
+        overwritten: number of priorities that came too late, because their steps had been overwritten. It starts at 0
+            in a resumed run.
 
     Raises:
         UsageError: if alpha, beta or beta_steps is out of range, or if Ring raises it.
@@ -211,7 +212,14 @@ class PrioritisedRing(Ring):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self._priorities = state["priorities"].numpy().copy()
-        self._tree[np.arange(self._tree.size)] = state["weights"].numpy()
+        priorities, weights = state["priorities"].numpy(), state["weights"].numpy()
+        for name, values, shape in (
+            ("priorities", priorities, self._priorities.shape),
+            ("weights", weights, (self._tree.size,)),
+        ):
+            if values.shape != shape or not (np.isfinite(values) & (values >= 0.0)).all():
+                raise ValueError(f"{name} are {values.shape}, or not all finite and positive")
+        self._priorities = priorities.copy()
+        self._tree[np.arange(self._tree.size)] = weights
         self._highest = state["highest"]
         self._first_batch = state["first_batch"]

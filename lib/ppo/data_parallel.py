@@ -5,13 +5,16 @@ descent, Chen et al. (2016), https://arxiv.org/abs/1604.00981.
 """
 
 import atexit
+import logging
 import os
 import pickle
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from multiprocessing.util import get_temp_dir
 from typing import Any
 
 import torch
@@ -20,9 +23,13 @@ from torch import distributed
 from lib.errors import Fault, UsageError, divisors
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import LearnerGroup, Trainer, Transitions
+from lib.system.console_log import start_console
 from lib.system.machine import cores
+from lib.system.memory import shortage
 from lib.system.parent import ParentGone, end_with_learner, receive
 from lib.system.processes import Child, start_server, to_shared_memory
+
+log = logging.getLogger(__name__)
 
 EXCHANGE_TIMEOUT = timedelta(seconds=60)
 START_TIMEOUT = timedelta(seconds=180)
@@ -119,14 +126,36 @@ class DataParallelTrainer:
         threads = max(1, cores() // self.learners)
         payload = to_shared_memory(self.trainer, "the trainer", "Use --learners 1")
         atexit.register(self.close)
-        with tempfile.TemporaryDirectory(prefix="learners-") as folder:
+        with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:  # which is removed even after kill -9
             meeting = f"{folder}/meeting"
             for rank in range(1, self.learners):
                 child = Child(f"learner {rank}")
                 child.launch(run_learner, payload, rank, self.learners, meeting, threads)
                 self._children.append(child)
             torch.set_num_threads(threads)
-            self.trainer.group = ProcessGroup(0, self.learners, meeting, self.trainer.device)
+            self.trainer.group = self._meet(meeting)
+
+    def _meet(self, meeting: str) -> ProcessGroup:
+        """Join the group. A thread waits for the other learners, so that this one sees signals and lost processes."""
+        results: list[ProcessGroup | BaseException] = []
+
+        def join() -> None:
+            try:
+                results.append(ProcessGroup(0, self.learners, meeting, self.trainer.device))
+            except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
+                results.append(error)
+
+        thread = threading.Thread(target=join, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            thread.join(0.5)
+            dead = [child for child in self._children if child.process.exitcode is not None]
+            if dead and thread.is_alive():
+                raise Fault(f"{dead[0].fate()} while it started. Continue from the last checkpoint with --resume")
+        [result] = results
+        if isinstance(result, BaseException):
+            raise result
+        return result
 
     def _send(self, transitions: Transitions) -> None:
         """Send the transitions to all learners: settings, shapes and dtypes through pipes, contents by broadcast."""
@@ -152,19 +181,23 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, thr
         threads: number of torch threads.
     """
     end_with_learner()
+    start_console()
     torch.set_num_threads(threads)
-    trainer: Trainer = pickle.loads(payload.memory)
-    if torch.device(trainer.device).type == "cuda":
-        trainer.move_to(torch.device("cuda", rank))
-    group = ProcessGroup(rank, size, meeting, trainer.device)
-    trainer.group = group
     try:
+        trainer: Trainer = pickle.loads(payload.memory)
+        if torch.device(trainer.device).type == "cuda":
+            trainer.move_to(torch.device("cuda", rank))
+        trainer.group = group = ProcessGroup(rank, size, meeting, trainer.device)
         while True:
             layout, trainer.settings = receive(link)
             columns = [torch.empty(shape, dtype=dtype, device=trainer.device) for shape, dtype in layout]
             trainer.learn(Transitions(*(group.broadcast(column) for column in columns)))
     except (ParentGone, Fault):
         return
+    except Exception as error:
+        if not (fault := shortage(error)):
+            raise
+        log.error("Learner %d: %s", rank, fault)
 
 
 def _require_shareable(minibatch: int, learners: int) -> None:
@@ -203,6 +236,6 @@ def _exchange() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise Fault(
-            "the learners lost contact with each other, probably because one of them died. Continue from the last "
-            "checkpoint with --resume"
+            "the learners lost contact with each other, probably because one of them died, was stopped or is far too "
+            "slow. Continue from the last checkpoint with --resume"
         ) from error

@@ -91,6 +91,15 @@ class Segments(ExperienceSource):
         self._lags: deque[int] = deque([0], maxlen=acting.actors)  # lags of the last segments, in updates
         self._played, self._busy = 0, 0.0  # the actors' agent steps and seconds since the last call of `metrics`
 
+    def start(self) -> None:
+        """Start the actors.
+
+        Raises:
+            UsageError: see start_actors.
+        """
+        if self.actors is None:
+            self.actors = self._start()
+
     def close(self) -> None:
         """End the actors."""
         if self.actors is not None:
@@ -104,7 +113,9 @@ class Segments(ExperienceSource):
         Raises:
             UsageError: see start_actors.
         """
-        self.actors = actors = self._start()
+        self.start()
+        actors = self.actors
+        assert actors is not None
         with suppress(Stopped):
             if not self.steps_done:
                 self.learner.normalise_by(self._gathered(actors))

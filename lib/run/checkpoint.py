@@ -70,6 +70,9 @@ class VerifiedSaver(BaseSaveHandler):
     def __init__(self, folder: Path):
         self.folder = folder
         self._outdated: list[str] = []
+        best = [file.name for _, file in numbered(folder, "best")]
+        self._best = best[-1] if best else ""  # name of the newest best-* file
+        self._resumable_best = self._best  # the newest one when the last step-* file was written
         for leftover in folder.glob("*.tmp"):
             leftover.unlink()
         for digest in folder.glob("*.pt.sha256"):
@@ -95,7 +98,11 @@ class VerifiedSaver(BaseSaveHandler):
         self._remove_outdated(filename)
 
     def remove(self, filename: str) -> None:
-        """Mark a file as outdated. It is removed once the next checkpoint is on the disk."""
+        """Mark a file as outdated. It is removed once the next checkpoint is on the disk.
+
+        The best-* file that belongs to the last step-* file is kept until the next one: a run that is killed and
+        resumed there needs it, if it does not get as far again.
+        """
         self._outdated.append(filename)
 
     def _write(self, checkpoint: Mapping[str, Any], temporary: Path, filename: str) -> None:
@@ -107,11 +114,14 @@ class VerifiedSaver(BaseSaveHandler):
         files.sync_folder(self.folder)
 
     def _remove_outdated(self, newest: str) -> None:
-        for outdated in self._outdated:
-            if outdated != newest:
-                (self.folder / outdated).unlink(missing_ok=True)
-                _digest_path(self.folder / outdated).unlink(missing_ok=True)
-        self._outdated.clear()
+        if newest.startswith("best"):
+            self._best = newest
+        else:
+            self._resumable_best = self._best
+        for outdated in {*self._outdated} - {newest, self._resumable_best}:
+            (self.folder / outdated).unlink(missing_ok=True)
+            _digest_path(self.folder / outdated).unlink(missing_ok=True)
+        self._outdated = [name for name in self._outdated if name == self._resumable_best]
 
     def _advice(self) -> str:
         if numbered(self.folder, "step"):
@@ -237,7 +247,7 @@ class Checkpointer:
             try:
                 self._save_resumable(engine)
                 log.info("The last complete iteration is saved; continue with %s", resume_options(self.folder.parent))
-            except Fault as fault:
+            except (Fault, UsageError, OSError) as fault:
                 log.warning("%s", fault)  # the first error is the one to raise
         raise error
 
@@ -285,13 +295,17 @@ def load(file: Path) -> dict[str, Any]:
         raise Damaged(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
     except (OSError, MemoryError) as error:
         raise Fault(f"{file} cannot be read now: {_first_line(error)}. No file was changed; try again") from error
-    except (RuntimeError, ValueError, EOFError) as error:
+    except Exception as error:  # the unpickler may raise anything on a damaged file
         if "Cannot allocate memory" in str(error) or memory.shortage(error):
             raise Fault(f"{file} cannot be read now: {_first_line(error)}. No file was changed; try again") from error
         raise Damaged(f"{file} cannot be read: {_first_line(error)}") from error
     if not isinstance(content, dict):
         raise Damaged(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
-    if not all(abs(number) < LARGEST or number == -math.inf for number in _numbers(content)):  # as a first best mean
+    try:
+        numbers_fit = all(abs(number) < LARGEST or number == -math.inf for number in _numbers(content))
+    except RecursionError as error:
+        raise Damaged(f"{file} holds an object that contains itself; it was not loaded") from error
+    if not numbers_fit:  # minus infinity is a first best mean
         raise Damaged(f"{file} holds NaN or a number that is too large; it was not loaded")
     return content
 

@@ -28,7 +28,7 @@ def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> 
     """
     try:
         content = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"--config {path} cannot be read: {error}") from error
     if not isinstance(content, dict):
         raise UsageError(

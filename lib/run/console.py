@@ -8,6 +8,7 @@ from typing import Any
 from ignite.engine import Engine
 
 from lib.run import checkpoint_files
+from lib.run.episode_player import MAX_STEPS
 from lib.run.episodes import Episodes
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
@@ -15,6 +16,8 @@ from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_duration
 
 log = logging.getLogger(__name__)
+
+LONG = 0.99  # share of MAX_STEPS. An Atari game counts its no-ops, and is cut some steps earlier.
 
 
 def attach_start(engine: Engine, speed: Speed, warm_up: int) -> None:
@@ -79,6 +82,15 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
         result["episodes"],
         result["distinct"],
     )
+    endless = sum(length > LONG * MAX_STEPS for length in result["lengths"])
+    if endless:
+        log.warning(
+            "%d of these episodes were cut after about %s steps: there, the agent probably repeats the same moves "
+            "forever. Random actions, or those that a PPO agent samples, end this: tools/evaluate.py with --epsilon "
+            "0.05 or --sample.",
+            endless,
+            f"{MAX_STEPS:,}",
+        )
 
 
 def _log_speed(speed: Speed, frame_skip: int) -> None:

@@ -34,7 +34,7 @@ def next_steps(
     commands = {"watch it play": command(PROJECT / "tools/play.py", shown(run), *module_option), **commands}
     if solved:
         commands["play 100 episodes"] = command(PROJECT / "tools/evaluate.py", shown(run), *module_option)
-    elif Path(sys.argv[0]).is_file():
+    elif Path(sys.argv[0]).is_file() and hasattr(sys.modules["__main__"], "__file__"):  # a notebook has no script
         commands["go on"] = command(Path(sys.argv[0]), "--resume", shown(run), *module_option, *_again(options))
         if steps_done is not None:
             commands["go on"] += f" --stop-after {2 * steps_done}"

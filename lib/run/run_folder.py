@@ -21,6 +21,7 @@ import logging
 import math
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -185,6 +186,11 @@ class Run:
             if descriptor is not None:
                 os.close(descriptor)
 
+    def discard(self) -> None:
+        """Remove the folder, and release the lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
     def close(self) -> None:
         """Release the lock. The operating system releases it, too, when the process dies."""
         (self.path / "pid").unlink(missing_ok=True)
@@ -225,16 +231,18 @@ def remove_leftovers(path: Path) -> None:
 
 
 def in_use(path: Path) -> bool:
-    """Return whether a process works on the run in this folder.
-
-    A process that was killed leaves its pid file behind, and the system may give its id to a new process. So the
-    process's start time is compared with the file's time.
-    """
-    number = path / "pid"
+    """Return whether a process works on the run in this folder, which it has locked."""
     try:
-        return psutil.Process(int(number.read_text())).create_time() <= number.stat().st_mtime
-    except (OSError, ValueError, psutil.Error):
+        descriptor = os.open(path / "checkpoints", os.O_RDONLY)
+    except OSError:
         return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def find(name: str, runs_dir: Path) -> Path:

@@ -1,8 +1,9 @@
 """--tune N: search for a script's hyperparameters with Ray Tune.
 
 A trial is a run of the script in its own process, with --config and tuner_mode. runs/tune/<name>/ holds Ray Tune's
-state, from which an interrupted search continues, and the results:
+state, from which an interrupted search continues, and:
 
+    search.json    number of trials and options of the search
     trials.csv     a row per trial
     trials.png     mean returns against learning rates
     params.json    best hyperparameters, for --config
@@ -14,6 +15,7 @@ import io
 import json
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,17 +23,19 @@ from pathlib import Path
 from typing import Any
 
 from lib.actors.ray_cluster import ray_package
-from lib.envs.single_env import module_of
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
+from lib.run.run_folder import read_json, write_json
 from lib.run.stopping import SOLVED
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
+from lib.system.shapes import TEXT
 
 log = logging.getLogger(__name__)
 
+SEARCH = {"samples": (int,), "options": [TEXT]}  # shape of search.json
 COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
 
 
@@ -56,12 +60,12 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     tune = ray_tune()
     folder = args.runs_dir.absolute() / "tune" / f"{params.run_name}-{script}{args.changes}"
     folder.mkdir(parents=True, exist_ok=True)
+    _require_same_search(folder, args.tune or 0, _without(argv, "--tune", "--runs-dir"))
     gpu = args.device.type == "cuda"
     trainable = tune.with_resources(
         tune.with_parameters(
             run_trial,
             command=_trial_command(argv),
-            module=module_of(params.env_name),
             threads=None if gpu else 1,
         ),
         {"gpu": 1} if gpu else {"cpu": 1},
@@ -96,13 +100,12 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     return len(trials) == len(results)
 
 
-def run_trial(config: dict[str, Any], command: Sequence[str], module: str, threads: int | None) -> dict[str, Any]:
+def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | None) -> dict[str, Any]:
     """Run the script with a trial's hyperparameters, or resume the trial's run, and return its result.
 
     Args:
         config: hyperparameters of the trial.
         command: command line without them.
-        module: module of the environment, or "".
         threads: threads of the process, or None.
 
     Raises:
@@ -114,7 +117,8 @@ def run_trial(config: dict[str, Any], command: Sequence[str], module: str, threa
     (folder / "config.json").write_text(json.dumps(config))
     runs = sorted((folder / "runs").glob("*/params.json"))
     if runs:
-        words = ["--resume", str(runs[-1].parent), *(["--env-module", module] if module else [])]
+        # The run has recorded its hyperparameters, but not --stop-after, --device and the like.
+        words = ["--resume", str(runs[-1].parent), *_without(command[2:], "--params", "--init")]
     else:
         words = ["--config", str(folder / "config.json"), *command[2:]]
     environment = os.environ | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
@@ -175,10 +179,34 @@ def _text(config: Mapping[str, Any]) -> str:
 
 def _trial_command(argv: Sequence[str]) -> list[str]:
     """Return the command line of a trial: the script's own, without --tune."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--tune")
-    _, words = parser.parse_known_args(argv)
+    words = _without(argv, "--tune")
     return [sys.executable, str(Path(sys.argv[0]).absolute()), *words, "--set", "tuner_mode=true"]
+
+
+def _without(words: Sequence[str], *options: str) -> list[str]:
+    """Return a command line without some options and their values."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in options:
+        parser.add_argument(option)
+    return parser.parse_known_args(words)[1]
+
+
+def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> None:
+    """Record the command line of a new search. Refuse to continue a search with another one.
+
+    Raises:
+        UsageError: if number of trials or options differ.
+    """
+    file = folder / "search.json"
+    own: dict[str, Any] = {"samples": samples, "options": list(words)}
+    recorded = read_json(file, SEARCH) if file.exists() else own
+    if recorded != own:
+        before = shlex.join(["--tune", str(recorded["samples"]), *recorded["options"]])
+        raise UsageError(
+            f"{folder} holds a search that was started with {before}. Give the same options to continue it, or another "
+            "--runs-dir for a new search"
+        )
+    write_json(file, own)
 
 
 def _rank(trial: Mapping[str, Any]) -> tuple[float, float]:

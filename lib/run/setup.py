@@ -40,7 +40,7 @@ from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.run.video_file import Animation
-from lib.run.watchdog import Watchdog
+from lib.run.watchdog import CallInterrupted, Watchdog
 from lib.system import memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
@@ -161,7 +161,10 @@ class _Setup:
         self._require_steps_left()
         GrowingFiles(self.run.path).require_unchanged(content.get("files", {}))
 
-        # A refused resume must not change any file, so all changes come after the checks above.
+        # A refused resume must not change any file, so all changes come after these checks.
+        if self.options.resume:
+            self.source.start()
+        self._start_tracker()
         if self.options.resume:
             self.run.add_session()
             self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
@@ -173,11 +176,25 @@ class _Setup:
         if self.options.record_every:
             videos.cut_back(self.run.path, self.episodes.count)
         self.board = TensorBoard(self.run.path)
-        if self.options.track:
-            self.tracker = tracking.start(self.options.track, self.run.path, self._described(), self.steps)
+        if self.tracker is not None:
             self.board.add_mirror(self.tracker)
         if content:
             self._restore_loop(content)
+
+    def _start_tracker(self) -> None:
+        if not self.options.track:
+            return
+        try:
+            settings = {"script": self.script, **self._settings().state_dict()}
+            self.tracker = tracking.start(self.options.track, self.run.path, settings, self.steps)
+        except UsageError:
+            self._discard_if_new()
+            raise
+
+    def _discard_if_new(self) -> None:
+        """Remove the folder of a run that was refused before it played, unless it was resumed."""
+        if not self.options.resume and not self.steps():
+            self.run.discard()
 
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint.newest(self.run.checkpoints)
@@ -397,9 +414,13 @@ class _Setup:
 
     def _failed(self, engine: Engine, error: Exception) -> None:
         """Draw the curve of a run that ends with an error. ignite may report the same error twice."""
+        if isinstance(error, UsageError):
+            self._discard_if_new()
         if error is not self._failure:
             self._failure = error
             self._draw_curve()
+            if self.tracker is not None:
+                self.tracker.fail()
         if self.save is None:
             raise error  # otherwise the checkpointer does
 
@@ -455,9 +476,11 @@ class _Setup:
 
 
 def _unless_interrupted(name: str, work: Callable[[], None]) -> None:
-    """Do optional work after the end of a run is saved. A signal ends the work, but not the program."""
+    """Do optional work after the end of a run is saved. A signal or a hanging call ends the work, not the program."""
     with as_ctrl_c():
         try:
             work()
         except KeyboardInterrupt:
             log.info("The %s was stopped; the run is saved.", name)
+        except CallInterrupted as error:
+            log.error("The %s was stopped; the run is saved. %s.", name, error)

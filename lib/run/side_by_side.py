@@ -14,6 +14,7 @@ from lib.actors.engines import start_actors
 from lib.errors import Fault, UsageError
 from lib.ppo.rollout import one_torch_thread
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
+from lib.run.watchdog import Watchdog
 from lib.system.machine import cores
 
 log = logging.getLogger(__name__)
@@ -89,8 +90,10 @@ def _side_by_side(
 ) -> Iterator[EpisodeResult]:
     """Play groups in `workers` processes, or in this process if that fails. `done` grows with every result."""
     shares = [groups[index::workers] for index in range(workers)]
+    deadline = Watchdog.deadline()
 
     def make(index: int, done: Collection[int]) -> EvaluationActor:
+        Watchdog.for_child(deadline).start(with_watcher=False)
         return EvaluationActor(_play(policy, make_env, seed, shares[index], done))
 
     def missing(index: int) -> set[int]:
@@ -103,7 +106,7 @@ def _side_by_side(
             workers,
             NO_WEIGHTS,
             lambda index: frozenset(done),
-            patience=math.inf,  # an episode may take long
+            patience=math.inf,  # an episode may take long; the watchdog sees calls that do not return
             imports=("lib.run.side_by_side",),
         ) as actors:
             for index in filter(missing, range(workers)):

@@ -5,6 +5,8 @@ the tracker's, too. Its x axis is always agent steps.
 """
 
 import abc
+import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -17,12 +19,16 @@ from ignite.handlers.base_logger import BaseOutputHandler
 
 from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
+from lib.run.run_folder import read_params
+from lib.run.stopping import EXIT_CODES
 from lib.run.tensorboard import END
+from lib.system.console_log import install_command
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
 
 PROJECT_NAME = "pong-ladder"  # of the project or experiment at the tracker, unless its own variable names another
+AGENT_STEPS = "agent_steps"  # name of the x axis at Weights & Biases
 FOLDER = ".track"  # in the folder of the runs; hidden, so that runs/* names runs only
 
 
@@ -70,7 +76,11 @@ class Tracker(abc.ABC):
         self._attempt(self._send_metrics, metrics)
         if curve.exists():
             self._attempt(self._send_picture, curve)
-        self._attempt(self.logger.close)
+        self._attempt(self._close, EXIT_CODES[result["stopped"]])
+
+    def fail(self) -> None:
+        """Close the run at the tracker as failed."""
+        self._attempt(self._close, 1)
 
     def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
         if self._failed:
@@ -81,6 +91,9 @@ class Tracker(abc.ABC):
         except Exception as error:  # noqa: BLE001 - the tracker is not our code, and its server may be anywhere
             self._failed = True
             log.warning("%s failed, and gets nothing more: %s. The run goes on, and keeps all files.", self.name, error)
+
+    @abc.abstractmethod
+    def _close(self, exit_code: int) -> None: ...
 
     @abc.abstractmethod
     def _send_metrics(self, metrics: Mapping[str, float]) -> None: ...
@@ -99,17 +112,31 @@ class WandB(Tracker):
         import wandb
         from ignite.handlers.wandb_logger import OutputHandler, WandBLogger
 
+        class Logger(WandBLogger):
+            """ignite's logger whose x axis is agent steps.
+
+            They are not wandb's own steps. Of several calls with the same step, wandb would keep only the last, and of
+            steps that are repeated after a resume, none.
+            """
+
+            def log(self, metrics: Mapping[str, Any], step: int) -> None:
+                wandb.log({**metrics, AGENT_STEPS: step})
+
         self._wandb: Any = wandb
-        logger = WandBLogger(
+        logger = Logger(
             project=os.environ.get("WANDB_PROJECT", PROJECT_NAME),
             name=run.name,
-            id=run.name[-128:],  # the same id when the run is resumed
+            id=_identity(run)[-128:],  # the same when the run is resumed
             resume="allow",
             dir=os.environ.get("WANDB_DIR", str(_folder(run))),
             config=dict(settings),
             settings=wandb.Settings(console="off"),
         )
+        wandb.define_metric("*", step_metric=AGENT_STEPS)
         super().__init__("wandb", steps, logger, OutputHandler)
+
+    def _close(self, exit_code: int) -> None:
+        self._wandb.finish(exit_code)
 
     def _send_metrics(self, metrics: Mapping[str, float]) -> None:
         self.logger.log(dict(metrics), step=self.steps())
@@ -135,10 +162,6 @@ class MLflow(Tracker):
                 tags = {name.replace(" ", "/", 1): value for name, value in metrics.items()}
                 mlflow.log_metrics(tags, step=step, synchronous=False)
 
-            def close(self) -> None:
-                mlflow.flush_async_logging()
-                super().close()
-
         local = "MLFLOW_TRACKING_URI" not in os.environ  # set_tracking_uri sets it
         if local:
             mlflow.set_tracking_uri(f"sqlite:///{_folder(run) / 'mlflow.db'}")
@@ -146,11 +169,18 @@ class MLflow(Tracker):
         if mlflow.get_experiment_by_name(name) is None:
             mlflow.create_experiment(name, (_folder(run) / "mlartifacts").as_uri() if local else None)
         mlflow.set_experiment(name)
-        earlier = mlflow.search_runs(filter_string=f"tags.folder = '{run.name}'", output_format="list", max_results=1)
+        tags = {"pong_ladder_run": _identity(run)}
+        same = " and ".join(f"tags.{name} = '{value}'" for name, value in tags.items())
+        earlier = mlflow.search_runs(filter_string=same, output_format="list", max_results=1)
         run_id = earlier[0].info.run_id if earlier else None
-        mlflow.start_run(run_id=run_id, run_name=run.name, tags={"folder": run.name})
+        mlflow.start_run(run_id=run_id, run_name=run.name, tags=tags)
         mlflow.log_params(dict(settings))
+        self._mlflow: Any = mlflow
         super().__init__("mlflow", steps, Logger(), OutputHandler)
+
+    def _close(self, exit_code: int) -> None:
+        self._mlflow.flush_async_logging()
+        self._mlflow.end_run("FINISHED" if not exit_code else "KILLED" if exit_code > 128 else "FAILED")
 
     def _send_metrics(self, metrics: Mapping[str, float]) -> None:
         self.logger.log_metrics(metrics, self.steps())
@@ -173,7 +203,7 @@ def require(name: str) -> None:
     """
     if find_spec(name) is None:
         raise UsageError(
-            f"--track {name} needs the package {name}, which is not installed; run pip install -e '.[{name}]'"
+            f"--track {name} needs the package {name}, which is not installed; run {install_command(name)}"
         )
 
 
@@ -196,6 +226,13 @@ def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[],
         offline = "; WANDB_MODE=offline needs no account" if name == "wandb" else ""
         reason = str(error).strip().splitlines()[:1]
         raise UsageError(f"--track {name} failed at the start: {' '.join(reason)}{offline}") from error
+
+
+def _identity(run: Path) -> str:
+    """Return a name of the run that is the same when it is resumed, and differs from that of a run elsewhere."""
+    first = read_params(run)["sessions"][0]
+    start = {name: first[name] for name in ("argv", "started", "machine")}
+    return f"{run.name}-{hashlib.sha256(json.dumps(start, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
 def _folder(run: Path) -> Path:

@@ -272,7 +272,7 @@ class Recorder:
         try:
             video = Video(self.run / FOLDER / f"episode-{number}.part.webm", fps)
             playback = self.replayer.play(episode, trace, (video.write, animation.add), self.stopped)
-        except OSError as error:
+        except (OSError, UsageError) as error:
             self._warn_once("No video of episode %d: %s.", number, error)
             return
         except CallInterrupted:

@@ -63,17 +63,20 @@ class Watchdog:
         """Watch from the start of an engine to the end of the process."""
         engine.add_event_handler(Events.STARTED, self.start)
 
-    def start(self) -> None:
+    def start(self, with_watcher: bool = True) -> None:
         """Watch from now to the end of the process, or until another watchdog starts.
 
         Only the main thread can be interrupted; elsewhere nothing is watched.
+
+        Args:
+            with_watcher: start the second process. A process that may be killed in normal operation has none.
         """
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
             if Watchdog._newest is not None:
                 Watchdog._newest._ended.set()
             Watchdog._newest = self
             signal.signal(signal.SIGALRM, self._on_alarm)
-            if Watchdog._watcher is None:
+            if with_watcher and Watchdog._watcher is None:
                 try:
                     Watchdog._watcher = WatcherProcess(self.PATIENCE, self.GRACE, self.INTERVAL)
                 except OSError as error:  # such as too many processes
@@ -100,6 +103,22 @@ class Watchdog:
                 self._end(over)
 
     @staticmethod
+    def deadline() -> float:
+        """Return when this process reaches its time limit, by time.monotonic(); infinity without a limit."""
+        newest = Watchdog._newest
+        return math.inf if newest is None else time.monotonic() - newest._over_limit()
+
+    @staticmethod
+    def for_child(deadline: float) -> "Watchdog":
+        """Return a watchdog for a process that another one started.
+
+        Args:
+            deadline: the other's `deadline`.
+        """
+        left = deadline - time.monotonic()
+        return Watchdog(since_process_start() + left if math.isfinite(left) else None)
+
+    @staticmethod
     def note_signal(number: int) -> None:
         """Note that the run has received a signal that ends it."""
         if Watchdog._newest is not None and Watchdog._newest._signal is None:
@@ -110,6 +129,14 @@ class Watchdog:
         """Kill the second process, from a signal's handler, because this process ends with a message of its own."""
         if Watchdog._watcher is not None:
             Watchdog._watcher.dismiss()
+
+    @staticmethod
+    def end() -> None:
+        """Stop watching, because this process is about to become another program."""
+        if Watchdog._newest is not None:
+            Watchdog._newest._ended.set()
+        if Watchdog._watcher is not None:
+            Watchdog._watcher.close()
 
     def _over_limit(self) -> float:
         """Return the seconds since the time limit; negative before it."""

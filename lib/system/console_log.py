@@ -8,6 +8,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from lib.system.files import PROJECT
+
 
 class LastingStream:
     """Text stream that discards its output after the first write error.
@@ -94,3 +96,8 @@ def quoted(word: str) -> str:
         )
         return f"$'{''.join(bytes_of)}'"
     return shlex.quote(word)
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs one of the project's extras, from any folder."""
+    return f"pip install -e {quoted(f'{PROJECT}[{extra}]')}"

@@ -2,6 +2,9 @@
 
 import hashlib
 import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,12 +18,34 @@ def write(path: Path, text: str) -> None:
     Raises:
         OSError: if the file cannot be written.
     """
+    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        sync(file)
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a file atomically: an old target stays until the whole copy is on the disk.
+
+    Raises:
+        OSError: if it cannot be copied.
+    """
+    with _replacing(target) as temporary:
+        shutil.copyfile(source, temporary)
+        with temporary.open("rb+") as file:
+            sync(file)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary path. The file written there replaces the one at `path` when the block ends without error."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            sync(file)
+        yield temporary
         temporary.replace(path)
+    except OSError as error:
+        if error.filename is None or str(error.filename) == str(temporary):
+            error.filename = str(path)  # messages do not name the temporary file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)

@@ -16,11 +16,13 @@ import pytest
 import torch
 
 import fakes
+from lib.actors import ray_cluster
 from lib.actors.contract import ActorFailed, Actors, Stopped, Weights
 from lib.actors.engines import start_actors
+from lib.actors.process import ProcessActors
 from lib.actors.process_worker import set_model
 from lib.actors.ray_cluster import RayActors, check_cluster, ray_package
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.system import memory
 from lib.system.machine import cores
 from lib.system.shared_memory import SharedWeights
@@ -245,6 +247,60 @@ def test_an_actor_that_has_shown_to_be_slow_is_waited_for(losable):
         assert crew.replaced == 0
 
 
+def test_an_actor_that_cannot_start_ends_the_run_with_the_reason(tmp_path, monkeypatch):
+    monkeypatch.setattr(ProcessActors, "_why_not_started", lambda crew, index: "Ray has 0 free CPUs")
+    with started("process", 1, make=fakes.Counter.hanging(tmp_path / "hung"), patience=1.0) as crew:
+        crew.gather()  # the first segments have more time
+        with pytest.raises(ActorFailed, match=r"actor 0 has not started for \d seconds: Ray has 0 free CPUs"):
+            crew.gather()
+    assert crew.replaced == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_ray")
+def test_an_actor_waits_for_a_cpu_that_another_one_holds(monkeypatch):
+    monkeypatch.setattr(Actors, "STARTING", 3.0)
+    with (
+        started("ray", 4, cpus=1.0) as first,
+        started("ray", 1, cpus=1.0, patience=1.0) as second,
+    ):
+        first.gather()
+        with pytest.raises(ActorFailed, match=r"has not started for \d+ seconds: Ray has 0 free CPUs and an actor"):
+            second.gather()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_ray")
+def test_a_cluster_whose_head_is_gone_ends_the_run(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "HEAD_PATIENCE", 1.0)
+    with started("ray", 1, make=fakes.Counter.slow) as crew:
+        crew._address = "127.0.0.1:1"
+        with pytest.raises(Fault, match=r"cluster at 127\.0\.0\.1:1 does not answer any more.*--resume"):
+            crew.gather()
+        crew._head_lost = False  # so that the actor is ended
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_ray")
+def test_an_actor_whose_code_is_missing_on_its_node_is_not_replaced(monkeypatch):
+    class Missing:
+        """Like what Ray puts in the place of a class that it cannot import."""
+
+        def __init__(self, *arguments):
+            raise TypeError("TemporaryActor() takes no arguments")
+
+        def started(self):
+            pass
+
+        def segment(self, version, weights):
+            pass
+
+    monkeypatch.setattr(ray_cluster, "RemoteActor", Missing)
+    with started("ray", 1) as crew, pytest.raises(ActorFailed, match="actor 0 could not start on its node"):
+        crew.gather()
+    assert crew.replaced == 0
+
+
 def test_versions_may_skip_but_not_go_back(engine):
     with started(engine, 2) as crew:
         for version in (1, 2, 6, 11, 12, 20):
@@ -338,7 +394,7 @@ def test_an_overwritten_version_is_replaced_by_the_newest():
 
 def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install -e '\.\[ray\]'"):
+    with pytest.raises(UsageError, match=r"pip install -e '?/.*\[ray\]'"):
         start_actors("ray", fakes.Counter, 1, model_of(1))
 
 
@@ -401,6 +457,8 @@ def test_our_own_ray_listens_on_this_machine_only_and_ends():
         ("somewhere", "it has to be HOST:PORT"),
         ("127.0.0.1:1", "nothing answers at 127.0.0.1:1"),
         ("127.0.0.1:99999", "nothing answers"),
+        ("10..0.0.1:6379", "nothing answers"),
+        ("localhost:²", "it has to be HOST:PORT"),
     ],
 )
 def test_an_address_without_an_answer_is_refused(address, message):

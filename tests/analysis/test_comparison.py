@@ -1,10 +1,8 @@
 """Groups, outcomes and summaries of runs."""
 
-import os
-
 import numpy as np
 
-from finished_runs import make_run
+from finished_runs import in_use, make_run
 from lib.analysis import intervals
 from lib.analysis.comparison import (
     Group,
@@ -84,11 +82,10 @@ def test_a_label_names_the_game_before_the_settings_that_belong_to_it(tmp_path):
 def test_the_outcome_of_a_run_in_progress_comes_from_its_episodes(tmp_path):
     run = make_run(tmp_path / "run")
     assert read_outcome(run)["ended"] == "solved"
-    (run / "pid").write_text(str(os.getpid()))  # resumed, so result.json is from an earlier process
-    with (run / "episodes.csv").open("a") as file:
-        file.write("151,15100,100,")  # a row that is just being written
-    outcome = read_outcome(run)
+    with in_use(run):  # resumed, so result.json is from an earlier process
+        with (run / "episodes.csv").open("a") as file:
+            file.write("151,15100,100,")  # a row that is just being written
+        outcome = read_outcome(run)
     assert outcome["ended"] == "running"
     assert (outcome["steps"], outcome["episodes"], outcome["minutes"]) == (15_000, 150, 15.0)
-    os.utime(run / "pid", (1e9, 1e9))  # another process has this number now
     assert read_outcome(run)["ended"] == "solved"

@@ -1,10 +1,8 @@
 """Files of run folders: complete, missing, unfinished and damaged."""
 
-import os
-
 import pytest
 
-from finished_runs import PARTS, add_scalars, add_videos, make_run
+from finished_runs import PARTS, add_scalars, add_videos, in_use, make_run
 from lib.analysis import comparison
 from lib.analysis.run_data import list_videos, read_episodes, read_result, read_scalars, time_by_part
 from lib.errors import UsageError
@@ -24,8 +22,8 @@ def test_the_time_by_part_comes_from_the_result_or_from_tensorboard(tmp_path):
 
 def test_the_result_of_a_run_in_progress_is_not_used(tmp_path):
     run = add_scalars(make_run(tmp_path / "run"))
-    (run / "pid").write_text(str(os.getpid()))
-    assert time_by_part(run) == PARTS
+    with in_use(run):
+        assert time_by_part(run) == PARTS
 
 
 def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):

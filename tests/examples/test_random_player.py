@@ -12,9 +12,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from examples import random_player
 from examples.blocks import Blocks
 from examples.random_player import play, random_legal
 from examples.snake import DOWN, RIGHT, START_LENGTH, UP, Snake
+from fakes import Talkative
 from running import PROJECT
 
 BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
@@ -82,8 +84,14 @@ def test_every_legal_action_is_drawn_and_no_other():
     assert {random_legal(gym.make("CartPole-v1"), {}, rng) for _ in range(50)} == {0, 1}
 
 
-def test_a_truncated_episode_ends():
+def test_a_truncated_episode_ends(monkeypatch):
     assert play(gym.make(BLOCKS, max_episode_steps=4), 3)["steps"].tolist() == [4, 4, 4]
+    monkeypatch.setattr(random_player, "MAX_STEPS", 3)
+    assert play(gym.make(BLOCKS), 2)["steps"].tolist() == [3, 3]
+
+
+def test_only_numbers_in_the_info_are_averaged():
+    assert set(play(Talkative(), 2)) == {"return", "steps"}  # its info holds a text and an array
 
 
 def test_the_command_prints_the_mean_of_every_result():

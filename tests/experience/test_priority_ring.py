@@ -174,3 +174,19 @@ def test_priorities_that_are_not_positive_and_finite_or_not_one_per_index_are_re
         ring.update_priorities(torch.tensor([0, 1]), torch.tensor([1.0, bad]))
     with pytest.raises(ValueError, match=r"\(1,\) for priorities and \(2,\) for indices"):
         ring.update_priorities(torch.tensor([0, 1]), torch.tensor([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [
+        ("priorities", lambda values: values[1:]),
+        ("weights", lambda values: values[1:]),
+        ("weights", lambda values: -values),
+        ("priorities", lambda values: values * float("nan")),
+    ],
+)
+def test_a_state_with_priorities_that_do_not_fit_is_refused(name, damage):
+    ring = ring_with_chances()
+    state = ring.state_dict()
+    with pytest.raises(ValueError, match=f"{name} are"):
+        ring.load_state_dict(state | {name: damage(state[name])})

@@ -2,11 +2,13 @@
 
 import ptan
 import pytest
+import torch
 
 from agents import Alternating
 from fakes import Counting, Forgetful, Random, Refusing
 from lib.envs.frames import FrameStack
 from lib.errors import UsageError
+from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast
 
 
@@ -146,3 +148,19 @@ def test_an_environment_whose_episode_ends_too_early_starts_its_next_episode(cap
 def test_another_number_of_environments_is_refused():
     with pytest.raises(UsageError, match="has 2 environments, but this run has 1"):
         source_of(Counting()).load_state_dict(source_of(Counting(), Counting()).state_dict())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("resets", torch.zeros(3, dtype=torch.int64)),
+        ("starts", torch.zeros(1, dtype=torch.int64)),
+        ("actions", torch.zeros((5, 3), dtype=torch.int32)),
+    ],
+)
+def test_a_snapshot_of_another_number_of_environments_is_refused(name, value):
+    snapshot = Snapshot(lambda reset: [reset] * 2, num_envs=2)
+    snapshot.restart(0)
+    snapshot.append([1, 2])
+    with pytest.raises(ValueError, match="not those of 2 environments"):
+        snapshot.load_state_dict(snapshot.state_dict() | {name: value})

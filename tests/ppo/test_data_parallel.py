@@ -1,5 +1,7 @@
 import re
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ import torch
 from gymnasium import spaces
 
 from lib.errors import Fault, UsageError
+from lib.ppo import data_parallel
 from lib.ppo.data_parallel import DataParallelTrainer, _exchange
 from lib.ppo.goal import GoalModel
 from lib.ppo.progress import Estimate
@@ -107,5 +110,29 @@ def test_devices_that_several_learners_cannot_use_are_refused(monkeypatch, devic
 
 
 def test_a_failed_exchange_becomes_a_fault_that_names_resume():
-    with pytest.raises(Fault, match=r"probably because one of them died\. .*--resume"), _exchange():
+    with pytest.raises(Fault, match=r"probably because one of them died, .*--resume"), _exchange():
         raise RuntimeError("Connection closed\nby peer")
+
+
+def test_a_learner_that_dies_while_it_starts_ends_the_waiting(monkeypatch):
+    monkeypatch.setattr(data_parallel, "ProcessGroup", lambda *_: time.sleep(60))
+    trainer = DataParallelTrainer(trainer_of(image_model(), minibatch=16), 2)
+    died = SimpleNamespace(process=SimpleNamespace(exitcode=-9), fate=lambda: "learner 1 was killed by SIGKILL")
+    monkeypatch.setattr(trainer, "_children", [died])
+    begun = time.monotonic()
+    with pytest.raises(Fault, match="learner 1 was killed by SIGKILL while it started"):
+        trainer._meet("nowhere")
+    assert time.monotonic() - begun < 5
+
+
+def test_a_learner_that_runs_out_of_memory_says_what_needs_less(monkeypatch, caplog):
+    def fail(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(data_parallel, "end_with_learner", lambda: None)
+    monkeypatch.setattr(data_parallel.pickle, "loads", fail)
+    threads = torch.get_num_threads()
+    data_parallel.run_learner(None, SimpleNamespace(memory=b""), 3, 4, "nowhere", threads)
+    [record] = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert record.message.startswith("Learner 3: ")
+    assert "memory" in record.message

@@ -13,7 +13,7 @@ import torch
 from ignite.engine import Engine, Events
 from torch import nn
 
-from lib.errors import Fault
+from lib.errors import Fault, UsageError
 from lib.run import checkpoint
 from lib.run.checkpoint_files import set_aside_newer
 from lib.run.events import EpisodeEvents, register_events
@@ -246,6 +246,18 @@ def test_an_outdated_file_is_removed_after_its_successor_is_written(tmp_path):
     assert checkpoint.load(tmp_path / "step-000000002.pt")
 
 
+def test_the_best_network_at_a_resumable_checkpoint_is_kept_until_the_next_one(tmp_path):
+    saver = checkpoint.VerifiedSaver(tmp_path)
+    saver(WEIGHTS, "best-000000003.pt")
+    saver(WEIGHTS, "step-000000010.pt")
+    for step, before in ((12, 3), (15, 12)):
+        saver.remove(f"best-{before:09d}.pt")
+        saver(WEIGHTS, f"best-{step:09d}.pt")
+    assert names(tmp_path) == ["best-000000003.pt", "best-000000015.pt", "step-000000010.pt"]
+    saver(WEIGHTS, "step-000000020.pt")
+    assert names(tmp_path) == ["best-000000015.pt", "step-000000010.pt", "step-000000020.pt"]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_weights_that_are_not_finite_are_not_saved(tmp_path, bad):
     with pytest.raises(Fault, match="not finite"):
@@ -367,6 +379,47 @@ def test_a_checkpoint_that_does_not_fit_is_reported_in_one_line(content):
     with pytest.raises(Fault, match="does not fit") as fault:
         checkpoint.restore({"net": Scalar()}, content)
     assert "\n" not in str(fault.value)
+
+
+@pytest.mark.parametrize("error", [KeyError(7), RecursionError("maximum recursion depth exceeded")])
+def test_any_error_of_the_unpickler_means_damage(tmp_path, monkeypatch, error):
+    file = save(tmp_path)
+
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(torch, "load", fail)
+    with pytest.raises(checkpoint.Damaged, match="cannot be read"):
+        checkpoint.load(file)
+
+
+def test_a_checkpoint_that_contains_itself_is_rejected(tmp_path, monkeypatch):
+    file = save(tmp_path)
+    content = {"net": []}
+    content["net"].append(content["net"])
+    monkeypatch.setattr(torch, "load", lambda *_, **__: content)
+    with pytest.raises(checkpoint.Damaged, match="contains itself"):
+        checkpoint.load(file)
+
+
+def test_an_edited_params_json_does_not_hide_the_error_of_an_environment(tmp_path, monkeypatch, caplog):
+    def refuse(path):
+        raise UsageError("params.json was changed")
+
+    monkeypatch.setattr(checkpoint, "resume_options", refuse)
+
+    def batches():
+        yield from range(3)
+        raise RuntimeError("the paddle broke")
+
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    register_events(engine)
+    stopper = Stopper(lambda: engine.state.iteration, 100, None)
+    objects = {"net": Scalar(), "iteration": checkpoint.Iteration(engine)}
+    checkpoint.Checkpointer(objects, tmp_path, 10, stopper).attach(engine)
+    with pytest.raises(RuntimeError, match="the paddle broke"):
+        engine.run(batches())
+    assert "params.json was changed" in caplog.text
 
 
 def test_copies_beside_the_checkpoints_are_left_alone(tmp_path):

@@ -1,5 +1,6 @@
 """Evaluation: whole episodes with their own seeds, and no effect on the training around them."""
 
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -16,10 +17,12 @@ from ignite.engine import Engine, Events
 from fakes import Coded, CodedDying, Counting, Slow, draw_actions
 from lib.actors.process import ProcessActors
 from lib.envs.single_env import make_env
-from lib.run import episode_player, evaluation, side_by_side
+from lib.run import console, episode_player, evaluation, side_by_side
 from lib.run.episode_player import EpisodePlayer
 from lib.run.evaluation import evaluate, evaluator
 from lib.run.events import EvaluationEvents
+from lib.run.watchdog import CallInterrupted, Watchdog
+from lib.system.clock import since_process_start
 
 
 class RandomReturns(gym.Env):
@@ -247,3 +250,22 @@ def test_an_interrupted_evaluation_leaves_no_process(in_three_processes, monkeyp
     assert len(taken) == 3
     assert not any(child.process.is_alive() for child in taken)
     assert time.monotonic() - begun < 10
+
+
+@pytest.mark.long
+def test_players_that_hang_are_reported_and_end_after_the_time_limit(warm_fork_server, monkeypatch, caplog):
+    monkeypatch.setattr(side_by_side, "GROUP", 1)
+    Watchdog(since_process_start()).start()
+    hanging = partial(make_env, "fakes:FailingSoon-hang-v0")
+    with pytest.raises(CallInterrupted, match=r"FailingSoon-hang-v0 .* a call did not return before the time limit"):
+        evaluate(draw_actions, hanging, episodes=40, seed=4, processes=2)
+    assert re.search(r"goes on in this process alone: .* a call did not return before the time limit", caplog.text)
+
+
+@pytest.mark.parametrize(("lengths", "endless"), [([26_995, 27_000, 900], "2 of these episodes"), ([900, 20_000], "")])
+def test_episodes_without_an_end_are_reported(lengths, endless, caplog):
+    result = {"mean": 15.8, "std": 8.4, "min": -1.0, "max": 20.0, "episodes": len(lengths), "distinct": 3}
+    console.log_evaluation(result | {"lengths": lengths})
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == bool(endless)
+    assert endless in caplog.text

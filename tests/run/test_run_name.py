@@ -86,6 +86,7 @@ def test_a_config_lists_the_values_of_an_option_that_may_be_repeated(tmp_path, p
         ('{"gamma": 1.5}', "gamma is 1.5; it has to be between 0 and 1"),
         ("[1]", "holds a list; it has to be an object of names and values"),
         ("{", "cannot be read: "),
+        ("[" * 100_000, "cannot be read: "),
     ],
 )  # fmt: skip
 def test_a_config_with_unknown_or_ill_typed_entries_is_refused(tmp_path, content, message):

@@ -6,12 +6,15 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import pandas as pd
 import psutil
 import pytest
 
-from running import BASELINE, ENVIRONMENT, assignments, run_by_itself, start, wait_for
+from lib.errors import UsageError
+from lib.run import search
+from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run_by_itself, start, wait_for
 
 # Ray Tune needs pyarrow. It is not imported here, because Ray reads on its import where it may listen.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("pyarrow") is None, reason="Ray Tune is not installed")]
@@ -71,3 +74,60 @@ print({each.laddr.ip for one in processes for each in one.net_connections() if e
         [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=True
     )
     assert set(ast.literal_eval(process.stdout)) <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
+
+
+@pytest.fixture
+def trial(tmp_path, monkeypatch):
+    """Function that runs a trial whose script is replaced, and returns the script's options."""
+    context = SimpleNamespace(get_trial_dir=lambda: str(tmp_path), get_trial_id=lambda: "search_00003")
+    tune = SimpleNamespace(get_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
+    result = {"stopped": "step limit", "episodes": 3, "best_mean": 1.0, "steps": 9, "seconds": 2.0}
+
+    def options_of(*words):
+        seen = []
+
+        def start(command, **options):
+            seen.extend(command[2:])
+            run = tmp_path / "runs/run"
+            run.mkdir(parents=True, exist_ok=True)
+            (run / "params.json").touch()
+            (run / "result.json").write_text(json.dumps(result))
+            return SimpleNamespace(wait=lambda: 0)
+
+        monkeypatch.setattr(subprocess, "Popen", start)
+        assert search.run_trial({"gamma": 0.9}, ["python", "script.py", *words], None)["trial"] == "00003"
+        return seen
+
+    return options_of
+
+
+def test_a_resumed_trial_has_the_options_that_a_run_does_not_record(trial, tmp_path):
+    words = ("--params", "best", "--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0")
+    first, resumed = trial(*words), trial(*words)
+    assert first[:2] == ["--config", str(tmp_path / "config.json")]
+    assert first[2:9] == list(words)
+    assert resumed[:2] == ["--resume", str(tmp_path / "runs/run")]
+    assert resumed[2:7] == ["--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0"]
+
+
+def test_a_search_is_not_continued_with_other_options(tmp_path):
+    search._require_same_search(tmp_path, 4, ["--stop-after", "30000"])
+    search._require_same_search(tmp_path, 4, ["--stop-after", "30000"])
+    for samples, words in ((20, ["--stop-after", "30000"]), (4, [])):
+        with pytest.raises(UsageError, match=r"started with --tune 4 --stop-after 30000\. Give the same options"):
+            search._require_same_search(tmp_path, samples, words)
+
+
+def test_the_tool_becomes_the_script_so_that_signals_reach_it(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys; print(os.getpid(), *sys.argv[1:])")
+    process = subprocess.Popen(
+        [sys.executable, PROJECT / "tools/tune.py", script, "--samples", "3", "--quiet"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    output, errors = process.communicate(timeout=60)
+    assert output.split() == [str(process.pid), "--tune", "3", "--quiet"]
+    assert errors == ""

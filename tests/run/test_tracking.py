@@ -10,7 +10,17 @@ import pytest
 
 from lib.errors import UsageError
 from lib.run import tracking
-from running import ENVIRONMENT, assignments, checkpoint_of, differences, run_by_itself, scalars_of
+from running import (
+    ENVIRONMENT,
+    PROJECT,
+    assignments,
+    checkpoint_of,
+    differences,
+    folder,
+    resuming,
+    run_by_itself,
+    scalars_of,
+)
 
 PPO = Path("distributed/01_ppo.py")
 SMALL = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640", "stop_reward=-1", "max_steps=2560")
@@ -72,13 +82,46 @@ def test_wandb_gets_scalars_parameters_curve_videos_and_the_final_evaluation(unt
     assert (config["seed"], config["script"], config["envs"]) == (1, "01_ppo", 4)
     scalars = scalars_of(path)
     assert set(scalars) <= set(summary)
-    losses = {row["_step"]: row["train/loss"] for row in history if "train/loss" in row}
+    losses = {row["agent_steps"]: row["train/loss"] for row in history if "train/loss" in row}
     assert losses == pytest.approx(dict(scalars["train/loss"]))
+    returns = [row["episodes/reward"] for row in history if "episodes/reward" in row]
+    assert returns == [value for _, value in scalars["episodes/reward"]]  # several end in one rollout
     result = json.loads((path / "result.json").read_text())
     assert summary["end/evaluation_mean"] == result["evaluation"]["mean"]
     media = offline / "files" / "media"
     assert len(list(media.rglob("*.png"))) == 1
     assert len(list(media.rglob("*.webm"))) == len(list((path / "videos").iterdir()))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
+def test_a_resumed_run_continues_the_same_run_at_mlflow(tmp_path):
+    path, _ = train(tmp_path, "--track", "mlflow", "--stop-after", 640)
+    process = run_by_itself(PPO, *resuming(path), "--quiet", "--track", "mlflow", "--stop-after", 1280)
+    assert process.returncode == 0, process.stderr
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path / tracking.FOLDER / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(tracking.PROJECT_NAME)
+    [run] = client.search_runs([experiment.experiment_id])
+    assert run.data.metrics["end/mean_100"] == json.loads((path / "result.json").read_text())["mean_100"]
+
+
+def test_a_refused_tracker_changes_no_run(ends, refused, monkeypatch, tmp_path):
+    options = (*OPTIONS[:2], *SMALL, "--quiet")
+    assert ends(PPO, *options, "--stop-after", 640, "--runs-dir", tmp_path)[0] == 0
+    path = folder(tmp_path)
+    before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "lock"}
+
+    def refuse(*arguments):
+        raise ValueError("no account")
+
+    monkeypatch.setitem(tracking.TRACKERS, "wandb", refuse)
+    for start in (("--resume", path, "--env-module", "fakes", "--quiet"), (*options, "--runs-dir", tmp_path)):
+        assert "no account" in refused(PPO, *start, "--track", "wandb", "--stop-after", 1280)
+        assert folder(tmp_path) == path  # a new run leaves no folder
+    after = {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name not in ("lock", "pid")}
+    assert after == before
 
 
 def read_offline(folder):
@@ -94,7 +137,7 @@ def read_offline(folder):
             config[item.key] = json.loads(item.value_json)
         if record.history.item:
             row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
-            history.append(row | {"_step": record.history.step.num})
+            history.append(row)
     summary = {}
     for row in history:
         summary |= row
@@ -120,6 +163,9 @@ class Broken(tracking.Tracker):
 
     calls = 0
 
+    def _close(self, exit_code):
+        raise AssertionError("called after a failure")
+
     def _send_metrics(self, metrics):
         Broken.calls += 1
         raise ConnectionError("no route")
@@ -134,7 +180,8 @@ def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
     picture = tmp_path / "curve.png"
     picture.touch()
     broken = Broken("broken", lambda: 0, SimpleNamespace(close=None), None)
-    result = dict.fromkeys(("mean_100", "best_mean", "seconds"), 1.0) | {"this_process": {"steps_per_second": 1.0}}
+    result: dict[str, object] = {"mean_100": 1.0, "best_mean": 1.0, "seconds": 1.0, "stopped": "solved"}
+    result["this_process"] = {"steps_per_second": 1.0}
     broken.finish(result, picture)
     broken.video(tmp_path)
     assert Broken.calls == 1
@@ -145,7 +192,7 @@ def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
 def test_a_missing_package_is_reported(refused, monkeypatch, tmp_path):
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
     message = refused(PPO, "--track", "mlflow", "--runs-dir", tmp_path)
-    assert "pip install -e '.[mlflow]'" in message
+    assert f"pip install -e '{PROJECT}[mlflow]'" in message
     assert list(tmp_path.iterdir()) == []
 
 

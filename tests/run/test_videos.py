@@ -17,6 +17,7 @@ from fakes import Linear
 from lib.actors.players import Players
 from lib.envs import vector_env
 from lib.envs.single_env import make_env
+from lib.errors import UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import ExperienceStream, Stream
@@ -25,7 +26,7 @@ from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
-from lib.run import videos
+from lib.run import video_file, videos
 from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
 from lib.run.video_file import Video
 from lib.run.watchdog import CallInterrupted
@@ -341,6 +342,18 @@ def test_an_episode_that_differs_in_its_replay_has_no_video(tmp_path, caplog, di
     assert recording.files == set()
     assert len(warnings(caplog)) == 1  # not one per episode
     assert recording.finish(episode) != ""
+
+
+def test_a_video_that_cannot_be_opened_is_not_blamed_on_the_environment(tmp_path, caplog, monkeypatch):
+    def refuse(*arguments):
+        raise UsageError("OpenCV cannot write")
+
+    recording = Recording(tmp_path)
+    monkeypatch.setattr(video_file.Video, "_open", refuse)
+    assert recording.finish(catch_episode()) == ""
+    [warning] = warnings(caplog)
+    assert "OpenCV cannot write" in warning
+    assert "environment" not in warning
 
 
 def test_an_environment_that_fails_in_the_replay_costs_only_the_video(tmp_path, caplog):

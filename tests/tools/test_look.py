@@ -5,6 +5,7 @@ from pathlib import Path
 import cv2
 import pytest
 
+from lib.run import video_file
 from running import run
 
 LOOK = Path("tools/look.py")
@@ -46,3 +47,28 @@ def test_a_game_that_cannot_be_played_is_refused(env_id, message):
     process = run(LOOK, env_id)
     assert process.returncode == 2
     assert message in process.stderr
+
+
+def test_an_incomplete_video_is_removed_and_the_old_one_kept(ends, tmp_path, monkeypatch):
+    class Full:
+        """OpenCV ignores a full disk."""
+
+        def write(self, frame):
+            pass
+
+        def release(self):
+            pass
+
+    path = tmp_path / "random.webm"
+    path.write_text("old")
+    monkeypatch.setattr(video_file.Video, "_open", lambda *_: Full())
+    code, output, errors = ends(LOOK, "fakes:Shown-v0", "--episodes", 1, "--record", path)
+    assert code == 1
+    assert "the video has 0 of its 6 frames" in errors
+    assert "video" not in output
+    assert [each.name for each in tmp_path.iterdir()] == ["random.webm"]
+    assert path.read_text() == "old"
+
+
+def test_a_video_is_a_webm_file(refused):
+    assert "random.mp4 has to end in .webm" in refused(LOOK, "fakes:Shown-v0", "--record", "random.mp4")

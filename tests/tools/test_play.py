@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from finished_runs import edit_params
-from lib.analysis.window import Window
+from lib.analysis.window import Window, WindowClosed
 from running import ENVIRONMENT, FAKES, run
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,20 @@ def test_the_window_has_the_given_scale_and_can_be_resized(monkeypatch):
     assert shown.shape == (800, 600, 3)
     assert (shown[200:600] == frame).all()  # in the middle, with its proportions
     assert not shown[:200].any()
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+    with pytest.raises(WindowClosed):
+        window.show(frame)
     window.close()
+
+
+def test_closing_the_window_ends_the_program_without_an_error(answer, monkeypatch, original_run):
+    def close(window, frame):
+        raise WindowClosed
+
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr(Window, "show", close)
+    assert answer(PLAY, original_run, *FAKES) == ""
 
 
 def test_a_window_needs_pygame(refused, monkeypatch, original_run):

@@ -1,6 +1,8 @@
 """tools/publish.py, and --init with the model that it makes."""
 
+import errno
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,37 @@ def test_only_a_model_is_replaced(answer, refused, model, original_run):
     (model / "thesis.txt").write_text("mine")
     assert f"{model} is not a model: it holds thesis.txt" in refused(PUBLISH, original_run, model, *FAKES)
     assert (model / "thesis.txt").exists()
+
+
+def test_a_model_is_not_published_over_itself(refused, model):
+    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    message = refused(PUBLISH, model, model.parent / "." / model.name, *FAKES, "--episodes", 1)
+    assert "is the folder to publish; give another one" in message
+    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
+
+
+def test_a_model_with_a_link_is_not_replaced(refused, model, original_run, tmp_path):
+    (model / "checkpoints").rename(tmp_path / "elsewhere")
+    (model / "checkpoints").symlink_to(tmp_path / "elsewhere")
+    assert "checkpoints is a symbolic link" in refused(PUBLISH, original_run, model, *FAKES, "--episodes", 1)
+    assert list((tmp_path / "elsewhere").glob("*.pt"))
+
+
+def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch):
+    [old] = (model / "checkpoints").glob("*.pt")
+    content = old.read_bytes()
+
+    def fail(source, target):
+        Path(target).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fail)
+    code, _, errors = ends(PUBLISH, trained_run, model, *FAKES, "--episodes", 1, "--checkpoint", "last")
+    assert code == 1
+    assert "No space left on device" in errors
+    assert [path.name for path in (model / "checkpoints").glob("*.pt")] == [old.name]
+    assert old.read_bytes() == content
+    assert not list(model.rglob("*.tmp"))
 
 
 @pytest.mark.parametrize("script", SMALL, ids=str)
