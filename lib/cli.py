@@ -69,8 +69,8 @@ __all__ = [
 
 # What to do about an error of the system.
 ADVICE: dict[int | None, str] = {
-    errno.ENOSPC: ". Free some space, then resume the run",
-    errno.EDQUOT: ". Free some space, then resume the run",
+    errno.ENOSPC: ". Free some space, then resume the run or use the tool again",
+    errno.EDQUOT: ". Free some space, then resume the run or use the tool again",
     errno.EEXIST: ". Move it away, then try again",
     errno.EMFILE: ". Raise the limit, for example by ulimit -n 4096",
 }
@@ -242,8 +242,7 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
     ):
         params, args = resolve(parser, argv, script)
         if args.tune is not None:
-            complete = search.search(params, args, script, sys.argv[1:] if argv is None else argv)
-            sys.exit(0 if complete else EXIT_CODES["SIGINT"])
+            sys.exit(search.search(params, args, script, sys.argv[1:] if argv is None else argv))
         prepare(args.seed)
         with checked_env.closing():
             state: Any = train(params, args)

@@ -1,5 +1,6 @@
 """Faults that come from outside: run folders of somebody else, and wrong environments."""
 
+import fcntl
 import itertools
 import json
 import os
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 from finished_runs import edit_params
+from lib.system import processes
 from running import (
     BASELINE,
     CATCH,
@@ -467,6 +469,12 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
             time.sleep(0.05)
         process.kill()
     [left] = tmp_path.glob("pymp-*")
-    assert run_by_itself(ACTORS, *options, "--stop-after", 200, env=env).returncode == 0
+    elsewhere = tmp_path / "pymp-elsewhere"  # of a living run in a container with its own process ids
+    elsewhere.mkdir()
+    with (elsewhere / processes.OWNER).open("w") as owner:
+        owner.write("99999999")
+        owner.flush()
+        fcntl.flock(owner, fcntl.LOCK_EX)
+        assert run_by_itself(ACTORS, *options, "--stop-after", 200, env=env).returncode == 0
     assert not left.exists()
-    assert list(tmp_path.glob("pymp-*")) == []
+    assert list(tmp_path.glob("pymp-*")) == [elsewhere]

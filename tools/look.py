@@ -61,13 +61,15 @@ def webm(text: str) -> Path:
 def main() -> None:
     parser = cli.tool(__doc__)
     parser.add_argument("env_id", metavar="ENV_ID", help='gymnasium id; "package.module:Id" imports the module first')
+    parser.add_argument("--env-module", metavar="M", help="module that registers the id when imported")
     parser.add_argument("--episodes", type=cli.positive, default=10, metavar="N", help="episodes (default: 10)")
     parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
     parser.add_argument("--record", type=webm, metavar="FILE", help="video of the first episode, such as random.webm")
     args = parser.parse_args()
-    plain = make_plain_env(args.env_id)
+    env_id = f"{args.env_module}:{args.env_id}" if args.env_module else args.env_id
+    plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
-    env = make_env(args.env_id, render_mode="rgb_array" if args.record else None)
+    env = make_env(env_id, render_mode="rgb_array" if args.record else None)
     space = env.observation_space
     kind = observation_kind(space).value
     print(f"states        {kind}, {space.shape} {space.dtype}")

@@ -38,6 +38,7 @@ FrameSink = Callable[[np.ndarray], object]
 def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
     window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env), args.scale)
     play_episode = player(agent, env, args)
+    print("Playing in a window. Close it, or press Ctrl-C, to stop.", flush=True)
     with suppress(WindowClosed):
         for number in range(args.episodes):
             print_result(number, play_episode(number, window.show))

@@ -7,6 +7,8 @@ The network first plays greedy episodes, each with its own seed. Their returns a
 model is a reduced run folder, so play.py, evaluate.py, export.py and --init accept it as well.
 """
 
+import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -52,8 +54,8 @@ def main() -> None:
     agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module)
     metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed)
     console.log_evaluation(metrics)
-    write_model(agent, args.model, metrics)
-    print(f"{args.model}: {size(args.model) / 1e6:.1f} MB")
+    write_model(agent, args.model.resolve(), metrics)
+    print(f"{args.model}: {megabytes(args.model):.1f} MB")
 
 
 def require_replaceable(model: Path, run: Path) -> None:
@@ -77,18 +79,22 @@ def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> No
     params = run_folder.read_params(agent.run)
     params["sessions"] = [session | {"argv": public(session["argv"])} for session in params["sessions"]]
     params["init"] = None
-    checkpoints = model / "checkpoints"
-    checkpoints.mkdir(parents=True, exist_ok=True)
-    target = checkpoints / f"best-{agent.step:09d}.pt"
-    digest = checkpoints / f"{target.name}.sha256"
-    old = {*checkpoints.iterdir()} - {target, digest}
-    files.copy(agent.file, target)
-    files.write(digest, f"{files.digest(target)}  {target.name}\n")
-    run_folder.write_json(model / "params.json", params)
-    run_folder.write_json(model / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-    files.write(model / "README.md", card(agent, model, params["sessions"][0], metrics))
-    for file in old:  # last, so that a failure loses no network
-        file.unlink()
+    # Complete before it takes the place of an old model, because network, card and parameters belong together.
+    new, old = (model.with_name(f".{model.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
+    target = new / "checkpoints" / f"best-{agent.step:09d}.pt"
+    try:
+        target.parent.mkdir(parents=True)
+        files.copy(agent.file, target)
+        files.write(target.with_name(f"{target.name}.sha256"), f"{files.digest(target)}  {target.name}\n")
+        run_folder.write_json(new / "params.json", params)
+        run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
+        files.write(new / "README.md", card(agent, model.name, megabytes(new), params["sessions"][0], metrics))
+        if model.exists():
+            model.rename(old)
+        new.rename(model)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def public(argv: list[str]) -> list[str]:
@@ -104,22 +110,22 @@ def public(argv: list[str]) -> list[str]:
     return words
 
 
-def card(agent: TrainedAgent, model: Path, session: dict[str, Any], metrics: dict[str, Any]) -> str:
+def card(agent: TrainedAgent, name: str, size: float, session: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md."""
     return CARD.format(
-        name=model.name,
+        name=name,
         env_id=agent.env_id,
         command=" ".join(session["argv"]),
         step=agent.step,
         commit=str(session["commit"])[:12],
-        megabytes=size(model) / 1e6,
-        path=f"models/{model.name}",
+        megabytes=size,
+        path=f"models/{name}",
         **metrics,
     )
 
 
-def size(model: Path) -> int:
-    return sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+def megabytes(model: Path) -> float:
+    return sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 1e6
 
 
 if __name__ == "__main__":

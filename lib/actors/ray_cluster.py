@@ -28,6 +28,7 @@ import psutil
 import torch
 
 from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, make_actor, next_segment
+from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.system.console_log import install_command
 from lib.system.machine import cores
@@ -44,6 +45,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 CONNECT_TIMEOUT = 3  # time limit in seconds for a connection to the cluster's port
 IMPORT_TIMEOUT = 60  # time limit in seconds for a new process to import Ray
 INIT_TIMEOUT = 11  # time limit in seconds for Ray to connect to the cluster
+WAITING = 10  # seconds after which an actor that cannot start is reported
 HEAD_PATIENCE = 20  # seconds to wait for a cluster's head; Ray ends this process a minute after losing it
 IMPORTED = "imported"  # what the process that tries to join a cluster writes when it has imported Ray
 REFUSED = "InvalidAuthToken"  # what Ray writes if a cluster refuses its token
@@ -74,6 +76,7 @@ class RayActors(Actors):
         self._ray = ray_package(local_only=address is None)
         self._address = address
         self._head_lost = False
+        self._reported = False  # whether a waiting actor was reported
         self._actors: dict[int, Any] = {}
         self._started: dict[int, Any] = {}  # references that are ready when the actor has started
         # References to the segments of open orders, by actor, and to the weights that open orders use, by version.
@@ -121,7 +124,7 @@ class RayActors(Actors):
             self._reaper = Reaper(_children() - children_before)
 
     def _init(self, **options: Any) -> None:
-        with _signals_postponed(signal.SIGINT, signal.SIGTERM):
+        with signals_postponed(signal.SIGINT, signal.SIGTERM):
             self._ray.init(logging_level=logging.ERROR, **options)
 
     def _share(self, nodes: Sequence[float], requested: float | None) -> float:
@@ -170,6 +173,13 @@ class RayActors(Actors):
             "status`), and wait, or use fewer --actors or a smaller --actor-cpus"
         )
 
+    def _report_waiting(self, indices: Iterable[int]) -> None:
+        """Say once that an actor cannot start, if it has waited for WAITING seconds."""
+        late = [index for index in indices if self._waited(index) > WAITING]
+        if late and not self._reported and (reason := self._why_not_started(late[0])):
+            self._reported = True
+            log.warning("%s waits: %s.", self.name_of(late[0]).capitalize(), reason)
+
     def _require_head(self) -> None:
         """Wait until the head of the cluster answers.
 
@@ -212,6 +222,7 @@ class RayActors(Actors):
                 ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)
         if not ready:
             self._require_head()
+            self._report_waiting(owing.values())
         for reference in ready:
             index = owing[reference]
             self._references[index].popleft()
@@ -315,7 +326,7 @@ def _children() -> set[psutil.Process]:
 
 
 @contextmanager
-def _signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
+def signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
     """Postpone signals to the end of the block, and restore their handlers.
 
     Ray crashes if a signal interrupts its start, and it installs its own handler for SIGTERM.
@@ -339,6 +350,8 @@ def interruptible() -> Iterator[None]:
     """Raise the exception of a signal handler, such as KeyboardInterrupt, that Ray has turned into a SystemError."""
     try:
         yield
+    except KeyboardInterrupt as error:
+        raise CheckedEnv.interruption or error from None  # Ray raises its own for every signal
     except SystemError as error:
         cause = error.__cause__ or error.__context__
         if cause is None or isinstance(cause, Exception):

@@ -148,8 +148,9 @@ def _centre_and_range(values: pd.Series) -> str:
     text, lowest, highest = (format_value(float(value)) for value in (centre, low, high))
     if len(values) == 1:
         return text
-    confidence = "" if len(values) < intervals.MINIMUM else f"{intervals.CONFIDENCE:.0%} interval "
-    return f"{text} ({confidence}{lowest} to {highest})"
+    # The interval of three or four runs is their range, see intervals.interval.
+    bounds = "range" if len(values) < intervals.NARROWER else f"{intervals.CONFIDENCE:.0%} interval"
+    return f"{text} ({bounds} {lowest} to {highest})"
 
 
 def _differing(rows: Sequence[Settings]) -> list[str]:

@@ -114,6 +114,9 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
             run = _write_onnx(policy, states, unfinished) if kind == ONNX else _trace(policy, states, unfinished)
             differences[file] = compare(agent.policy, run, states, file.name)
             unfinished.replace(file)
+        except OSError as error:
+            error.filename = str(file)
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
     env = agent.make_env()

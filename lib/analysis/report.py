@@ -2,6 +2,7 @@
 
 import base64
 import dataclasses
+import errno
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from lib.analysis import comparison, curves, intervals, run_data
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.run import run_folder
 from lib.run.curve import picture_title
 from lib.run.episodes import WINDOW
@@ -86,6 +87,7 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
 
     Raises:
         UsageError: if a run has damaged files, or if the folder cannot be written to.
+        Fault: if the disk is full.
     """
     pictures = draw_pictures(runs)
     html = render_page(runs, pictures, notes)
@@ -97,7 +99,8 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
             (folder / picture.file).write_bytes(picture.png)
         files.write(folder / TEMPLATE, html)
     except OSError as error:
-        raise UsageError(f"{folder} cannot be written ({error.strerror}); give another --output") from error
+        kind = Fault if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
+        raise kind(f"{folder} cannot be written ({error.strerror}); make room, or give another --output") from error
     return folder / TEMPLATE
 
 

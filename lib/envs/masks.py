@@ -99,7 +99,8 @@ class AppendMask(gym.Wrapper):
         env: environment with a Discrete action space and Box observations of one to three dimensions.
 
     Raises:
-        Fault: if a mask is missing or has the wrong shape, or if it allows no action before the episode ends.
+        Fault: if a mask is missing, has the wrong shape or is not finite, or if it allows no action before the episode
+            ends.
     """
 
     def __init__(self, env: gym.Env):
@@ -136,6 +137,8 @@ class AppendMask(gym.Wrapper):
                 f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
                 "one number per action, 0 if the action is not allowed"
             )
+        if not np.isfinite(mask.astype(np.float64)).all():
+            raise Fault(f"{describe(self.env)} reports an action mask with NaN or infinity; it has to have 0 and 1")
         allowed: np.ndarray = mask != 0
         if not allowed.any() and not ended:
             raise Fault(

@@ -147,6 +147,8 @@ def _full_id(env_id: str | None, module: str | None) -> str | None:
     """Return gymnasium's "module:id"."""
     if module is None:
         return env_id
+    if not module:
+        raise UsageError("--env-module is empty; give the name of the module that registers the id")
     if env_id is None:
         raise UsageError(f"--env-module {module} needs --env-id as well, the id that the module registers")
     if ":" in env_id:

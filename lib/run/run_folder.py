@@ -46,6 +46,9 @@ log = logging.getLogger(__name__)
 
 FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evaluation.json", "curve.png", "lock", "pid"}
 
+SUFFIXES = (".pt", ".sha256", ".webm", ".png", ".html")  # of further files
+FOLDER_NAMES = ("checkpoints", "videos")
+
 DIGEST = "sha256"  # entry of a JSON file with the digest of the others
 
 SESSION = ("commit", "versions", "machine")  # required entries of a session in params.json
@@ -274,8 +277,12 @@ def _require_plain_files(path: Path) -> None:
                 f"{entry} is a symbolic link, and runs with links are not read; replace it by a copy of "
                 f"{os.readlink(entry)}"
             )
-        if entry.is_dir() and entry.name in FILE_NAMES:
+        is_folder = entry.name in FOLDER_NAMES and entry.parent == path
+        is_file = entry.name in FILE_NAMES or entry.suffix in SUFFIXES or entry.name.startswith("events.out.")
+        if entry.is_dir() and is_file:
             raise UsageError(f"{entry} is a folder, where a file is expected; remove it")
+        if entry.is_file() and is_folder:
+            raise UsageError(f"{entry} is a file, where a folder is expected; remove it")
         if entry.exists() and not entry.is_file() and not entry.is_dir():
             raise UsageError(f"{entry} is neither a file nor a folder; remove it")
 

@@ -16,10 +16,13 @@ import json
 import logging
 import os
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lib.actors.ray_cluster import ray_package
@@ -31,6 +34,7 @@ from lib.run.stopping import SOLVED
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
+from lib.system.processes import SIGNALS
 from lib.system.shapes import TEXT
 
 log = logging.getLogger(__name__)
@@ -39,7 +43,7 @@ SEARCH = {"samples": (int,), "options": [TEXT]}  # shape of search.json
 COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
 
 
-def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[str]) -> bool:
+def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[str]) -> int:
     """Run args.tune trials of the script, or the remaining trials of an interrupted search.
 
     Args:
@@ -49,7 +53,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         argv: command line of the script.
 
     Returns:
-        Whether all trials have ended; otherwise the search was interrupted.
+        Exit code: 0 if all trials have ended, 128 + n if signal n has interrupted the search.
 
     Raises:
         UsageError: if there is no goal, or Ray Tune is not installed.
@@ -85,7 +89,8 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
                 name="ray", storage_path=str(folder), verbose=0, callbacks=[_report_trials(tune.Callback)]
             ),
         )
-    results = tuner.fit()
+    with _as_ctrl_c() as received:
+        results = tuner.fit()
     ray_package(local_only=True).shutdown()
     trials = [dict(each.metrics, **each.config) for each in results if each.metrics and "episodes" in each.metrics]
     if trials:
@@ -97,7 +102,25 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         )
     if len(trials) < len(results):
         log.info("Interrupted after %d of %d trials. The same command continues.", len(trials), len(results))
-    return len(trials) == len(results)
+        return 128 + (received or [signal.SIGINT])[0]
+    return 0
+
+
+@contextmanager
+def _as_ctrl_c() -> Iterator[list[int]]:
+    """Interrupt Ray Tune by SIGTERM and SIGHUP as by Ctrl-C, which it handles itself. Yield the received signals."""
+    received: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    previous = {number: signal.signal(number, interrupt) for number in SIGNALS if number != signal.SIGINT}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | None) -> dict[str, Any]:

@@ -483,4 +483,4 @@ def _unless_interrupted(name: str, work: Callable[[], None]) -> None:
         except KeyboardInterrupt:
             log.info("The %s was stopped; the run is saved.", name)
         except CallInterrupted as error:
-            log.error("The %s was stopped; the run is saved. %s.", name, error)
+            log.error("The %s was stopped; the run is saved. %s.", name, str(error).rstrip())

@@ -14,7 +14,7 @@ from lib.actors.engines import start_actors
 from lib.errors import Fault, UsageError
 from lib.ppo.rollout import one_torch_thread
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
-from lib.run.watchdog import Watchdog
+from lib.run.watchdog import CallInterrupted, Watchdog
 from lib.system.machine import cores
 
 log = logging.getLogger(__name__)
@@ -91,10 +91,18 @@ def _side_by_side(
     """Play groups in `workers` processes, or in this process if that fails. `done` grows with every result."""
     shares = [groups[index::workers] for index in range(workers)]
     deadline = Watchdog.deadline()
+    started: set[int] = set()
 
     def make(index: int, done: Collection[int]) -> EvaluationActor:
-        Watchdog.for_child(deadline).start(with_watcher=False)
+        Watchdog.for_child(deadline).start(reports_end=False)
         return EvaluationActor(_play(policy, make_env, seed, shares[index], done))
+
+    def start(index: int) -> frozenset[int]:
+        """Return the state from which a process starts, or replaces a lost one."""
+        if index in started and time.monotonic() > deadline:
+            raise Fault("A process of the evaluation was ended after the time limit")
+        started.add(index)
+        return frozenset(done)
 
     def missing(index: int) -> set[int]:
         return {number for numbers in shares[index] for number in numbers} - done
@@ -105,7 +113,7 @@ def _side_by_side(
             make,
             workers,
             NO_WEIGHTS,
-            lambda index: frozenset(done),
+            start,
             patience=math.inf,  # an episode may take long; the watchdog sees calls that do not return
             imports=("lib.run.side_by_side",),
         ) as actors:
@@ -118,6 +126,8 @@ def _side_by_side(
                     if missing(index):
                         actors.order(index)
     except (UsageError, Fault) as error:
+        if isinstance(error, Fault) and time.monotonic() > deadline:
+            raise CallInterrupted(str(error), Fault.exit_code) from error
         log.warning("The evaluation goes on in this process alone: %s", error)
         for result in _play(policy, make_env, seed, groups, done):
             done.add(result.number)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -236,8 +236,13 @@ def _handled_signals() -> list[signal.Signals]:
 
 @contextmanager
 def as_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt for every signal that ends a run."""
-    previous = {number: signal.signal(number, signal.default_int_handler) for number in _handled_signals()}
+    """Raise KeyboardInterrupt for every signal that ends a run. The watchdog interrupts calls that hang after it."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        Watchdog.note_signal(number)
+        raise KeyboardInterrupt
+
+    previous = {number: signal.signal(number, interrupt) for number in _handled_signals()}
     try:
         yield
     finally:

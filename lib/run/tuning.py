@@ -3,13 +3,14 @@
 import argparse
 import dataclasses
 import logging
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lib.actors.ray_cluster import ray_package
+from lib.actors.ray_cluster import ray_package, signals_postponed
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.run.option_types import positive
@@ -153,4 +154,6 @@ def ray_tune() -> Any:
 def start_ray() -> None:
     """Start Ray on this machine, without output of its workers."""
     ray = ray_package(local_only=True)
-    ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
+    with signals_postponed(signal.SIGINT, signal.SIGTERM):
+        ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
+    logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that it also raises

@@ -19,7 +19,7 @@ from typing import ClassVar, NoReturn
 
 from ignite.engine import Engine, Events
 
-from lib.envs.checked_env import CheckedEnv
+from lib.envs.checked_env import Call, CheckedEnv
 from lib.errors import Fault
 from lib.system.clock import since_process_start
 from lib.system.forks import in_forked_children
@@ -56,29 +56,30 @@ class Watchdog:
         self.time_limit = time_limit
         self._ended = threading.Event()
         self._reported: float | None = None  # start of the call that was reported
-        self._interrupted_at: float | None = None
+        self._interrupted: float | None = None  # start of the call that was interrupted last
+        self._interrupted_at = 0.0
         self._signal: tuple[int, float] | None = None  # the first one, and its time by time.monotonic()
 
     def attach(self, engine: Engine) -> None:
         """Watch from the start of an engine to the end of the process."""
         engine.add_event_handler(Events.STARTED, self.start)
 
-    def start(self, with_watcher: bool = True) -> None:
+    def start(self, reports_end: bool = True) -> None:
         """Watch from now to the end of the process, or until another watchdog starts.
 
         Only the main thread can be interrupted; elsewhere nothing is watched.
 
         Args:
-            with_watcher: start the second process. A process that may be killed in normal operation has none.
+            reports_end: report it if this process is killed. A child's end is reported by its parent.
         """
         if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
             if Watchdog._newest is not None:
                 Watchdog._newest._ended.set()
             Watchdog._newest = self
             signal.signal(signal.SIGALRM, self._on_alarm)
-            if with_watcher and Watchdog._watcher is None:
+            if Watchdog._watcher is None:
                 try:
-                    Watchdog._watcher = WatcherProcess(self.PATIENCE, self.GRACE, self.INTERVAL)
+                    Watchdog._watcher = WatcherProcess(self.PATIENCE, self.GRACE, self.INTERVAL, reports_end)
                 except OSError as error:  # such as too many processes
                     log.warning(
                         "The watcher process could not be started (%s). A call that holds the GIL (Python's global "
@@ -99,8 +100,9 @@ class Watchdog:
                 self._reported = call.start
                 log.warning("%s: a call has not returned for %.0f seconds.", call.describe(), seconds)
             over = max(self._over_limit(), self._over_signal())
-            if over > self.GRACE and seconds > self.GRACE:
-                self._end(over)
+            # After the first call, all others are those of close().
+            if over > self.GRACE and seconds > (self.GRACE if self._interrupted is None else self.GRACE / 5):
+                self._end(call, over)
 
     @staticmethod
     def deadline() -> float:
@@ -150,9 +152,9 @@ class Watchdog:
         if Watchdog._watcher is not None:
             Watchdog._watcher.send_heartbeat(-self._over_limit(), CheckedEnv.newest)
 
-    def _end(self, over: float) -> None:
-        if self._interrupted_at is None:
-            self._interrupted_at = over
+    def _end(self, call: Call, over: float) -> None:
+        if self._interrupted != call.start:
+            self._interrupted, self._interrupted_at = call.start, over
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
         elif over > self._interrupted_at + self.GRACE:
             os.write(
@@ -182,13 +184,14 @@ class WatcherProcess:
         patience: see Watcher.
         grace: see Watcher.
         interval: see Watcher.
+        reports_end: see Watcher.
     """
 
-    def __init__(self, patience: float, grace: float, interval: float):
+    def __init__(self, patience: float, grace: float, interval: float, reports_end: bool):
         # The reading end stays open here, so that writing is no error if the process is killed.
         self._reading, self._stream = os.pipe()
         os.set_blocking(self._stream, False)
-        numbers = map(str, (os.getpid(), patience, grace, interval))
+        numbers = map(str, (os.getpid(), patience, grace, interval, int(reports_end)))
         program = Path(__file__).with_name("watcher.py")
         command = [sys.executable, "-I", "-S", str(program), *numbers]
         self._process = subprocess.Popen(command, stdin=self._reading)
@@ -209,7 +212,8 @@ class WatcherProcess:
             environment: function that returns the name of the environment that was called last.
         """
         name = "" if environment is None else environment()[:1000]  # a short line is written as a whole
-        message = {"limit": left if math.isfinite(left) else None, "environment": name}
+        # Ray ends this process from C++ if it loses its own processes on this machine.
+        message = {"limit": left if math.isfinite(left) else None, "environment": name, "ray": "ray" in sys.modules}
         with contextlib.suppress(OSError):  # it was killed and the stream is full, or this process ends
             os.write(self._stream, json.dumps(message).encode() + b"\n")
 

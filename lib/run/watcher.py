@@ -4,7 +4,7 @@ This file is a program of its own, started by lib.run.watchdog, and uses only th
 is a stream of three kinds:
 
 - lines of JSON, one a second: the run is alive. "limit" is the seconds left of its time limit or null, "environment"
-  names the environment that was called last
+  names the environment that was called last, "ray" tells whether it uses Ray
 - bytes of signals that the run has received
 - lines that start with "  File": where the run is, innermost first, after SIGUSR2
 """
@@ -38,18 +38,21 @@ class Watcher:
         grace: seconds. A silent run is killed 2 * grace after its time limit, 3 * grace after a first signal, and grace
             after a second one. It is reported grace after the first one.
         interval: seconds between two looks.
+        reports_end: whether to report the end of the run.
     """
 
-    def __init__(self, pid: int, patience: float, grace: float, interval: float):
+    def __init__(self, pid: int, patience: float, grace: float, interval: float, reports_end: float):
         self.pid = pid
         self.patience = patience
         self.grace = grace
         self.interval = interval
+        self.reports_end = reports_end
         self.silent = 0.0  # seconds in which the run was not stopped, but sent nothing
         self.deadline = math.inf
         self.signals = 0  # that the silent run has received
         self.silent_at_signal = 0.0  # at the first or second of them
         self.environment = ""
+        self.uses_ray = False
         self.place = ""
         self.reported = False
         self._rest = self._previous = b""
@@ -100,6 +103,7 @@ class Watcher:
         """The run has handled all signals so far, or is about to."""
         self.deadline = math.inf if message["limit"] is None else time.monotonic() + message["limit"]
         self.environment = message["environment"]
+        self.uses_ray = message["ray"]
         self.silent, self.signals, self.reported, self.place = 0.0, 0, False, ""
 
     def _end(self, when: str) -> None:
@@ -108,7 +112,11 @@ class Watcher:
             sys.exit()
 
     def _report_end(self) -> None:
+        if not self.reports_end:
+            return
         reason = "it was killed, perhaps for lack of memory, or the code of an environment ended it"
+        if self.uses_ray:
+            reason = f"Ray ended it, because its cluster was stopped on this machine, or {reason}"
         kept = "Files that were saved before are kept; a run with a checkpoint continues with --resume"
         write(f"error: the process ended without a result: {reason}{self._newest()}. {kept}")
 

@@ -43,8 +43,9 @@ def _replacing(path: Path) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        if error.filename is None or str(error.filename) == str(temporary):
-            error.filename = str(path)  # messages do not name the temporary file
+        names = (error.filename, error.filename2)
+        if names == (None, None) or str(temporary) in map(str, names):
+            error.filename, error.filename2 = str(path), None  # messages do not name the temporary file
         raise
     finally:
         temporary.unlink(missing_ok=True)

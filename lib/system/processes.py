@@ -1,5 +1,7 @@
 """Child processes: start them, end them, and describe how they ended."""
 
+import fcntl
+import functools
 import multiprocessing
 import os
 import pickle
@@ -48,16 +50,29 @@ def start_server(*modules: str) -> None:
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["lib.system.forkserver", *modules])
         _remove_folders_of_killed_processes()
-        Path(get_temp_dir(), OWNER).write_text(str(os.getpid()))
+        _own_folder(Path(get_temp_dir(), OWNER))
         with signals_blocked():
             forkserver.ensure_running()
 
 
+@functools.cache
+def _own_folder(owner: Path) -> int:
+    """Lock the file with this process's id for as long as the process lives, and return its descriptor."""
+    descriptor = os.open(owner, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.write(descriptor, str(os.getpid()).encode())
+    return descriptor
+
+
 def _remove_folders_of_killed_processes() -> None:
-    """Remove the temporary folders, with the fork server's socket, of runs that were killed."""
+    """Remove the temporary folders, with the fork server's socket, of runs that were killed.
+
+    A living run in another container may have an id that does not exist here, but its file is locked.
+    """
     for owner in Path(tempfile.gettempdir()).glob(f"pymp-*/{OWNER}"):
-        with suppress(OSError, ValueError):  # another user's, or just being removed
-            if not psutil.pid_exists(int(owner.read_text())):
+        with suppress(OSError, ValueError), owner.open() as file:  # another user's, locked, or just being removed
+            if not psutil.pid_exists(int(file.read())):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(owner.parent)
 
 

@@ -30,18 +30,23 @@ def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
     ]
 
 
-def test_two_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
-    one, two, three = (make_run(tmp_path / f"{seed}", seed, lambda n, seed=seed: 10.0 * seed) for seed in (1, 2, 3))
-    _, low, high = intervals.interval([np.array([1.0, 2.0, 3.0])])
-    summary = summarise(Group("", (one, two, three)))
-    assert f"return 20.00 (95% interval {10 * low:.2f} to {10 * high:.2f})" in summary
-    assert f"solved in 2.00 (95% interval {low:.2f} to {high:.2f}) minutes" in summary
+def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
+    runs = [make_run(tmp_path / f"{seed}", seed, lambda n, seed=seed: 10.0 * seed) for seed in range(1, 6)]
+    one, two, *_ = runs
+    centre, low, high = intervals.interval([np.arange(1.0, 6.0)])
+    summary = summarise(Group("", tuple(runs)))
+    assert f"interquartile mean return {10 * centre:.2f} (95% interval {10 * low:.2f} to {10 * high:.2f})" in summary
+    assert f"solved in {centre:.2f} (95% interval {low:.2f} to {high:.2f}) minutes" in summary
+    assert 1.0 < low < high < 5.0
+    for number in (3, 4):
+        summary = summarise(Group("", tuple(runs[:number])))
+        assert f"interquartile mean return {5 + 5 * number}.00 (range 10.00 to {10 * number}.00)" in summary
     summary = summarise(Group("", (one, two)))
-    assert "return 15.00 (10.00 to 20.00)" in summary
-    assert "solved in 1.50 (1.00 to 2.00) minutes" in summary
+    assert "return 15.00 (range 10.00 to 20.00)" in summary
+    assert "solved in 1.50 (range 1.00 to 2.00) minutes" in summary
     (two / "result.json").unlink()
     summary = summarise(Group("", (one, two)))
-    assert "return 15.00 (10.00 to 20.00)" in summary
+    assert "return 15.00 (range 10.00 to 20.00)" in summary
     assert "in 1 of 2 runs in 1.00 minutes" in summary
 
 

@@ -30,6 +30,9 @@ def test_a_mask_of_the_wrong_shape_and_a_missing_mask_are_refused():
     env._mask = lambda: np.ones(4)
     with pytest.raises(Fault, match=r"an action mask of shape \(4,\); it has to be \(5,\)"):
         masked.reset()
+    env._mask = lambda: np.array([np.nan, 1.0, 1.0, 0.0, 0.0])
+    with pytest.raises(Fault, match="an action mask with NaN or infinity"):
+        masked.reset()
     env.mask = None
     with pytest.raises(Fault, match=r"info\['action_mask'\] before, but does not report it now"):
         masked.step(1)

@@ -144,11 +144,23 @@ def test_a_run_with_a_link_or_a_pipe_is_not_read(tmp_path, kind):
         run_folder.find(str(run), tmp_path)
 
 
-@pytest.mark.parametrize("name", ["result.json", "episodes.csv", "lock"])
+@pytest.mark.parametrize(
+    "name",
+    ["result.json", "episodes.csv", "lock", "checkpoints/best-000000007.pt.sha256", "videos/a.webm", "events.out.x.0"],
+)
 def test_a_folder_in_place_of_a_file_is_reported(tmp_path, name):
     (tmp_path / "run" / name).mkdir(parents=True)
     (tmp_path / "run" / "params.json").write_text("{}")
     with pytest.raises(UsageError, match=f"{name} is a folder, where a file is expected; remove it"):
+        run_folder.find("run", tmp_path)
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "videos"])
+def test_a_file_in_place_of_a_folder_is_reported(tmp_path, name):
+    (tmp_path / "run").mkdir()
+    for each in ("params.json", name):
+        (tmp_path / "run" / each).write_text("{}")
+    with pytest.raises(UsageError, match=f"{name} is a file, where a folder is expected; remove it"):
         run_folder.find("run", tmp_path)
 
 

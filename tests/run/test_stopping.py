@@ -9,6 +9,7 @@ from lib.run import stopping
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.speed import Speed
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SIGNALS, SOLVED, STEPS, TIME, Interrupted, Stopper, as_ctrl_c
+from lib.run.watchdog import Watchdog
 from sources import CountingSource
 
 
@@ -81,11 +82,14 @@ def test_stops_on_a_loss_that_is_not_finite(bad):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_as_ctrl_c_turns_a_signal_into_a_keyboard_interrupt(number):
+def test_as_ctrl_c_turns_a_signal_into_a_keyboard_interrupt(number, monkeypatch):
     before = signal.getsignal(number)
+    noted = []
+    monkeypatch.setattr(Watchdog, "note_signal", noted.append)
     with as_ctrl_c(), pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), number)
     assert signal.getsignal(number) == before
+    assert noted == [number]  # a close() that hangs afterwards is interrupted, too
 
 
 def test_a_loss_that_is_not_finite_overrules_an_earlier_signal():

@@ -60,6 +60,17 @@ def test_a_call_that_hangs_is_interrupted_after_a_signal():
 
 
 @pytest.mark.usefixtures("_fast")
+def test_every_further_call_that_hangs_is_interrupted_too(monkeypatch):
+    monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
+    Watchdog(99.0).start()
+    envs = [CheckedEnv(fakes.Failing("hang", at=1), "fakes:Hanging-v0") for _ in range(3)]
+    for env in envs:
+        env.reset(seed=7)
+        with pytest.raises(Fault, match="did not return before the time limit"):
+            env.step(1)
+
+
+@pytest.mark.usefixtures("_fast")
 def test_a_constructor_that_hangs_is_reported_and_ended_without_an_engine(monkeypatch, caplog):
     monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
     monkeypatch.setattr(gymnasium, "make", lambda *_, **__: watchdog.threading.Event().wait(20))
@@ -182,12 +193,15 @@ def test_a_child_that_an_environment_forks_does_not_keep_the_run_from_ending():
 
 
 @pytest.mark.slow
-def test_a_silent_exit_is_reported():
-    exits = "import os; engine = test_watchdog.Engine(lambda *_: os._exit(0))"
+@pytest.mark.parametrize(
+    ("also", "reason"), [("", "it was killed"), ("import sys; sys.modules['ray'] = sys; ", "Ray ended it, because")]
+)
+def test_a_silent_exit_is_reported(also, reason):
+    exits = also + "import os; engine = test_watchdog.Engine(lambda *_: os._exit(0))"
     with program("raise", also=exits) as process:
         message = process.communicate(timeout=60)[1]
     assert re.fullmatch(
-        r"\nerror: the process ended without a result: it was killed, .* in fakes:Hang.* are kept; .*\n", message
+        rf"\nerror: the process ended without a result: {reason}.* in fakes:Hang.* are kept; .*\n", message
     )
 
 

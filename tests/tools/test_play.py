@@ -42,7 +42,9 @@ def test_a_window_writes_nothing(answer, monkeypatch, original_run):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     before = set(original_run.rglob("*"))
-    assert re.fullmatch(r"Episode 1: return -?1, 6 steps\n", answer(PLAY, original_run, *FAKES, "--scores"))
+    assert re.fullmatch(
+        r"Playing in a window\..*\nEpisode 1: return -?1, 6 steps\n", answer(PLAY, original_run, *FAKES, "--scores")
+    )
     assert set(original_run.rglob("*")) == before
 
 
@@ -76,7 +78,7 @@ def test_closing_the_window_ends_the_program_without_an_error(answer, monkeypatc
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
     monkeypatch.setattr(Window, "show", close)
-    assert answer(PLAY, original_run, *FAKES) == ""
+    assert "Episode" not in answer(PLAY, original_run, *FAKES)
 
 
 def test_a_window_needs_pygame(refused, monkeypatch, original_run):
@@ -89,6 +91,16 @@ def test_a_display_that_does_not_answer_is_reported(refused, monkeypatch, origin
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
     assert "no window can be opened: " in refused(PLAY, original_run, *FAKES)
+
+
+def test_an_invisible_driver_is_not_taken_for_a_display(refused, monkeypatch, original_run):
+    import pygame
+
+    monkeypatch.setenv("DISPLAY", ":77")
+    monkeypatch.delenv("SDL_VIDEODRIVER", raising=False)
+    monkeypatch.setattr(pygame.display, "init", lambda: None)
+    monkeypatch.setattr(pygame.display, "get_driver", lambda: "offscreen")
+    assert "the display :77 does not answer; --record" in refused(PLAY, original_run, *FAKES)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import errno
 import json
-import shutil
+import re
 from pathlib import Path
 
 import pytest
@@ -72,21 +72,22 @@ def test_a_model_with_a_link_is_not_replaced(refused, model, original_run, tmp_p
     assert list((tmp_path / "elsewhere").glob("*.pt"))
 
 
-def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch):
-    [old] = (model / "checkpoints").glob("*.pt")
-    content = old.read_bytes()
+@pytest.mark.parametrize("full_at", ["best-000001280.pt", "params.json", "README.md"])
+def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch, full_at):
+    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    replace = Path.replace
 
-    def fail(source, target):
-        Path(target).write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def fail(temporary, target):
+        if target.name == full_at:
+            raise OSError(errno.ENOSPC, "No space left on device", str(temporary))
+        replace(temporary, target)
 
-    monkeypatch.setattr(shutil, "copyfile", fail)
+    monkeypatch.setattr(Path, "replace", fail)
     code, _, errors = ends(PUBLISH, trained_run, model, *FAKES, "--episodes", 1, "--checkpoint", "last")
     assert code == 1
-    assert "No space left on device" in errors
-    assert [path.name for path in (model / "checkpoints").glob("*.pt")] == [old.name]
-    assert old.read_bytes() == content
-    assert not list(model.rglob("*.tmp"))
+    assert re.search(rf"No space left on device: .*/{full_at}\. .*Free some space", errors)
+    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
+    assert list(model.parent.iterdir()) == [model]
 
 
 @pytest.mark.parametrize("script", SMALL, ids=str)
