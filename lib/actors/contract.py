@@ -236,7 +236,7 @@ class Actors(ABC):
             log.warning(
                 "%s has sent no segment for %.0f seconds. The run stops without it. If it is usually faster, a call of "
                 "its environment may hang.",
-                _capitalised(self.name_of(index)),
+                capitalised(self.name_of(index)),
                 self._waited(index),
             )
 
@@ -260,7 +260,7 @@ class Actors(ABC):
                 f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without sending a segment. If its "
                 "environment is slow, raise --patience. If it crashes, --engine inline may show where"
             )
-        log.warning("%s %s. It is replaced; no segment is lost.", _capitalised(self.name_of(index)), reason)
+        log.warning("%s %s. It is replaced; no segment is lost.", capitalised(self.name_of(index)), reason)
         self.replaced += 1
         self._new.add(index)
         self._start(index)
@@ -326,5 +326,6 @@ def next_segment(actor: Actor | Failed) -> Any:
         return Failed(f"{actor}:\n{shortage(error) or traceback.format_exc()}")
 
 
-def _capitalised(name: str) -> str:
+def capitalised(name: str) -> str:
+    """Return a name with a capital letter, for the start of a sentence."""
     return name[:1].upper() + name[1:]

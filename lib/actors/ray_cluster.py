@@ -27,7 +27,7 @@ import numpy as np
 import psutil
 import torch
 
-from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, make_actor, next_segment
+from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, capitalised, make_actor, next_segment
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.system.console_log import install_command
@@ -178,15 +178,15 @@ class RayActors(Actors):
         late = [index for index in indices if self._waited(index) > WAITING]
         if late and not self._reported and (reason := self._why_not_started(late[0])):
             self._reported = True
-            log.warning("%s waits: %s.", self.name_of(late[0]).capitalize(), reason)
+            log.warning("%s waits: %s.", capitalised(self.name_of(late[0])), reason)
 
-    def _require_head(self) -> None:
+    def _require_head(self, patience: float) -> None:
         """Wait until the head of the cluster answers.
 
         Raises:
-            Fault: if it does not answer within HEAD_PATIENCE seconds.
+            Fault: if it does not answer within `patience` seconds.
         """
-        end = time.monotonic() + HEAD_PATIENCE
+        end = time.monotonic() + patience
         while self._address is not None:
             try:
                 return require_listener(self._address)
@@ -197,7 +197,7 @@ class RayActors(Actors):
                         f"the Ray cluster at {self._address} does not answer any more. Perhaps it was stopped, or the "
                         "network failed. Continue on a cluster with --resume and --address, or with --engine process"
                     ) from error
-            time.sleep(1.0)
+            time.sleep(0.5)
         return None
 
     def _broadcast(self) -> None:
@@ -221,7 +221,7 @@ class RayActors(Actors):
             if ready and least < len(owing):
                 ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)
         if not ready:
-            self._require_head()
+            self._require_head(HEAD_PATIENCE)
             self._report_waiting(owing.values())
         for reference in ready:
             index = owing[reference]
@@ -242,7 +242,10 @@ class RayActors(Actors):
                         ),
                     )
                     continue
-                self._require_head()
+                time.sleep(
+                    0.5
+                )  # `ray stop` ends the actors first, then the head, and Ray this process some seconds later
+                self._require_head(0.0)
                 self._ray.kill(self._actors[index])
                 # The first line names the actor, and the last line the cause.
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]
