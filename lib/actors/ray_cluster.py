@@ -180,13 +180,13 @@ class RayActors(Actors):
             self._reported = True
             log.warning("%s waits: %s.", capitalised(self.name_of(late[0])), reason)
 
-    def _require_head(self, patience: float) -> None:
+    def _require_head(self) -> None:
         """Wait until the head of the cluster answers.
 
         Raises:
-            Fault: if it does not answer within `patience` seconds.
+            Fault: if it does not answer within HEAD_PATIENCE seconds.
         """
-        end = time.monotonic() + patience
+        end = time.monotonic() + HEAD_PATIENCE
         while self._address is not None:
             try:
                 return require_listener(self._address)
@@ -221,7 +221,7 @@ class RayActors(Actors):
             if ready and least < len(owing):
                 ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)
         if not ready:
-            self._require_head(HEAD_PATIENCE)
+            self._require_head()
             self._report_waiting(owing.values())
         for reference in ready:
             index = owing[reference]
@@ -234,18 +234,10 @@ class RayActors(Actors):
                 yield index, Failed(str(error))
             except self._ray.exceptions.RayError as error:  # the actor or its node died, and the segment is lost
                 if getattr(error, "actor_init_failed", False):
-                    yield (
-                        index,
-                        Failed(
-                            f"{self.name_of(index)} could not start on its node. Every node needs this project and its "
-                            f"packages in the same folders:\n{error}"
-                        ),
-                    )
+                    needs = "Every node needs this project and its packages in the same folders"
+                    yield index, Failed(f"{self.name_of(index)} could not start on its node. {needs}:\n{error}")
                     continue
-                time.sleep(
-                    0.5
-                )  # `ray stop` ends the actors first, then the head, and Ray this process some seconds later
-                self._require_head(0.0)
+                self._require_head()
                 self._ray.kill(self._actors[index])
                 # The first line names the actor, and the last line the cause.
                 lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -64,7 +64,7 @@ class Watchdog:
         """Watch from the start of an engine to the end of the process."""
         engine.add_event_handler(Events.STARTED, self.start)
 
-    def start(self, reports_end: bool = True) -> None:
+    def start(self, *, reports_end: bool = True) -> None:
         """Watch from now to the end of the process, or until another watchdog starts.
 
         Only the main thread can be interrupted; elsewhere nothing is watched.
