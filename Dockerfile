@@ -11,7 +11,7 @@ RUN pip install --no-cache-dir --requirement requirements.lock && pip install --
 COPY . .
 RUN pip install --no-cache-dir --no-deps --editable .
 
-# Any user can write here, as `docker run --user` needs it.
+# For `docker run --user`: a writable home and a user name.
 ENV HOME=/tmp USER=user
 
 # Runs are written to /pong-ladder/runs.

@@ -25,6 +25,8 @@ from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env, make_plain_env
 from lib.nets.masking import MaskSplitter
+from lib.run.arguments import full_id
+from lib.run.episode_player import MAX_STEPS
 from lib.run.video_file import Video, frames_per_second
 
 import gymnasium as gym
@@ -66,7 +68,7 @@ def main() -> None:
     parser.add_argument("--seed", type=cli.seed, default=1, metavar="N", help="seed (default: 1)")
     parser.add_argument("--record", type=webm, metavar="FILE", help="video of the first episode, such as random.webm")
     args = parser.parse_args()
-    env_id = f"{args.env_module}:{args.env_id}" if args.env_module else args.env_id
+    env_id = str(full_id(args.env_id, args.env_module))
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
     env = make_env(env_id, render_mode="rgb_array" if args.record else None)
@@ -88,7 +90,8 @@ def main() -> None:
                 legal_shares.append(len(actions) / env.action_space.n)
                 state, reward, terminated, truncated, info = env.step(int(rng.choice(actions)))
                 rewards[float(reward)] += 1
-                length, ended = length + 1, terminated or truncated
+                length += 1
+                ended = terminated or truncated or length == MAX_STEPS
                 total += float(reward)
                 if video is not None and episode == 0:
                     video.write(np.asarray(env.render()))

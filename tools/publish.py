@@ -94,6 +94,8 @@ def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> No
         new.rename(model)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+        if old.exists() and not model.exists():
+            old.rename(model)
     shutil.rmtree(old, ignore_errors=True)
 
 

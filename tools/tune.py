@@ -27,7 +27,7 @@ def main() -> None:
     if not args.script.is_file():
         parser.error(f"there is no script {args.script}")
     command = [sys.executable, str(args.script), "--tune", str(args.samples), *options]
-    Watchdog.end()
+    Watchdog.stop()
     os.execv(sys.executable, command)  # so that signals reach the search
 
 

@@ -45,7 +45,7 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 CONNECT_TIMEOUT = 3  # time limit in seconds for a connection to the cluster's port
 IMPORT_TIMEOUT = 60  # time limit in seconds for a new process to import Ray
 INIT_TIMEOUT = 11  # time limit in seconds for Ray to connect to the cluster
-WAITING = 10  # seconds after which an actor that cannot start is reported
+REPORT_AFTER = 10  # seconds after which an actor that cannot start is reported
 HEAD_PATIENCE = 20  # seconds to wait for a cluster's head; Ray ends this process a minute after losing it
 IMPORTED = "imported"  # what the process that tries to join a cluster writes when it has imported Ray
 REFUSED = "InvalidAuthToken"  # what Ray writes if a cluster refuses its token
@@ -78,7 +78,7 @@ class RayActors(Actors):
         self._head_lost = False
         self._reported = False  # whether a waiting actor was reported
         self._actors: dict[int, Any] = {}
-        self._started: dict[int, Any] = {}  # references that are ready when the actor has started
+        self._started: dict[int, Any] = {}  # references that are ready when the process has started
         # References to the segments of open orders, by actor, and to the weights that open orders use, by version.
         self._references: dict[int, deque[Any]] = {index: deque() for index in range(self.number)}
         self._weights: dict[int, Any] = {}
@@ -174,8 +174,8 @@ class RayActors(Actors):
         )
 
     def _report_waiting(self, indices: Iterable[int]) -> None:
-        """Say once that an actor cannot start, if it has waited for WAITING seconds."""
-        late = [index for index in indices if self._waited(index) > WAITING]
+        """Say once that an actor cannot start, if it has waited for REPORT_AFTER seconds."""
+        late = [index for index in indices if self._waited(index) > REPORT_AFTER]
         if late and not self._reported and (reason := self._why_not_started(late[0])):
             self._reported = True
             log.warning("%s waits: %s.", capitalised(self.name_of(late[0])), reason)
@@ -258,13 +258,17 @@ class RemoteActor:
     def __init__(self, payload: bytes, number: int, names: Sequence[str], layout: TensorLayout):
         torch.set_num_threads(1)
         self._names, self._layout = names, layout
-        self._actor: Actor | Failed = make_actor(number, lambda: cloudpickle.loads(payload))
+        self._number, self._payload = number, payload
+        self._actor: Actor | Failed | None = None
 
     def started(self) -> None:
-        """Do nothing. Ray runs this when the actor has started."""
+        """Do nothing. Ray runs this when the actor's process has started."""
 
     def segment(self, version: int, weights: np.ndarray) -> Any:
-        """Return a segment that is played with these weights."""
+        """Return a segment that is played with these weights. The first call makes the environments."""
+        if self._actor is None:  # not in the constructor, so that a slow environment does not look like a missing CPU
+            self._actor = make_actor(self._number, lambda: cloudpickle.loads(self._payload))
+            self._payload = b""
         if not isinstance(self._actor, Failed):
             tensors = self._layout.views(weights)
             self._actor.set_model(Weights(version, dict(zip(self._names, tensors, strict=True))))

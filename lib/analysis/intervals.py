@@ -49,7 +49,7 @@ def interval(strata: Sequence[np.ndarray], resamples: int = RESAMPLES, confidenc
         strata: scores of the runs of each game, (runs, ...) float64. The trailing dimensions are the same in all.
         resamples: number of resamples.
         confidence: share of the resampled means within the bounds. With 0.95, the bounds of three or four runs are
-            their lowest and highest score, because resamples of one run alone are more frequent than 0.025.
+            their lowest and highest score, because more than 2.5 % of the resampled means equal each.
     """
     rng = np.random.default_rng(SEED)
     draws = [rng.integers(len(scores), size=(resamples, len(scores))) for scores in strata]

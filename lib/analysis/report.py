@@ -99,8 +99,10 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
             (folder / picture.file).write_bytes(picture.png)
         files.write(folder / TEMPLATE, html)
     except OSError as error:
-        kind = Fault if error.errno in (errno.ENOSPC, errno.EDQUOT) else UsageError
-        raise kind(f"{folder} cannot be written ({error.strerror}); make room, or give another --output") from error
+        what = f"{folder} cannot be written ({error.strerror})"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Fault(f"{what}; make room, or give another --output") from error
+        raise UsageError(f"{what}; give another --output") from error
     return folder / TEMPLATE
 
 

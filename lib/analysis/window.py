@@ -13,7 +13,7 @@ from lib.envs.single_env import has_display
 from lib.errors import UsageError
 from lib.run import video_file
 
-INVISIBLE = ("dummy", "offscreen", "evdev")  # what SDL falls back to if no display answers
+HEADLESS_DRIVERS = ("dummy", "offscreen", "evdev")  # what SDL falls back to if no display answers
 MAX_SCORES = 20
 MIN_LINE, MAX_LINE = 17, 28  # height of a score in pixels
 PANEL_WIDTH, MARGIN, HEADER = 220, 8, 28  # pixels
@@ -86,7 +86,7 @@ class Window:
         display = self._pygame.display
         try:
             display.init()
-            if display.get_driver() in INVISIBLE and "SDL_VIDEODRIVER" not in os.environ:
+            if display.get_driver() in HEADLESS_DRIVERS and "SDL_VIDEODRIVER" not in os.environ:
                 raise UsageError(
                     f"the display {os.environ.get('DISPLAY') or os.environ.get('WAYLAND_DISPLAY')} does not answer; "
                     "--record writes videos without one"

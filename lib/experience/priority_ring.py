@@ -211,14 +211,12 @@ class PrioritisedRing(Ring):
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
         priorities, weights = state["priorities"].numpy(), state["weights"].numpy()
-        for name, values, shape in (
-            ("priorities", priorities, self._priorities.shape),
-            ("weights", weights, (self._tree.size,)),
-        ):
-            if values.shape != shape or not (np.isfinite(values) & (values >= 0.0)).all():
-                raise ValueError(f"{name} are {values.shape}, or not all finite and positive")
+        shapes = {"priorities": self._priorities.shape, "weights": (self._tree.size,)}
+        for name, values in (("priorities", priorities), ("weights", weights)):
+            if values.shape != shapes[name] or not (np.isfinite(values) & (values >= 0.0)).all():
+                raise ValueError(f"{name}: shape {values.shape}; needs {shapes[name]}, finite, not negative")
+        super().load_state_dict(state)
         self._priorities = priorities.copy()
         self._tree[np.arange(self._tree.size)] = weights
         self._highest = state["highest"]

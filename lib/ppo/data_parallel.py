@@ -126,7 +126,7 @@ class DataParallelTrainer:
         threads = max(1, cores() // self.learners)
         payload = to_shared_memory(self.trainer, "the trainer", "Use --learners 1")
         atexit.register(self.close)
-        with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:  # which is removed even after kill -9
+        with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:  # after kill -9, the next run removes it
             meeting = f"{folder}/meeting"
             for rank in range(1, self.learners):
                 child = Child(f"learner {rank}")
@@ -136,7 +136,7 @@ class DataParallelTrainer:
             self.trainer.group = self._meet(meeting)
 
     def _meet(self, meeting: str) -> ProcessGroup:
-        """Join the group. A thread waits for the other learners, so that this one sees signals and lost processes."""
+        """Join the group. Another thread waits for the learners, so that this one sees signals and lost processes."""
         results: list[ProcessGroup | BaseException] = []
 
         def join() -> None:

@@ -78,7 +78,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     options.pop("config", None)
     env_id, module = options.pop("env_id", None), options.pop("env_module", None)
     if env_id is not None or "resume" not in options:
-        env_id = _full_id(env_id, module)
+        env_id = full_id(env_id, module)
         module = module_of(env_id) if env_id else None
     if "init" in options:
         if "resume" in options:
@@ -143,7 +143,7 @@ def _runs_dir(path: Path) -> Path:
     return path.absolute()
 
 
-def _full_id(env_id: str | None, module: str | None) -> str | None:
+def full_id(env_id: str | None, module: str | None) -> str | None:
     """Return gymnasium's "module:id"."""
     if module is None:
         return env_id

@@ -101,7 +101,7 @@ class VerifiedSaver(BaseSaveHandler):
         """Mark a file as outdated. It is removed once the next checkpoint is on the disk.
 
         The best-* file that belongs to the last step-* file is kept until the next one: a run that is killed and
-        resumed there needs it, if it does not get as far again.
+        resumed there needs it until it finds a better one.
         """
         self._outdated.append(filename)
 

@@ -17,7 +17,7 @@ from lib.system.clock import format_duration
 
 log = logging.getLogger(__name__)
 
-LONG = 0.99  # share of MAX_STEPS. An Atari game counts its no-ops, and is cut some steps earlier.
+NEAR_LIMIT = 0.99  # share of MAX_STEPS. An Atari game counts its no-ops, and is cut some steps earlier.
 
 
 def attach_start(engine: Engine, speed: Speed, warm_up: int) -> None:
@@ -82,14 +82,13 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
         result["episodes"],
         result["distinct"],
     )
-    endless = sum(length > LONG * MAX_STEPS for length in result["lengths"])
+    endless = sum(length > NEAR_LIMIT * MAX_STEPS for length in result["lengths"])
     if endless:
         log.warning(
-            "%d of these episodes were cut after about %s steps: there, the agent probably repeats the same moves "
-            "forever. Random actions, or those that a PPO agent samples, end this: tools/evaluate.py with --epsilon "
-            "0.05 or --sample.",
-            endless,
+            "Episodes that reached the limit of %s steps: %d. The agent probably repeats its moves there. Try "
+            "tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
             f"{MAX_STEPS:,}",
+            endless,
         )
 
 

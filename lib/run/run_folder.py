@@ -241,8 +241,10 @@ def in_use(path: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return True
+    except OSError:  # the file system has no locks
+        return False
     finally:
         os.close(descriptor)
     return False

@@ -30,15 +30,15 @@ from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
 from lib.run.run_folder import read_json, write_json
-from lib.run.stopping import SOLVED
+from lib.run.stopping import SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
-from lib.system.processes import SIGNALS
 from lib.system.shapes import TEXT
 
 log = logging.getLogger(__name__)
 
+SEARCH_FILE = "search.json"
 SEARCH = {"samples": (int,), "options": [TEXT]}  # shape of search.json
 COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
 
@@ -64,7 +64,6 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     tune = ray_tune()
     folder = args.runs_dir.absolute() / "tune" / f"{params.run_name}-{script}{args.changes}"
     folder.mkdir(parents=True, exist_ok=True)
-    _require_same_search(folder, args.tune or 0, _without(argv, "--tune", "--runs-dir"))
     gpu = args.device.type == "cuda"
     trainable = tune.with_resources(
         tune.with_parameters(
@@ -76,10 +75,13 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     )
     start_ray()
     space = base_space(tune, params.learning_rate)
+    options = _without(argv, "--tune", "--runs-dir")
     if tune.Tuner.can_restore(folder / "ray"):
+        _require_same_search(folder, args.tune or 0, options)
         log.info("The search in %s continues.", folder)
         tuner = tune.Tuner.restore(str(folder / "ray"), trainable, resume_errored=True, param_space=space)
     else:
+        write_json(folder / SEARCH_FILE, {"samples": args.tune, "options": options})
         log.info("Search: %d trials. They are recorded in %s.", args.tune, folder)
         tuner = tune.Tuner(
             trainable,
@@ -108,14 +110,14 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
 
 @contextmanager
 def _as_ctrl_c() -> Iterator[list[int]]:
-    """Interrupt Ray Tune by SIGTERM and SIGHUP as by Ctrl-C, which it handles itself. Yield the received signals."""
+    """Turn SIGTERM and SIGHUP into SIGINT, which Ray Tune handles. Yield the received signals."""
     received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         received.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    previous = {number: signal.signal(number, interrupt) for number in SIGNALS if number != signal.SIGINT}
+    previous = {number: signal.signal(number, interrupt) for number in handled_signals() if number != signal.SIGINT}
     try:
         yield received
     finally:
@@ -215,21 +217,21 @@ def _without(words: Sequence[str], *options: str) -> list[str]:
 
 
 def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> None:
-    """Record the command line of a new search. Refuse to continue a search with another one.
+    """Refuse to continue a search with another number of trials or other options.
 
     Raises:
-        UsageError: if number of trials or options differ.
+        UsageError: if they differ.
     """
-    file = folder / "search.json"
-    own: dict[str, Any] = {"samples": samples, "options": list(words)}
-    recorded = read_json(file, SEARCH) if file.exists() else own
-    if recorded != own:
+    file = folder / SEARCH_FILE
+    if not file.exists():  # a search of an earlier version
+        return
+    recorded = read_json(file, SEARCH)
+    if (recorded["samples"], sorted(recorded["options"])) != (samples, sorted(words)):
         before = shlex.join(["--tune", str(recorded["samples"]), *recorded["options"]])
         raise UsageError(
             f"{folder} holds a search that was started with {before}. Give the same options to continue it, or another "
             "--runs-dir for a new search"
         )
-    write_json(file, own)
 
 
 def _rank(trial: Mapping[str, Any]) -> tuple[float, float]:

@@ -191,10 +191,12 @@ class _Setup:
             self._discard_if_new()
             raise
 
-    def _discard_if_new(self) -> None:
-        """Remove the folder of a run that was refused before it played, unless it was resumed."""
-        if not self.options.resume and not self.steps():
-            self.run.discard()
+    def _discard_if_new(self) -> bool:
+        """Remove the folder of a new run that was refused before it played. Return whether it was."""
+        if self.options.resume or self.steps():
+            return False
+        self.run.discard()
+        return True
 
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint.newest(self.run.checkpoints)
@@ -400,7 +402,7 @@ class _Setup:
         return GrowingFiles(self.run.path, flush, lambda state: self.run.write_json("files.json", {"files": state}))
 
     def _described(self) -> dict[str, Any]:
-        """Return seed, script, its options and the hyperparameters, for TensorBoard and trackers."""
+        """Return seed, script, its options and the hyperparameters, for TensorBoard."""
         settings = {"seed": self.options.seed, "script": self.script}
         return settings | self.options.knobs | dataclasses.asdict(self.params)
 
@@ -414,9 +416,8 @@ class _Setup:
 
     def _failed(self, engine: Engine, error: Exception) -> None:
         """Draw the curve of a run that ends with an error. ignite may report the same error twice."""
-        if isinstance(error, UsageError):
-            self._discard_if_new()
-        if error is not self._failure:
+        discarded = isinstance(error, UsageError) and self._discard_if_new()
+        if error is not self._failure and not discarded:
             self._failure = error
             self._draw_curve()
             if self.tracker is not None:

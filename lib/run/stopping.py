@@ -163,7 +163,7 @@ class Stopper:
         state: Any = engine.state
         state.solved = False
         CheckedEnv.interruption = None
-        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in _handled_signals()}
+        self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled_signals()}
         in_forked_children(self, Stopper.release_signals)  # multiprocessing ends its children by a signal
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -225,7 +225,8 @@ def _finite(value: Any) -> bool:
     return array.dtype.kind != "f" or bool(np.isfinite(array).all())
 
 
-def _handled_signals() -> list[signal.Signals]:
+def handled_signals() -> list[signal.Signals]:
+    """Return the signals that end a run, without those that it has to ignore."""
     # Only the main thread can handle signals. A trial of Ray Tune runs in another one.
     if threading.current_thread() is not threading.main_thread():
         return []
@@ -242,7 +243,7 @@ def as_ctrl_c() -> Iterator[None]:
         Watchdog.note_signal(number)
         raise KeyboardInterrupt
 
-    previous = {number: signal.signal(number, interrupt) for number in _handled_signals()}
+    previous = {number: signal.signal(number, interrupt) for number in handled_signals()}
     try:
         yield
     finally:

@@ -76,11 +76,16 @@ class Tracker(abc.ABC):
         self._attempt(self._send_metrics, metrics)
         if curve.exists():
             self._attempt(self._send_picture, curve)
-        self._attempt(self._close, EXIT_CODES[result["stopped"]])
+        self._end(EXIT_CODES[result["stopped"]])
 
     def fail(self) -> None:
         """Close the run at the tracker as failed."""
-        self._attempt(self._close, 1)
+        self._end(1)
+
+    def _end(self, exit_code: int) -> None:
+        self._failed, failed = False, self._failed  # even a tracker that has failed should not show a running run
+        self._attempt(self._close, exit_code)
+        self._failed = self._failed or failed
 
     def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
         if self._failed:
@@ -115,8 +120,7 @@ class WandB(Tracker):
         class Logger(WandBLogger):
             """ignite's logger whose x axis is agent steps.
 
-            They are not wandb's own steps. Of several calls with the same step, wandb would keep only the last, and of
-            steps that are repeated after a resume, none.
+            With wandb's own steps, only the last of several calls with one step would be kept, and no repeated step.
             """
 
             def log(self, metrics: Mapping[str, Any], step: int) -> None:

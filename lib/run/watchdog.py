@@ -133,7 +133,7 @@ class Watchdog:
             Watchdog._watcher.dismiss()
 
     @staticmethod
-    def end() -> None:
+    def stop() -> None:
         """Stop watching, because this process is about to become another program."""
         if Watchdog._newest is not None:
             Watchdog._newest._ended.set()

@@ -116,7 +116,7 @@ class Watcher:
             return
         reason = "it was killed, perhaps for lack of memory, or the code of an environment ended it"
         if self.uses_ray:
-            reason = f"Ray ended it, because its cluster was stopped on this machine, or {reason}"
+            reason = f"Ray was stopped on this machine and ended it, or {reason}"
         kept = "Files that were saved before are kept; a run with a checkpoint continues with --resume"
         write(f"error: the process ended without a result: {reason}{self._newest()}. {kept}")
 

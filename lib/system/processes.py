@@ -59,7 +59,8 @@ def start_server(*modules: str) -> None:
 def _own_folder(owner: Path) -> int:
     """Lock the file with this process's id for as long as the process lives, and return its descriptor."""
     descriptor = os.open(owner, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with suppress(OSError):  # the file system may have no locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.write(descriptor, str(os.getpid()).encode())
     return descriptor
 

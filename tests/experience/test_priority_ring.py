@@ -188,5 +188,5 @@ def test_priorities_that_are_not_positive_and_finite_or_not_one_per_index_are_re
 def test_a_state_with_priorities_that_do_not_fit_is_refused(name, damage):
     ring = ring_with_chances()
     state = ring.state_dict()
-    with pytest.raises(ValueError, match=f"{name} are"):
+    with pytest.raises(ValueError, match=f"{name}: shape"):
         ring.load_state_dict(state | {name: damage(state[name])})

@@ -14,6 +14,7 @@ import pytest
 
 from lib.errors import UsageError
 from lib.run import search
+from lib.run.run_folder import write_json
 from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run_by_itself, start, wait_for
 
 # Ray Tune needs pyarrow. It is not imported here, because Ray reads on its import where it may listen.
@@ -112,7 +113,8 @@ def test_a_resumed_trial_has_the_options_that_a_run_does_not_record(trial, tmp_p
 
 
 def test_a_search_is_not_continued_with_other_options(tmp_path):
-    search._require_same_search(tmp_path, 4, ["--stop-after", "30000"])
+    search._require_same_search(tmp_path, 4, [])  # of an earlier version
+    write_json(tmp_path / search.SEARCH_FILE, {"samples": 4, "options": ["--stop-after", "30000"]})
     search._require_same_search(tmp_path, 4, ["--stop-after", "30000"])
     for samples, words in ((20, ["--stop-after", "30000"]), (4, [])):
         with pytest.raises(UsageError, match=r"started with --tune 4 --stop-after 30000\. Give the same options"):

@@ -194,7 +194,7 @@ def test_a_child_that_an_environment_forks_does_not_keep_the_run_from_ending():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("also", "reason"), [("", "it was killed"), ("import sys; sys.modules['ray'] = sys; ", "Ray ended it, because")]
+    ("also", "reason"), [("", "it was killed"), ("import sys; sys.modules['ray'] = sys; ", "Ray was stopped")]
 )
 def test_a_silent_exit_is_reported(also, reason):
     exits = also + "import os; engine = test_watchdog.Engine(lambda *_: os._exit(0))"
