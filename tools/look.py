@@ -27,7 +27,7 @@ from lib.envs.single_env import make_env, make_plain_env
 from lib.nets.masking import MaskSplitter
 from lib.run.arguments import full_id
 from lib.run.episode_player import MAX_STEPS
-from lib.run.video_file import Video, frames_per_second
+from lib.run.video_file import Video, frames_per_second, unfinished_video
 
 import gymnasium as gym
 import numpy as np
@@ -44,13 +44,9 @@ def recording(path: Path | None, env: gym.Env) -> Iterator[Video | None]:
         yield None
         return
     unfinished = path.with_name(f".{path.stem}.{os.getpid()}.part.webm")
-    video = Video(unfinished, frames_per_second(env))
-    try:
+    with unfinished_video(unfinished, frames_per_second(env)) as video:
         yield video
         print(f"video         {os.fspath(video.close_as(path.stem))}")
-    finally:
-        video.close()
-        unfinished.unlink(missing_ok=True)
 
 
 def webm(text: str) -> Path:

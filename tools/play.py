@@ -26,7 +26,7 @@ from lib.analysis.window import Window, WindowClosed, action_names, add_score_pa
 from lib.run import run_folder
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
-from lib.run.video_file import Video, frames_per_second
+from lib.run.video_file import Video, frames_per_second, unfinished_video
 from lib.system.progress import TaskProgress
 
 import gymnasium as gym
@@ -52,8 +52,7 @@ def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -
         stem = f"play-{agent.step}-episode-{number + 1}"
         # The process id keeps two programs that record the same run apart.
         unfinished = args.run / "videos" / f"{stem}.{os.getpid()}.part.webm"
-        video = Video(unfinished, frames_per_second(env))
-        try:
+        with unfinished_video(unfinished, frames_per_second(env)) as video:
             with TaskProgress(
                 f"Recording episode {number + 1} of {args.episodes}",
                 unit=f"frames of at most {MAX_STEPS:,}",
@@ -62,9 +61,6 @@ def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -
                 result = play_episode(number, partial(record, video, progress))
             print_result(number, result)
             print(video.close_as(f"{stem}-return-{result.total:.7g}"))
-        finally:
-            video.close()
-            unfinished.unlink(missing_ok=True)
 
 
 def record(video: Video, progress: TaskProgress, frame: np.ndarray) -> None:

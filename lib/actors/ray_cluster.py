@@ -33,6 +33,7 @@ from lib.errors import Fault, UsageError
 from lib.system.console_log import install_command
 from lib.system.machine import cores
 from lib.system.parent import Reaper
+from lib.system.processes import handling
 from lib.system.shared_memory import TensorLayout
 
 log = logging.getLogger(__name__)
@@ -334,12 +335,10 @@ def signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
         yield
         return
     received: list[int] = []
-    before = {number: signal.signal(number, lambda which, frame: received.append(which)) for number in numbers}
     try:
-        yield
+        with handling(numbers, lambda which, frame: received.append(which)):
+            yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         for which in received[:1]:
             signal.raise_signal(which)
 

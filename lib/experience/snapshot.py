@@ -142,8 +142,10 @@ class Snapshot:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
         state = current_format(state, len(self.starts))
-        shapes = [value.shape for value in (state["resets"], state["starts"], *state["actions"]) if value is not None]
-        if set(shapes) - {self.starts.shape}:
+        shapes = {state["starts"].shape, state["actions"].shape[1:]}
+        if state["resets"] is not None:
+            shapes.add(state["resets"].shape)
+        if shapes != {self.starts.shape}:
             raise ValueError(f"resets, starts or actions are not those of {len(self.starts)} environments")
         self.resets = None if state["resets"] is None else state["resets"].numpy().copy()
         self.starts = state["starts"].numpy().copy()

@@ -10,8 +10,8 @@ import os
 import pickle
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from datetime import timedelta
 from multiprocessing.util import get_temp_dir
@@ -27,7 +27,7 @@ from lib.system.console_log import start_console
 from lib.system.machine import cores
 from lib.system.memory import shortage
 from lib.system.parent import ParentGone, end_with_learner, receive
-from lib.system.processes import Child, start_server, to_shared_memory
+from lib.system.processes import Child, in_thread, start_server, to_shared_memory
 
 log = logging.getLogger(__name__)
 
@@ -137,25 +137,13 @@ class DataParallelTrainer:
 
     def _meet(self, meeting: str) -> ProcessGroup:
         """Join the group. Another thread waits for the learners, so that this one sees signals and lost processes."""
-        results: list[ProcessGroup | BaseException] = []
-
-        def join() -> None:
-            try:
-                results.append(ProcessGroup(0, self.learners, meeting, self.trainer.device))
-            except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
-                results.append(error)
-
-        thread = threading.Thread(target=join, daemon=True)
-        thread.start()
-        while thread.is_alive():
-            thread.join(0.5)
+        joining = in_thread(lambda: ProcessGroup(0, self.learners, meeting, self.trainer.device))
+        while not joining.done():
+            wait([joining], 0.5)
             dead = [child for child in self._children if child.process.exitcode is not None]
-            if dead and thread.is_alive():
+            if dead and not joining.done():
                 raise Fault(f"{dead[0].fate()} while it started. Continue from the last checkpoint with --resume")
-        [result] = results
-        if isinstance(result, BaseException):
-            raise result
-        return result
+        return joining.result()
 
     def _send(self, transitions: Transitions) -> None:
         """Send the transitions to all learners: settings, shapes and dtypes through pipes, contents by broadcast."""

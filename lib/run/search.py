@@ -34,6 +34,7 @@ from lib.run.stopping import SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
+from lib.system.processes import handling
 from lib.system.shapes import TEXT
 
 log = logging.getLogger(__name__)
@@ -117,12 +118,8 @@ def _as_ctrl_c() -> Iterator[list[int]]:
         received.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    previous = {number: signal.signal(number, interrupt) for number in handled_signals() if number != signal.SIGINT}
-    try:
+    with handling([number for number in handled_signals() if number != signal.SIGINT], interrupt):
         yield received
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.watchdog import Watchdog
 from lib.system.clock import since_process_start
 from lib.system.forks import in_forked_children
-from lib.system.processes import SIGNALS
+from lib.system.processes import SIGNALS, handling
 
 # Reasons for the end of a run, besides the names of the signals.
 SOLVED = "solved"
@@ -243,9 +243,5 @@ def as_ctrl_c() -> Iterator[None]:
         Watchdog.note_signal(number)
         raise KeyboardInterrupt
 
-    previous = {number: signal.signal(number, interrupt) for number in handled_signals()}
-    try:
+    with handling(handled_signals(), interrupt):
         yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

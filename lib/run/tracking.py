@@ -56,11 +56,11 @@ class Tracker(abc.ABC):
             return self.steps()
 
         copy = self._handler(original.tag, original.metric_names, original.output_transform, agent_step)
-        engine.add_event_handler(event, lambda engine: self._attempt(copy, engine, self.logger, event))
+        engine.add_event_handler(event, lambda engine: self._send(copy, engine, self.logger, event))
 
     def video(self, path: Path) -> None:
         """Send the video of an episode."""
-        self._attempt(self._send_video, path)
+        self._send(self._send_video, path)
 
     def finish(self, result: Mapping[str, Any], curve: Path) -> None:
         """Send end/* and the learning curve, and close the run at the tracker.
@@ -73,23 +73,21 @@ class Tracker(abc.ABC):
         metrics = {f"end/{name}": values[name] for name in END if values[name] is not None}
         evaluation = result.get("evaluation", {})
         metrics |= {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
-        self._attempt(self._send_metrics, metrics)
+        self._send(self._send_metrics, metrics)
         if curve.exists():
-            self._attempt(self._send_picture, curve)
-        self._end(EXIT_CODES[result["stopped"]])
+            self._send(self._send_picture, curve)
+        self._attempt(self._close, EXIT_CODES[result["stopped"]])
 
     def fail(self) -> None:
         """Close the run at the tracker as failed."""
-        self._end(1)
+        self._attempt(self._close, 1)
 
-    def _end(self, exit_code: int) -> None:
-        self._failed, failed = False, self._failed  # even a tracker that has failed should not show a running run
-        self._attempt(self._close, exit_code)
-        self._failed = self._failed or failed
+    def _send(self, call: Callable[..., object], *arguments: Any) -> None:
+        """Call a function, unless the tracker has failed before. Closing is attempted even then."""
+        if not self._failed:
+            self._attempt(call, *arguments)
 
     def _attempt(self, call: Callable[..., object], *arguments: Any) -> None:
-        if self._failed:
-            return
         try:
             with undisturbed():
                 call(*arguments)
@@ -174,7 +172,7 @@ class MLflow(Tracker):
             mlflow.create_experiment(name, (_folder(run) / "mlartifacts").as_uri() if local else None)
         mlflow.set_experiment(name)
         tags = {"pong_ladder_run": _identity(run)}
-        same = " and ".join(f"tags.{name} = '{value}'" for name, value in tags.items())
+        same = f"tags.pong_ladder_run = '{tags['pong_ladder_run']}'"
         earlier = mlflow.search_runs(filter_string=same, output_format="list", max_results=1)
         run_id = earlier[0].info.run_id if earlier else None
         mlflow.start_run(run_id=run_id, run_name=run.name, tags=tags)

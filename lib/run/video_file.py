@@ -123,6 +123,17 @@ class Video:
             )
 
 
+@contextmanager
+def unfinished_video(path: Path, frames_per_second: float) -> Iterator[Video]:
+    """Yield a video. It is removed at the end of the block, unless `close_as` has given it another name."""
+    video = Video(path, frames_per_second)
+    try:
+        yield video
+    finally:
+        video.close()
+        path.unlink(missing_ok=True)
+
+
 class Animation:
     """Small GIF of an episode. Long episodes are shown with fewer frames, and faster than in the game.
 

@@ -9,12 +9,14 @@ import shutil
 import signal
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, TypeVar
 
 import cloudpickle
 import psutil
@@ -22,6 +24,9 @@ import psutil
 from lib.errors import Fault, UsageError
 from lib.system.parent import OURS, SAFE_PATH
 from lib.system.shared_block import SharedBlock
+
+Result = TypeVar("Result")
+Handler = Callable[[int, FrameType | None], Any]
 
 # Signals that stop a run cleanly.
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -137,22 +142,12 @@ class Child:
             with signals_blocked():
                 self.process.start()
             return
-        failures: list[BaseException] = []
-
-        def start() -> None:
-            try:
-                self.process.start()
-            except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
-                failures.append(error)
-
         # In a thread, because a stopped fork server would block the calling thread forever.
-        thread = threading.Thread(target=start, daemon=True)
-        thread.start()
-        thread.join(IMPORT_TIMEOUT)
-        if failures:
-            raise failures[0]
-        if thread.is_alive():
+        starting = in_thread(self.process.start)
+        wait([starting], IMPORT_TIMEOUT)
+        if not starting.done():
             raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
+        starting.result()
         with suppress(psutil.NoSuchProcess):
             server = psutil.Process(self.process.pid).parent()
             if server is not None and server.ppid() == os.getpid():
@@ -189,6 +184,31 @@ class Child:
 
     def __str__(self) -> str:
         return f"{self.name} (process {self.process.pid})"
+
+
+def in_thread(call: Callable[[], Result]) -> "Future[Result]":
+    """Call a function in a thread that does not keep the process alive, and return the future of its result."""
+    future: Future[Result] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - the future raises it in the waiting thread
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future
+
+
+@contextmanager
+def handling(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[None]:
+    """Handle signals by a function in this block, and restore the previous handlers at its end."""
+    previous = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, before in previous.items():
+            signal.signal(number, before)
 
 
 @contextmanager
