@@ -1,4 +1,4 @@
-# Every target that needs .venv creates or updates it first. Only make and Python 3.11 to 3.13 have to be installed.
+# Every target that needs .venv creates or updates it first. Only make and Python 3.11 to 3.14 have to be installed.
 
 PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
 PORT ?= 6006
@@ -27,11 +27,12 @@ help:  ## list the targets
 
 # ptan 0.8.1 pins packages of 2024, so it is installed last and without its dependencies (docs/install.md).
 $(READY): requirements.lock setup.cfg pyproject.toml Makefile
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) \
-	  and "Python 3.11 to 3.13 is needed, not %d.%d: make ... PYTHON=/path/to/python3.11" % sys.version_info[:2])'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) \
+	  and "Python 3.11 to 3.14 is needed, not %d.%d: make ... PYTHON=/path/to/python3.11" % sys.version_info[:2])'
 	@echo "Installing into $(VENV): torch, gymnasium and the packages they need. They take 1.4 GB with a torch for the CPU,"
 	@echo "and several GB more with a torch for NVIDIA GPUs. docs/install.md says how to choose one."
 	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip uninstall -qq --yes pygame  # of an older .venv: pygame-ce has the same files
 	$(BIN)/python -m pip install --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps ptan==0.8.1
 	$(BIN)/python -m pip install --quiet --no-deps --editable .

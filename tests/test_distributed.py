@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from lib.actors import engines
-from lib.actors.ray_cluster import check_cluster
+from lib.actors.ray_package import check_cluster
 from lib.errors import UsageError
 from lib.experience.stream import Part
 from lib.ppo.actor import Acting

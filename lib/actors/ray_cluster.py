@@ -5,21 +5,13 @@ the object store, and their arrays are read in place.
 """
 
 import atexit
-import functools
-import importlib.util
 import logging
 import math
-import os
 import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -28,28 +20,24 @@ import psutil
 import torch
 
 from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, capitalised, make_actor, next_segment
+from lib.actors.ray_package import (
+    check_cluster,
+    import_ray,
+    initialised,
+    require_listener,
+    require_ray,
+    signals_postponed,
+)
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
-from lib.system.console_log import install_command
 from lib.system.machine import cores
 from lib.system.parent import Reaper
-from lib.system.processes import handling
 from lib.system.shared_memory import TensorLayout
 
 log = logging.getLogger(__name__)
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
-# Niceness of the actors if this process starts Ray. With Ray's default of 15, the learner and other programs leave the
-# actors hardly any processor time.
-os.environ.setdefault("RAY_worker_niceness", "0")
-
-CONNECT_TIMEOUT = 3  # time limit in seconds for a connection to the cluster's port
-IMPORT_TIMEOUT = 60  # time limit in seconds for a new process to import Ray
-INIT_TIMEOUT = 11  # time limit in seconds for Ray to connect to the cluster
 REPORT_AFTER = 10  # seconds after which an actor that cannot start is reported
 HEAD_PATIENCE = 20  # seconds to wait for a cluster's head; Ray ends this process a minute after losing it
-IMPORTED = "imported"  # what the process that tries to join a cluster writes when it has imported Ray
-REFUSED = "InvalidAuthToken"  # what Ray writes if a cluster refuses its token
 MIN_OBJECT_STORE = 256 * 2**20  # bytes of a local object store
 
 
@@ -71,10 +59,10 @@ class RayActors(Actors):
         self, *arguments: Any, address: str | None = None, cpus: float | None = None, room: int = 2**20, **options: Any
     ):
         super().__init__(*arguments, **options)
-        _require_installed()
-        if address is not None and not _initialised():
+        require_ray()
+        if address is not None and not initialised():
             check_cluster(address)
-        self._ray = ray_package(local_only=address is None)
+        self._ray = import_ray(local_only=address is None)
         self._address = address
         self._head_lost = False
         self._reported = False  # whether a waiting actor was reported
@@ -276,41 +264,6 @@ class RemoteActor:
         return next_segment(self._actor)
 
 
-def ray_package(local_only: bool) -> Any:
-    """Import Ray.
-
-    Args:
-        local_only: whether Ray listens on this machine only.
-
-    Raises:
-        UsageError: if Ray is not installed.
-    """
-    # Ray reads this variable when it is imported, on every system. It is named after the systems that default to 0.
-    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0" if local_only else "1"
-    _require_installed()
-    import ray
-
-    return ray
-
-
-def _require_installed() -> None:
-    if importlib.util.find_spec("ray") is None:
-        raise UsageError(f"--engine ray needs Ray, which is not installed; run {install_command('ray')}")
-
-
-def _initialised() -> bool:
-    """Return whether this process has initialised Ray before."""
-    return "ray" in sys.modules and bool(sys.modules["ray"].is_initialized())
-
-
-def _token_source() -> str:
-    """Return where Ray finds this user's token for clusters, or "" if there is none."""
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return "RAY_AUTH_TOKEN"
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return str(file) if file.exists() else ""
-
-
 def _rounded_down(cpus: float) -> float:
     """Round down to ten-thousandths of a CPU, the unit in which Ray counts."""
     return math.floor(1e4 * cpus + 1e-6) / 1e4
@@ -326,24 +279,6 @@ def _children() -> set[psutil.Process]:
 
 
 @contextmanager
-def signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
-    """Postpone signals to the end of the block, and restore their handlers.
-
-    Ray crashes if a signal interrupts its start, and it installs its own handler for SIGTERM.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    received: list[int] = []
-    try:
-        with handling(numbers, lambda which, frame: received.append(which)):
-            yield
-    finally:
-        for which in received[:1]:
-            signal.raise_signal(which)
-
-
-@contextmanager
 def interruptible() -> Iterator[None]:
     """Raise the exception of a signal handler, such as KeyboardInterrupt, that Ray has turned into a SystemError."""
     try:
@@ -355,96 +290,3 @@ def interruptible() -> Iterator[None]:
         if cause is None or isinstance(cause, Exception):
             raise
         raise cause from None
-
-
-@functools.cache
-def check_cluster(address: str) -> None:
-    """Check that a cluster answers and accepts this process. If it asks for a token, set RAY_AUTH_MODE to send it.
-
-    Other processes make the attempts, so that they can be ended early. Ray itself would try for two minutes. Ray reads
-    RAY_AUTH_MODE when it is imported, so call this before. The result is kept, because the command line asks before it
-    makes a run folder, and the actors ask again.
-
-    Raises:
-        UsageError: if Ray is not installed, or the cluster does not answer, asks for another token or rejects the
-            attempt.
-    """
-    _require_installed()
-    require_listener(address)
-    refused = _refused(address, os.environ)
-    if refused and _token_source() and "RAY_AUTH_MODE" not in os.environ:
-        # It is not sent to every cluster: with it, the actors do not start in a cluster that asks for none.
-        refused = _refused(address, os.environ | {"RAY_AUTH_MODE": "token"})
-        if not refused:
-            os.environ["RAY_AUTH_MODE"] = "token"
-    if refused:
-        raise UsageError(_about_token(address))
-
-
-def _refused(address: str, environment: Mapping[str, str]) -> bool:
-    """Try to join a cluster, and return whether it asks for another token.
-
-    Raises:
-        UsageError: if the cluster does not answer or rejects the attempt for another reason.
-    """
-    attempt = f"import sys, ray; print({IMPORTED!r}, file=sys.stderr); ray.init(address=sys.argv[1], logging_level=40)"
-    command = [sys.executable, "-P", "-c", attempt, address]
-    output = ""
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        timer = _started_timer(IMPORT_TIMEOUT, process.kill)
-        for line in process.stderr:
-            output += line
-            if line.strip() == IMPORTED:
-                timer.cancel()
-                timer = _started_timer(INIT_TIMEOUT, process.kill)
-            if REFUSED in line:  # Ray would try again for twenty seconds
-                process.kill()
-        late = not timer.is_alive()
-        timer.cancel()
-    if REFUSED in output or "AuthenticationError" in output:
-        return True
-    if late and IMPORTED not in output:
-        raise UsageError(f"Ray could not be imported within {IMPORT_TIMEOUT} seconds; try again when the disk is idle")
-    if late:
-        raise UsageError(f"something listens at {address}, but no Ray cluster answers there")
-    if process.returncode:
-        reason = output.strip().rpartition("Error: ")[2]
-        raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
-    return False
-
-
-def _started_timer(seconds: float, call: Callable[[], object]) -> threading.Timer:
-    timer = threading.Timer(seconds, call)
-    timer.start()
-    return timer
-
-
-def _about_token(address: str) -> str:
-    """Say why a cluster refused this process's token, or that it has none."""
-    source, mode = _token_source(), os.environ.get("RAY_AUTH_MODE", "token")
-    if mode != "token":
-        problem = f"RAY_AUTH_MODE is {mode!r}, so that none is sent"
-    else:
-        problem = f"it refused the one from {source}" if source else "none was found"
-    return (
-        f"the cluster at {address} asks for a token, and {problem}. Copy ~/.ray/auth_token from the cluster's head to "
-        "this machine, or name its copy with RAY_AUTH_TOKEN_PATH"
-    )
-
-
-def require_listener(address: str) -> None:
-    """Check that something listens at an address.
-
-    Raises:
-        UsageError: if the address is not HOST:PORT, or nothing answers.
-    """
-    host, colon, port = address.rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()):
-        raise UsageError(f"--address is {address!r}; it has to be HOST:PORT, such as 10.0.0.1:6379")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except (OSError, OverflowError, UnicodeError) as error:
-        raise UsageError(
-            f"nothing answers at {address}: {error}. `ray start --head` prints a cluster's address"
-        ) from error

@@ -46,7 +46,7 @@ class Window:
         try:
             import pygame
         except ImportError as error:
-            raise UsageError("a window needs pygame, which is not installed; pip install pygame") from error
+            raise UsageError("a window needs pygame-ce, which is not installed; pip install pygame-ce") from error
         self._pygame: Any = pygame
         self._title = title
         self._frames_per_second = frames_per_second

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lib.actors.ray_cluster import check_cluster
+from lib.actors.ray_package import check_cluster
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lib.actors.ray_cluster import ray_package
+from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
@@ -94,7 +94,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         )
     with _as_ctrl_c() as received:
         results = tuner.fit()
-    ray_package(local_only=True).shutdown()
+    import_ray(local_only=True).shutdown()
     trials = [dict(each.metrics, **each.config) for each in results if each.metrics and "episodes" in each.metrics]
     if trials:
         title = f"{params.env_name} · {script} · seed {args.seed}"

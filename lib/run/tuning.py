@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lib.actors.ray_cluster import ray_package, signals_postponed
+from lib.actors.ray_package import import_ray, signals_postponed
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.run.option_types import positive
@@ -143,7 +143,7 @@ def ray_tune() -> Any:
     Raises:
         UsageError: if it is not installed.
     """
-    ray_package(local_only=True)  # first, because Ray reads on its import where it may listen
+    import_ray(local_only=True)  # first, because Ray reads on its import where it may listen
     try:
         from ray import tune
     except ImportError as error:
@@ -153,7 +153,7 @@ def ray_tune() -> Any:
 
 def start_ray() -> None:
     """Start Ray on this machine, without output of its workers."""
-    ray = ray_package(local_only=True)
+    ray = import_ray(local_only=True)
     with signals_postponed(signal.SIGINT, signal.SIGTERM):
         ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that it also raises

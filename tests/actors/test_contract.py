@@ -21,7 +21,8 @@ from lib.actors.contract import ActorFailed, Actors, Stopped, Weights
 from lib.actors.engines import start_actors
 from lib.actors.process import ProcessActors
 from lib.actors.process_worker import set_model
-from lib.actors.ray_cluster import RayActors, check_cluster, ray_package
+from lib.actors.ray_cluster import RayActors
+from lib.actors.ray_package import check_cluster, import_ray
 from lib.errors import Fault, UsageError
 from lib.system import memory
 from lib.system.machine import cores
@@ -48,7 +49,7 @@ def numbers(segments):
 @pytest.fixture(scope="module")
 def _ray(ray_workers_find_the_fakes):
     """One Ray for all tests that do not start their own, because starting Ray takes seconds."""
-    ray = ray_package(local_only=True)
+    ray = import_ray(local_only=True)
     ray.init(address="local", num_cpus=4, include_dashboard=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
@@ -57,7 +58,7 @@ def _ray(ray_workers_find_the_fakes):
 @pytest.fixture
 def _no_ray():
     """Shut down the shared Ray for a test that starts its own."""
-    ray_package(local_only=True).shutdown()
+    import_ray(local_only=True).shutdown()
 
 
 @pytest.fixture(params=["inline", "process", pytest.param("ray", marks=pytest.mark.slow)])

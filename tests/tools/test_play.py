@@ -84,7 +84,7 @@ def test_closing_the_window_ends_the_program_without_an_error(answer, monkeypatc
 def test_a_window_needs_pygame(refused, monkeypatch, original_run):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setitem(sys.modules, "pygame", None)
-    assert "pip install pygame" in refused(PLAY, original_run, *FAKES)
+    assert "pip install pygame-ce" in refused(PLAY, original_run, *FAKES)
 
 
 def test_a_display_that_does_not_answer_is_reported(refused, monkeypatch, original_run):
