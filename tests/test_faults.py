@@ -460,11 +460,23 @@ def test_a_folder_that_is_not_utf_8_is_refused(refused, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python uses /tmp instead")
+def test_a_folder_for_temporary_files_whose_path_is_too_long_is_named(tmp_path):
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    process = run_by_itself(
+        ACTORS, "--env-id", "CartPole-v1", *SMALL_PPO, "--runs-dir", tmp_path, env=ENVIRONMENT | {"TMPDIR": str(folder)}
+    )
+    assert process.returncode == 2
+    assert "AF_UNIX path too long. Set TMPDIR to a folder with a shorter path" in process.stderr
+
+
+@pytest.mark.slow
 def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
     env = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
     options = ("--env-id", "CartPole-v1", *SMALL_PPO, "--quiet", "--runs-dir", tmp_path / "runs")
     with subprocess.Popen([sys.executable, PROJECT / ACTORS, *map(str, options)], env=env) as process:
-        while not list(tmp_path.glob("pymp-*/listener-*")):
+        while not any(path.is_socket() for path in tmp_path.glob("pymp-*/*")):
             assert process.poll() is None
             time.sleep(0.05)
         process.kill()

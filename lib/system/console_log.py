@@ -4,11 +4,15 @@ import logging
 import os
 import shlex
 import sys
+import threading
 from typing import Any
 
 from tqdm import tqdm
 
 from lib.system.files import PROJECT
+
+# From Python 3.14 on, tqdm's own lock starts a process, which searches the current folder for modules.
+tqdm.set_lock(threading.RLock())
 
 
 class LastingStream:

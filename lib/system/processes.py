@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
@@ -51,13 +50,24 @@ def start_server(*modules: str) -> None:
 
     Args:
         modules: names of modules that the server imports in the background.
+
+    Raises:
+        UsageError: if the path of the folder for temporary files is too long for its socket.
     """
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["lib.system.forkserver", *modules])
-        _remove_folders_of_killed_processes()
-        _own_folder(Path(get_temp_dir(), OWNER))
-        with signals_blocked():
-            forkserver.ensure_running()
+        folder = Path(get_temp_dir())
+        _remove_folders_of_killed_processes(folder.parent)
+        _own_folder(folder / OWNER)
+        try:
+            with signals_blocked():
+                forkserver.ensure_running()
+        except OSError as error:
+            if "AF_UNIX" not in str(error):
+                raise
+            raise UsageError(
+                f"no socket can be made in {folder}: {error}. Set TMPDIR to a folder with a shorter path, such as /tmp"
+            ) from error
 
 
 @functools.cache
@@ -70,12 +80,12 @@ def _own_folder(owner: Path) -> int:
     return descriptor
 
 
-def _remove_folders_of_killed_processes() -> None:
+def _remove_folders_of_killed_processes(parent: Path) -> None:
     """Remove the temporary folders, with the fork server's socket, of runs that were killed.
 
     A living run in another container may have an id that does not exist here, but its file is locked.
     """
-    for owner in Path(tempfile.gettempdir()).glob(f"pymp-*/{OWNER}"):
+    for owner in parent.glob(f"pymp-*/{OWNER}"):
         with suppress(OSError, ValueError), owner.open() as file:  # another user's, locked, or just being removed
             if not psutil.pid_exists(int(file.read())):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
