@@ -3,7 +3,6 @@
 import argparse
 import atexit
 import contextlib
-import errno
 import logging
 import os
 import sys
@@ -38,7 +37,7 @@ from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
 from lib.run.stopping import EXIT_CODES, Interrupted, announce_signals
 from lib.run.watchdog import Watchdog
-from lib.system import memory
+from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.seeds import seed_everything
 
@@ -68,12 +67,6 @@ __all__ = [
 ]
 
 # What to do about an error of the system.
-ADVICE: dict[int | None, str] = {
-    errno.ENOSPC: ". Free some space, then resume the run or use the tool again",
-    errno.EDQUOT: ". Free some space, then resume the run or use the tool again",
-    errno.EEXIST: ". Move it away, then try again",
-    errno.EMFILE: ". Raise the limit, for example by ulimit -n 4096",
-}
 THREADS_END = 5.0  # seconds in which threads may end after a run
 
 log = logging.getLogger(__name__)
@@ -308,7 +301,10 @@ def _described(error: OSError) -> str:
         if file.parent.exists():
             return f"{what}. If it was deleted or moved, put it back. Other files that were saved before are kept"
         return f"{what}. If its folder was deleted or moved, put it back"
-    return f"{what}. Files that were saved before are kept{ADVICE.get(error.errno, '')}"
+    kept = f"{what}. Files that were saved before are kept"
+    if remedy := files.REMEDIES.get(error.errno):
+        return f"{kept}. To go on, {remedy}. Then use --resume if the run has a checkpoint, or start again"
+    return kept
 
 
 def _exit(message: str, code: int) -> NoReturn:

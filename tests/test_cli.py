@@ -247,11 +247,11 @@ def test_the_module_and_the_id_are_joined():
     [
         (
             errno.ENOSPC,
-            "No space left on device: a/b. Files that were saved before are kept. Free some space, then resume",
+            "No space left on device: a/b. Files that were saved before are kept. To go on, make room. Then",
         ),
         (
             errno.EMFILE,
-            "Too many open files: a/b. Files that were saved before are kept. Raise the limit, for example by",
+            "Too many open files: a/b. Files that were saved before are kept. To go on, raise the limit of",
         ),
         (errno.EIO, "Input/output error: a/b. Files that were saved before are kept"),
         (errno.ENOENT, "No such file or directory: a/b. If its folder was deleted or moved, put it back"),

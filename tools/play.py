@@ -47,6 +47,7 @@ def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace)
 
 def record_videos(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
     run_folder.require_no_hard_links(args.run)
+    run_folder.tidy(args.run)
     play_episode = player(agent, env, args)
     for number in range(args.episodes):
         stem = f"play-{agent.step}-episode-{number + 1}"

@@ -93,15 +93,14 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
     html = render_page(runs, pictures, notes)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for old in folder.glob("report-*.png"):
+        new = {folder / picture.file: picture.png for picture in pictures}
+        files.write_all({**new, folder / TEMPLATE: html})
+        for old in set(folder.glob("report-*.png")) - set(new):
             old.unlink()
-        for picture in pictures:
-            (folder / picture.file).write_bytes(picture.png)
-        files.write(folder / TEMPLATE, html)
     except OSError as error:
-        what = f"{folder} cannot be written ({error.strerror})"
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise Fault(f"{what}; make room, or give another --output") from error
+        what = f"{folder} cannot be written ({error.strerror}), and an older report there is kept"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise Fault(f"{what}; {files.REMEDIES[error.errno]}, or give another --output") from error
         raise UsageError(f"{what}; give another --output") from error
     return folder / TEMPLATE
 

@@ -5,6 +5,7 @@ A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 dige
 `best-*` checkpoint holds the networks with the best mean return so far, for playing and evaluating.
 """
 
+import errno
 import logging
 import math
 import pickle
@@ -86,15 +87,10 @@ class VerifiedSaver(BaseSaveHandler):
         try:
             self._write(checkpoint, temporary, filename)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            free = shutil.disk_usage(self.folder).free
-            limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-            room = f"{free / 1e6:.0f} MB were free"
-            if limit != resource.RLIM_INFINITY:
-                room += f", and ulimit -f allows files of {limit / 1e6:.1f} MB"
+            cause = _cause(error)
+            problem = f"{self.folder / filename} could not be saved: {_first_line(cause)}{self._room(cause)}"
             temporary.unlink(missing_ok=True)
-            raise Fault(
-                f"{self.folder / filename} could not be saved: {_first_line(error)} ({room}). {self._advice()}"
-            ) from error
+            raise Fault(f"{problem}. {self._advice(cause)}") from error
         self._remove_outdated(filename)
 
     def remove(self, filename: str) -> None:
@@ -123,10 +119,20 @@ class VerifiedSaver(BaseSaveHandler):
             _digest_path(self.folder / outdated).unlink(missing_ok=True)
         self._outdated = [name for name in self._outdated if name == self._resumable_best]
 
-    def _advice(self) -> str:
+    def _room(self, error: BaseException) -> str:
+        """Describe the room for a file, if too little of it may have caused an error."""
+        number = getattr(error, "errno", errno.ENOSPC)
+        if number == errno.EFBIG:
+            return f" (ulimit -f allows {resource.getrlimit(resource.RLIMIT_FSIZE)[0] / 1e6:.1f} MB)"
+        if number in (errno.ENOSPC, errno.EDQUOT):
+            return f" ({shutil.disk_usage(self.folder).free / 1e6:.0f} MB were free)"
+        return ""
+
+    def _advice(self, error: BaseException) -> str:
+        remedy = files.REMEDIES.get(getattr(error, "errno", errno.ENOSPC), "correct that")
         if numbered(self.folder, "step"):
-            return "Earlier checkpoints are kept; make room and continue with --resume"
-        return "There is no earlier checkpoint; make room and start a new run"
+            return f"Earlier checkpoints are kept; {remedy}, and continue with --resume"
+        return f"There is no earlier checkpoint; {remedy}, and start a new run"
 
 
 class Iteration:
@@ -436,6 +442,16 @@ def _require_fit(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
 
 def _digest_path(file: Path) -> Path:
     return file.with_name(file.name + ".sha256")
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the system's error that torch's error hides, or the error itself if there is none."""
+    each: BaseException | None = error
+    while each is not None:
+        if isinstance(each, OSError):
+            return each
+        each = each.__cause__ or each.__context__
+    return error
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,5 +1,6 @@
 """Learning curve of one run, and the title of its picture."""
 
+import io
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from lib.run import run_folder
 from lib.run.episodes import WINDOW, Episodes
+from lib.system import files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,9 +79,10 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     shorten_thousands(left.xaxis)
     left.set(ylabel="return")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
-    path = run / "curve.png"
-    figure.savefig(path, dpi=110)
-    return path
+    picture = io.BytesIO()
+    figure.savefig(picture, dpi=110)
+    files.write(run / "curve.png", picture.getvalue())
+    return run / "curve.png"
 
 
 def _list_seeds(seeds: list[int]) -> str:

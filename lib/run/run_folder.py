@@ -124,14 +124,24 @@ class Run:
             self._lock.acquire(timeout=0)
         except filelock.Timeout as error:
             raise self._in_use() from error
+        self._folder_lock: int | None = None
+        try:
+            with files.named(self.path):
+                self._begin(script, params)
+        except OSError:
+            if not options.resume:
+                self.discard()
+            raise
+
+    def _begin(self, script: str, params: RunParameters) -> None:
         self.checkpoints.mkdir(exist_ok=True)
-        self._folder_lock: int | None = self._lock_folder()
+        self._folder_lock = self._lock_folder()
         in_forked_children(self, Run._leave)
         (self.path / "pid").write_text(str(os.getpid()))
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)
-        if not options.resume:
-            self.write_json("params.json", provenance.describe(script, params, options))
+        if not self._options.resume:
+            self.write_json("params.json", provenance.describe(script, params, self._options))
 
     def _lock_folder(self) -> int:
         """Lock the folder of checkpoints as well, because a lock file that was deleted locks nothing."""
@@ -146,7 +156,8 @@ class Run:
 
     def _in_use(self) -> UsageError:
         pid = self.path / "pid"
-        holder = f"process {pid.read_text()}" if pid.exists() else "another process, whose id is unknown"
+        number = pid.read_bytes()[:20] if pid.exists() else b""
+        holder = f"process {number.decode()}" if number.isdigit() else "another process, whose id is unknown"
         return UsageError(f"{self.path} is in use by {holder}; stop that process first")
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
@@ -205,7 +216,7 @@ class Run:
 
 def _remove_own_pid(file: Path) -> None:
     with contextlib.suppress(OSError):
-        if file.read_text() == str(os.getpid()):
+        if file.read_bytes() == str(os.getpid()).encode():
             file.unlink()
 
 
@@ -223,6 +234,12 @@ def _require_utf8(path: Path) -> None:
             f"the folder {text} is not valid UTF-8 here, and TensorBoard cannot write to it; give another --runs-dir, "
             "or set PYTHONUTF8=1 if your terminal shows the name correctly"
         ) from error
+
+
+def tidy(path: Path) -> None:
+    """Remove the unfinished files of processes that were killed, unless a process works on the run."""
+    if not in_use(path):
+        remove_leftovers(path)
 
 
 def remove_leftovers(path: Path) -> None:

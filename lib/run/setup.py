@@ -41,7 +41,7 @@ from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.run.video_file import Animation
 from lib.run.watchdog import CallInterrupted, Watchdog
-from lib.system import memory
+from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
 from lib.system.seeds import RandomState
@@ -95,7 +95,8 @@ def setup_ignite(
     options = args or RunOptions(runs_dir=Path("runs").absolute())
     show_progress(not options.quiet)
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {})
-    setup.resume()
+    with files.named(setup.run.path):
+        setup.resume()
     setup.attach_learning_rate()
     setup.attach_telemetry(extra_metrics)
     setup.attach_evaluation()
@@ -158,6 +159,8 @@ class _Setup:
             load_initial_weights(self.options.init, self.save or {})
         if "replay" in content:
             self.warm_up = 0
+        if "speed" in content and not self.warm_up:  # earlier versions did not save it
+            checkpoint.restore({"speed": self.speed}, content)
         self._require_steps_left()
         GrowingFiles(self.run.path).require_unchanged(content.get("files", {}))
 
@@ -357,8 +360,9 @@ class _Setup:
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._failed)
         if self.save is None:
             return
-        files = {"files": self._growing_files(self.board.flush)}
-        objects = {"settings": self._settings()} | self._run_state() | self._loop_state() | files
+        growing = {"files": self._growing_files(self.board.flush)}
+        own: dict[str, Stateful] = {"settings": self._settings(), "speed": self.speed}
+        objects = own | self._run_state() | self._loop_state() | growing
         checkpointer = checkpoint.Checkpointer(
             objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper
         )
@@ -416,6 +420,8 @@ class _Setup:
 
     def _failed(self, engine: Engine, error: Exception) -> None:
         """Draw the curve of a run that ends with an error. ignite may report the same error twice."""
+        if isinstance(error, OSError):
+            files.name_in(error, self.run.path)
         discarded = isinstance(error, UsageError) and self._discard_if_new()
         if error is not self._failure and not discarded:
             self._failure = error

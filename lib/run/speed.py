@@ -22,12 +22,17 @@ class Mark(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Counters at the last update of the metrics."""
+    """Iteration, and seconds of this process by part, at the last update of the metrics."""
 
     iteration: int
+    parts: dict[str, float]
+
+
+class Counted(NamedTuple):
+    """Agent steps, and transitions in the batches, at the last update of the metrics."""
+
     steps: int
     samples: int
-    parts: dict[str, float]
 
 
 class Speed:
@@ -61,7 +66,8 @@ class Speed:
         self._start = Mark(0, 0.0)
         self._parts_at_start = dict.fromkeys(self.names, 0.0)
         self._marks: deque[Mark] = deque()
-        self._logged = Logged(0, 0, 0, self._parts_at_start)
+        self._logged = Logged(0, self._parts_at_start)
+        self._counted: Counted | None = None  # until the warm-up ends
 
     def attach(self, engine: Engine) -> None:
         """Time the two parts of an iteration, fetching the batch and learning, and update the metrics on `every`."""
@@ -76,6 +82,15 @@ class Speed:
         engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
         engine.add_event_handler(self.every, self._update_metrics)
         engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, self._episode_completed)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the counters of the replay ratio, so that a resumed run logs what an uninterrupted one does."""
+        counted = self._counted or Counted(0, 0)
+        return {"samples": self._samples, "counted_steps": counted.steps, "counted_samples": counted.samples}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._samples = state["samples"]
+        self._counted = Counted(state["counted_steps"], state["counted_samples"])
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -155,7 +170,8 @@ class Speed:
         self._parts_at_start = self._parts_since_process_start()
         self._marks.append(mark)
         self.exp_source.metrics()  # discard the measurements of the warm-up
-        self._logged = Logged(engine.state.iteration, mark.steps, self._samples, dict.fromkeys(self.names, 0.0))
+        self._logged = Logged(engine.state.iteration, dict.fromkeys(self.names, 0.0))
+        self._counted = self._counted or Counted(mark.steps, self._samples)
         engine.fire_event(TrainingEvents.LEARNING_STARTED)
 
     def _iteration_completed(self, engine: Engine) -> None:
@@ -168,17 +184,19 @@ class Speed:
         engine.state.metrics["avg_fps"] = self.recent
 
     def _update_metrics(self, engine: Engine) -> None:
-        last = self._logged
+        last, counted = self._logged, self._counted
+        assert counted is not None
         parts = self.parts
         iterations = max(1, engine.state.iteration - last.iteration)
         # This is 0 if the only batch so far is the one that ended the warm-up.
-        steps = self.exp_source.steps_done - last.steps
+        steps = self.exp_source.steps_done - counted.steps
         metrics = engine.state.metrics
         metrics["avg_fps"] = self.recent
-        metrics["replay_ratio"] = (self._samples - last.samples) / steps if steps else math.nan
+        metrics["replay_ratio"] = (self._samples - counted.samples) / steps if steps else math.nan
         metrics |= {part: 1000 / iterations * (parts[part] - last.parts[part]) for part in self.names}
         metrics |= self.exp_source.metrics()
-        self._logged = Logged(engine.state.iteration, self.exp_source.steps_done, self._samples, parts)
+        self._logged = Logged(engine.state.iteration, parts)
+        self._counted = Counted(self.exp_source.steps_done, self._samples)
 
     def _mark(self) -> Mark:
         return Mark(self.exp_source.steps_done, since_process_start() - self._paused_seconds)

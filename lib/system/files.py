@@ -1,10 +1,11 @@
-"""Atomic writes of text files, waiting until data is on the disk, and digests."""
+"""Atomic writes of files, waiting until data is on the disk, digests, and what helps against errors of the system."""
 
+import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -12,15 +13,41 @@ from typing import IO, Any
 PROJECT = Path(__file__).resolve().parents[2]
 
 
-def write(path: Path, text: str) -> None:
-    """Write a text file atomically: the old content stays until all of the new content is on the disk.
+# What helps against an error of the system, by its number.
+REMEDIES: dict[int | None, str] = {
+    errno.ENOSPC: "make room",
+    errno.EDQUOT: "make room",
+    errno.EFBIG: "raise the limit of a file's size, for example by ulimit -f unlimited",
+    errno.EROFS: "make the disk writable",
+    errno.EMFILE: "raise the limit of open files, for example by ulimit -n 4096",
+    errno.EEXIST: "move it away",
+}
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write a file atomically: the old content stays until all of the new content is on the disk.
 
     Raises:
         OSError: if the file cannot be written.
     """
-    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        sync(file)
+    write_all({path: content})
+
+
+def write_all(contents: Mapping[Path, str | bytes]) -> None:
+    """Write files. No old one is replaced before all new ones are on the disk.
+
+    Args:
+        contents: content of each file; texts are encoded in UTF-8.
+
+    Raises:
+        OSError: if a file cannot be written.
+    """
+    with ExitStack() as stack:
+        for path, content in contents.items():
+            temporary = stack.enter_context(_replacing(path))
+            with temporary.open("wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
+                sync(file)
 
 
 def copy(source: Path, target: Path) -> None:
@@ -50,6 +77,22 @@ def _replacing(path: Path) -> Iterator[Path]:
     finally:
         temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
+
+
+@contextmanager
+def named(path: Path) -> Iterator[None]:
+    """Name a path in an error of this block that names none, such as a full disk while a file is written."""
+    try:
+        yield
+    except OSError as error:
+        name_in(error, path)
+        raise
+
+
+def name_in(error: OSError, path: Path) -> None:
+    """Name a path in an error of the disk that names none."""
+    if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
+        error.filename = str(path)
 
 
 def sync(file: IO[Any]) -> None:

@@ -8,6 +8,7 @@ import pickle
 import shutil
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 OWNER = "pong-ladder.pid"  # file with this process's id, in multiprocessing's temporary folder
 
+SERVER_DEATHS = 10  # attempts to start a process whose fork server dies meanwhile
 IMPORT_TIMEOUT = 120  # seconds for the fork server to finish its imports and start a process
 
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
@@ -140,7 +142,8 @@ class Child:
             arguments: further arguments of the function.
 
         Raises:
-            ChildLost: if the fork server has not started the process after IMPORT_TIMEOUT seconds.
+            ChildLost: if the fork server has not started the process after IMPORT_TIMEOUT seconds, or dies again and
+                again.
         """
         self.connection, far_end = context.Pipe()
         self.process = context.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
@@ -152,12 +155,22 @@ class Child:
             with signals_blocked():
                 self.process.start()
             return
-        # In a thread, because a stopped fork server would block the calling thread forever.
-        starting = in_thread(self.process.start)
-        wait([starting], IMPORT_TIMEOUT)
-        if not starting.done():
-            raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
-        starting.result()
+        for _ in range(SERVER_DEATHS):
+            with signals_blocked():
+                forkserver.ensure_running()
+            # In a thread, because a stopped fork server would block the calling thread forever.
+            starting = in_thread(self.process.start)
+            wait([starting], IMPORT_TIMEOUT)
+            if not starting.done():
+                raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
+            error = starting.exception()
+            if error is None:
+                break
+            if not isinstance(error, EOFError | ConnectionError):
+                raise error
+            time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
+        else:
+            raise ChildLost(f"{self.name} could not be started, because the fork server died {SERVER_DEATHS} times")
         with suppress(psutil.NoSuchProcess):
             server = psutil.Process(self.process.pid).parent()
             if server is not None and server.ppid() == os.getpid():

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import psutil
@@ -24,7 +25,7 @@ from lib.actors.process_worker import set_model
 from lib.actors.ray_cluster import RayActors
 from lib.actors.ray_package import check_cluster, import_ray
 from lib.errors import Fault, UsageError
-from lib.system import memory
+from lib.system import memory, processes
 from lib.system.machine import cores
 from lib.system.shared_memory import SharedWeights
 
@@ -216,6 +217,39 @@ def test_an_actor_that_dies_is_replaced_and_each_segment_comes_once(losable, cap
         assert crew.replaced in (2, 3)  # one may have given its segment before it was killed
     assert "Actor 1 " in caplog.text
     assert "It is replaced" in caplog.text
+
+
+def test_actors_are_replaced_if_their_fork_server_dies():
+    counts = {0: 0, 1: 0}
+    with started("process", 2, state_of=lambda number: {"count": counts[number]}) as crew:
+        for expected in (1, 2, 3):
+            segments = crew.gather()
+            assert [segment["count"] for segment in segments] == [expected, expected]
+            counts = dict.fromkeys(counts, expected)
+            server = psutil.Process(segments[0]["pid"]).parent()
+            assert server is not None
+            server.kill()
+
+
+def test_a_process_is_started_again_if_the_fork_server_dies_meanwhile(monkeypatch):
+    start = processes.context.Process.start
+    errors = iter([EOFError("unexpected EOF"), ConnectionRefusedError()])
+
+    def start_at_last(process):
+        for error in errors:
+            raise error
+        start(process)
+
+    monkeypatch.setattr(processes.context.Process, "start", start_at_last)
+    with started("process", 1) as crew:
+        assert numbers(crew.gather()) == [(0, 1, 1)]
+
+
+def test_a_fork_server_that_always_dies_is_reported(monkeypatch):
+    monkeypatch.setattr(processes.context.Process, "start", Mock(side_effect=EOFError))
+    monkeypatch.setattr(processes, "SERVER_DEATHS", 2)
+    with pytest.raises(Fault, match="actor 0 could not be started, because the fork server died 2 times"):
+        started("process", 1)
 
 
 def test_replaced_actors_leave_no_open_handles():

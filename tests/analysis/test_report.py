@@ -14,7 +14,8 @@ from PIL import Image
 from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
 from lib.analysis import report
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
+from running import small_files
 
 COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
 
@@ -292,6 +293,18 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, small_pictures):
     for output in (tmp_path / "file", tmp_path / "file" / "page"):
         with pytest.raises(UsageError, match=rf"{output} cannot be written .*--output"):
             report.write_report([run], output)
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, small_pictures):
+    runs = [make_run(tmp_path / "run")]
+    report.write_report(runs, tmp_path / "page")
+    old = {path: path.read_bytes() for path in (tmp_path / "page").iterdir()}
+    with (
+        small_files(10_000),
+        pytest.raises(Fault, match=r"File too large.* an older report there is kept; raise the limit"),
+    ):
+        report.write_report([*runs, make_run(tmp_path / "other")], tmp_path / "page")
+    assert {path: path.read_bytes() for path in (tmp_path / "page").iterdir()} == old
 
 
 @pytest.mark.parametrize("dark", [False, True])

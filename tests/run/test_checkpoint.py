@@ -1,3 +1,4 @@
+import errno
 import os
 import pickle
 import re
@@ -6,6 +7,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
 from lib.run.tensorboard import TensorBoard
 from lib.system import files
+from running import small_files
 
 WEIGHTS = {"net": {"w": torch.arange(4.0)}}
 
@@ -226,12 +229,24 @@ def test_the_advice_after_a_full_disk_depends_on_the_checkpoints(tmp_path, monke
     save(tmp_path, "best-000000001.pt")  # which cannot be resumed
     with monkeypatch.context() as patched:
         patched.setattr(torch, "save", full)
-        with pytest.raises(Fault, match="There is no earlier checkpoint; make room and start a new run"):
+        with pytest.raises(Fault, match="There is no earlier checkpoint; make room, and start a new run"):
             save(tmp_path, "step-000000002.pt")
     save(tmp_path, "step-000000002.pt")
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(Fault, match="Earlier checkpoints are kept; make room and continue with --resume"):
+    with pytest.raises(Fault, match="Earlier checkpoints are kept; make room, and continue with --resume"):
         save(tmp_path, "step-000000003.pt")
+
+
+def test_the_advice_fits_the_cause(tmp_path, monkeypatch):
+    with (
+        small_files(20),
+        pytest.raises(Fault, match=r"File too large \(ulimit -f allows 0.0 MB\)\. .*; raise the limit of a"),
+    ):
+        checkpoint.VerifiedSaver(tmp_path)({"net": {"weight": torch.ones(100_000)}}, "step-000000001.pt")
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(torch, "save", Mock(side_effect=OSError(errno.EMFILE, "Too many open files")))
+    with pytest.raises(Fault, match=r"Too many open files\. .*; raise the limit of open files"):
+        save(tmp_path, "step-000000001.pt")
 
 
 def test_an_outdated_file_is_removed_after_its_successor_is_written(tmp_path):

@@ -12,6 +12,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import provenance, run_folder
 from lib.run.options import RunOptions
+from running import small_files
 
 PONG = HYPERPARAMS["pong"]
 
@@ -96,6 +97,9 @@ def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
         with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
             run_folder.Run("01_baseline", PONG, options)
         (first.path / "lock").unlink(missing_ok=True)  # which must not let a second process in
+    (first.path / "pid").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="in use by another process, whose id is unknown"):
+        run_folder.Run("01_baseline", PONG, options)
     holder.kill()
     holder.wait()
     run_folder.Run("01_baseline", PONG, options).close()
@@ -174,6 +178,19 @@ def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
         path.touch()
     run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path)).close()
     assert [path.exists() for path in (*dead, *alive)] == [False, False, True, True]
+
+
+def test_a_damaged_pid_file_does_no_harm_at_the_end_of_a_process(tmp_path):
+    (tmp_path / "pid").write_bytes(b"\xff\xfe\x00")
+    run_folder._remove_own_pid(tmp_path / "pid")
+    assert (tmp_path / "pid").exists()
+
+
+def test_a_new_run_that_cannot_be_written_leaves_no_folder(tmp_path):
+    with small_files(10), pytest.raises(OSError, match="File too large") as caught:
+        run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    assert caught.value.filename.endswith("params.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):

@@ -19,6 +19,8 @@ WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name no
 
 
 def test_videos_are_recorded_without_a_display(trained_run):
+    (trained_run / "videos").mkdir()
+    (trained_run / "videos" / "play-1280-episode-1.99999999.part.webm").touch()  # of a process that was killed
     process = run(
         PLAY, trained_run, *FAKES, "--record", "--episodes", 2, "--scores", "--checkpoint", "last", env=WITHOUT_DISPLAY
     )

@@ -85,7 +85,7 @@ def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch,
     monkeypatch.setattr(Path, "replace", fail)
     code, _, errors = ends(PUBLISH, trained_run, model, *FAKES, "--episodes", 1, "--checkpoint", "last")
     assert code == 1
-    assert re.search(rf"No space left on device: .*/{full_at}\. .*Free some space", errors)
+    assert re.search(rf"No space left on device: .*/{full_at}\. .*make room", errors)
     assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
     assert list(model.parent.iterdir()) == [model]
 
