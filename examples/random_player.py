@@ -54,7 +54,7 @@ def play(env: gym.Env, episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
     """
     rng = np.random.default_rng(seed)
     results: dict[str, list[Any]] = {}
-    for episode in tqdm(range(episodes), unit="episodes", leave=False):
+    for episode in tqdm(range(episodes), unit="episodes", leave=False, disable=None):
         _, info = env.reset(seed=seed if episode == 0 else None)
         total, steps, ended = 0.0, 0, False
         while not ended and steps < MAX_STEPS:

@@ -19,6 +19,7 @@ from lib import cli
 from lib.analysis import export
 from lib.analysis.trained_agent import TrainedAgent
 from lib.run import run_folder
+from lib.system.progress import show_progress
 
 
 def main() -> None:
@@ -32,6 +33,7 @@ def main() -> None:
     kinds = tuple(export.FILES) if args.format is None else (args.format,)
     export.require_packages(kinds)
     run_folder.require_no_hard_links(args.run)
+    show_progress(True)
     agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_module)
     states = export.record_states(agent, args.states, args.seed)
     for file, difference in export.export(agent, args.output or args.run / "export", kinds, states).items():

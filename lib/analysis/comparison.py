@@ -65,7 +65,7 @@ def read_outcome(run: Path) -> dict[str, object]:
         "mean": returns.tail(WINDOW).mean(),
         "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean().max(),
         "minutes": result.get("seconds", episodes["seconds"].max()) / 60,
-        "steps/s": result.get("this_process", {}).get("steps_per_second"),
+        "steps/s": result.get("this_process", {}).get("steps_per_second") or None,  # 0 in runs of earlier versions
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
         "ended": "running" if run_folder.in_use(run) else result.get("stopped", "no result"),
@@ -154,9 +154,11 @@ def _centre_and_range(values: pd.Series) -> str:
 
 
 def _differing(rows: Sequence[Settings]) -> list[str]:
-    """Return the names of the settings that are not equal in all rows."""
+    """Return the names of the settings that are not equal in all rows. One that is not set equals a missing one."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in names if len({_as_text(row, name) for row in rows}) > 1]
+    return [
+        name for name in names if len({"" if row.get(name) in (None, []) else _as_text(row, name) for row in rows}) > 1
+    ]
 
 
 def _label_names(rows: Sequence[Settings]) -> list[str]:

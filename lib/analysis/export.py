@@ -27,6 +27,9 @@ from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy
 from lib.system import files
 from lib.system.console_log import install_command
+from lib.system.progress import TaskProgress
+
+log = logging.getLogger(__name__)
 
 ONNX, TORCHSCRIPT = "onnx", "torchscript"
 FILES = {ONNX: "policy.onnx", TORCHSCRIPT: "policy.pt"}
@@ -79,12 +82,14 @@ def record_states(agent: TrainedAgent, count: int, seed: int) -> np.ndarray:
     player = EpisodePlayer(env)
     states: list[np.ndarray] = []
     episode = 0
-    while len(states) < count:
-        game = player.start(seed, episode)
-        while game.result is None and len(states) < count:
-            states.append(game.state)
-            game.step(int(agent.policy(game.state[None], [game.random])[0]))
-        episode += 1
+    with TaskProgress("Playing", count, "states") as progress:
+        while len(states) < count:
+            game = player.start(seed, episode)
+            while game.result is None and len(states) < count:
+                states.append(game.state)
+                progress.advance()
+                game.step(int(agent.policy(game.state[None], [game.random])[0]))
+            episode += 1
     env.close()
     return np.stack(states)
 
@@ -110,6 +115,7 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
     for kind in kinds:
         file = folder / FILES[kind]
         unfinished = file.with_suffix(f".{os.getpid()}.part{file.suffix}")
+        log.info("Writing and checking %s ...", file.name)
         try:
             run = _write_onnx(policy, states, unfinished) if kind == ONNX else _trace(policy, states, unfinished)
             differences[file] = compare(agent.policy, run, states, file.name)

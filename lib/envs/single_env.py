@@ -157,8 +157,9 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
     except gym.error.DependencyNotInstalled as error:
         raise UsageError(f"cannot make the environment {env_id!r}: {error}") from error
     except (gym.error.Error, ImportError) as error:
+        stop = "" if str(error).endswith((".", "?")) else "."
         raise UsageError(
-            f"cannot make the environment {env_id!r}: {error}. It has to be registered with gymnasium; "
+            f"cannot make the environment {env_id!r}: {error}{stop} It has to be registered with gymnasium; "
             "--env-module your_package imports your_package first"
         ) from error
     except (UsageError, Fault):

@@ -61,6 +61,10 @@ def shown(path: Path) -> str:
 
 def _again(options: RunOptions) -> list[str]:
     """Return the options that a run does not record."""
-    given = {"--evaluate-every": options.evaluate_every, "--record-every": options.record_every}
+    given = {
+        "--evaluate-every": options.evaluate_every,
+        "--record-every": options.record_every,
+        "--track": options.track,
+    }
     words = ["--device", str(options.device)] if options.device.type != "cpu" else []
     return words + [word for name, value in given.items() if value is not None for word in (name, str(value))]

@@ -158,11 +158,11 @@ class Screen:
             self._show(self._progress)
 
     def _show(self, progress: TaskProgress) -> None:
-        long, short = self._texts(progress.on_terminal)
+        texts = self._texts(progress.on_terminal)
         if not progress.on_terminal:
             summary = self.lines.take_summary()
-            long = f"Step {self.episodes.steps:,}: {long}{summary and f'; since the last line: {summary}'}"
-        progress.show(self._share() if self.goal_progress is None else self.goal_progress.share, long, short)
+            texts = [f"Step {self.episodes.steps:,}: {texts[0]}{summary and f'; since the last line: {summary}'}"]
+        progress.show(self._share() if self.goal_progress is None else self.goal_progress.share, *texts)
 
     def _share(self) -> float:
         """Return the share of the step limit or of the time limit that is used, whichever is larger, 0 to 1."""
@@ -173,24 +173,32 @@ class Screen:
             used.append(since_process_start() / self.time_limit)
         return min(1.0, max(used))
 
-    def _texts(self, with_step: bool) -> tuple[str, str]:
-        """Return the state of the run in a long and in a short form, with the agent step if there is no goal."""
+    def _texts(self, with_step: bool) -> list[str]:
+        """Return the state of the run in ever shorter forms, with the agent step if there is no goal."""
         episodes, number = self.episodes, len(self.episodes.returns)
         mean = _mean(episodes.returns)
         steps = [f"step {episodes.steps:,}"] if with_step else []
         goal = steps if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
         speed = [f"{self.speed.recent:,.0f} steps/s"] if self.speed.recent > 0 else []
-        elapsed, left = format_duration(episodes.seconds), self._left()
-        long = [f"mean of the last {number} episodes {mean}" if number else "no episode yet", *goal, *speed]
-        long += [f"elapsed {elapsed}", *([f"about {left}"] if left else [])]
-        short = [f"mean of {number}: {mean}" if number else "no episode yet", *goal, *speed, elapsed]
-        short += [f"~{left}"] if left else []
-        return ", ".join(long), ", ".join(short)
+        elapsed = format_duration(episodes.seconds)
+        left, to_limit = self._left()
+        long_left = [f"about {left} left{' to the limit' if to_limit else ''}"] if left else []
+        short_left = [f"limit in ~{left}" if to_limit else f"~{left} left"] if left else []
+        long = f"mean of the last {number} episodes {mean}" if number else "no episode yet"
+        short = f"mean of {number}: {mean}" if number else "no episode yet"
+        forms = [
+            [long, *goal, *speed, f"elapsed {elapsed}", *long_left],
+            [short, *goal, *speed, elapsed, *short_left],
+            [short, *goal, elapsed, *short_left],
+            [short, *goal, elapsed],
+            [short],
+        ]
+        return [", ".join(form) for form in forms]
 
-    def _left(self) -> str:
-        """Return the estimated time until the run reaches its goal or a limit, or "" if it is unknown.
+    def _left(self) -> tuple[str, bool]:
+        """Return the estimated time until the run reaches its goal or a limit, and whether that is a limit before it.
 
-        If there is a goal, but a limit comes first, the text says so.
+        The time is "" if it is unknown, or if the end is reached.
         """
         to_goal = None if self.goal_progress is None else self.goal_progress.seconds_left
         limits = []
@@ -199,10 +207,9 @@ class Screen:
         if self.time_limit is not None:
             limits.append(self.time_limit - since_process_start())
         soonest = min((seconds for seconds in (to_goal, *limits) if seconds is not None), default=None)
-        if soonest is None:
-            return ""
-        which = "" if self.goal_progress is None or soonest == to_goal else " to the limit"
-        return f"{format_estimate(max(0.0, soonest))} left{which}"
+        if soonest is None or soonest <= 0.0:
+            return "", False
+        return format_estimate(soonest), self.goal_progress is not None and soonest != to_goal
 
     def _end(self) -> None:
         self._close()

@@ -109,7 +109,7 @@ class Speed:
     @property
     def overall(self) -> float:
         """Agent steps per second of training in this process."""
-        return _rate(self._start, self._marks[-1]) if len(self._marks) > 1 else math.nan
+        return _rate(self._start, self._marks[-1]) if self.training_steps else math.nan
 
     @property
     def warm_up_speed(self) -> float:

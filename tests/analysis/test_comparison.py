@@ -30,6 +30,14 @@ def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
     ]
 
 
+def test_a_setting_that_is_not_set_equals_a_missing_one(tmp_path):
+    runs = [
+        make_run(tmp_path / "a", 1, knobs={"max_lag": None, "without": [], "players": 2}, episodes=1),
+        make_run(tmp_path / "b", 2, knobs={}, episodes=1),
+    ]
+    assert list(settings_table(runs)) == ["seed", "players"]
+
+
 def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
     runs = [make_run(tmp_path / f"{seed}", seed, lambda n, seed=seed: 10.0 * seed) for seed in range(1, 6)]
     one, two, *_ = runs

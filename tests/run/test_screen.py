@@ -156,6 +156,20 @@ def test_an_estimate_says_whether_it_is_for_the_goal_or_for_a_limit(redirected):
     assert re.search(r", about \d+ min left(;|$)", redirected.lines()[-1])
 
 
+@pytest.mark.parametrize(("columns", "shown"), [(80, "limit in ~"), (60, "goal 18"), (40, "mean of 100: -21.00")])
+def test_a_bar_with_a_limit_is_not_cut_off(redirected, columns, shown):
+    redirected.screen.step_limit = 1_000_000
+    redirected.play(150, every=1.0)
+    fitting = [text for text in redirected.screen._texts(True) if len(text) <= columns - progress.MIN_BAR]
+    assert shown in fitting[0]
+
+
+def test_no_time_is_left_at_the_limit(redirected):
+    redirected.screen.step_limit = 100
+    redirected.play(60, every=1.0)
+    assert "left" not in redirected.lines()[-1]
+
+
 def test_each_slow_episode_has_the_books_line_in_a_file(redirected):
     redirected.play(600, every=20.0)
     lines = [line for line in redirected.lines() if line.startswith("Episode ")]
