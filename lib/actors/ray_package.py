@@ -127,7 +127,7 @@ def _refused(address: str, environment: Mapping[str, str]) -> bool:
     if late:
         raise UsageError(f"something listens at {address}, but no Ray cluster answers there")
     if process.returncode:
-        reason = output.strip().rpartition("Error: ")[2]
+        reason = output.replace(IMPORTED, "").strip().rpartition("Error: ")[2]
         raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
     return False
 
@@ -142,8 +142,11 @@ def _token_source() -> str:
     """Return where Ray finds this user's token for clusters, or "" if there is none."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return "RAY_AUTH_TOKEN"
-    file = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    return str(file) if file.exists() else ""
+    return str(_token_file()) if _token_file().exists() else ""
+
+
+def _token_file() -> Path:
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
 
 
 def _about_token(address: str) -> str:
@@ -152,7 +155,7 @@ def _about_token(address: str) -> str:
     if mode != "token":
         problem = f"RAY_AUTH_MODE is {mode!r}, so that none is sent"
     else:
-        problem = f"it refused the one from {source}" if source else "none was found"
+        problem = f"it refused the one from {source}" if source else f"there is none in {_token_file()}"
     return (
         f"the cluster at {address} asks for a token, and {problem}. Copy ~/.ray/auth_token from the cluster's head to "
         "this machine, or name its copy with RAY_AUTH_TOKEN_PATH"

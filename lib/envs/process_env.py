@@ -157,8 +157,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 process.join(max(0.0, end - time.monotonic()))
         for process in self.processes:
             if process.is_alive():
-                process.kill()
-            process.join(PATIENCE)
+                processes.kill_child(process)
         for pipe in pipes:
             pipe.close()
 

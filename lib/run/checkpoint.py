@@ -311,7 +311,9 @@ def load(file: Path) -> dict[str, Any]:
         numbers_fit = all(abs(number) < LARGEST or number == -math.inf for number in _numbers(content))
     except RecursionError as error:
         raise Damaged(f"{file} holds an object that contains itself; it was not loaded") from error
-    if not numbers_fit:  # minus infinity is a first best mean
+    weights = content["net"].values() if isinstance(content.get("net"), dict) else ()
+    finite = all(bool(torch.isfinite(each).all()) for each in weights if isinstance(each, torch.Tensor))
+    if not numbers_fit or not finite:  # minus infinity is a first best mean
         raise Damaged(f"{file} holds NaN or a number that is too large; it was not loaded")
     return content
 
@@ -361,8 +363,10 @@ def _verify(file: Path) -> None:
 def _written_digest(file: Path) -> str | None:
     """Return the digest that was written with a checkpoint, or None if that file is lost, or cut as by a crash."""
     path = _digest_path(file)
-    text = path.read_text(errors="replace").lower() if path.is_file() else ""
-    match = re.match(r"[0-9a-f]{64}\b", text)
+    if not path.is_file():
+        return None
+    with path.open(errors="replace") as written:
+        match = re.match(r"[0-9a-f]{64}\b", written.read(100).lower())
     return match[0] if match else None
 
 

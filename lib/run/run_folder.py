@@ -46,6 +46,10 @@ log = logging.getLogger(__name__)
 
 FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evaluation.json", "curve.png", "lock", "pid"}
 
+LARGEST_JSON = 100 * 10**6  # bytes
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+ESCAPE = r"\u001b"  # with which commands for a terminal begin, as JSON writes it
+
 SUFFIXES = (".pt", ".sha256", ".webm", ".png", ".html")  # of further files
 FOLDER_NAMES = ("checkpoints", "videos")
 
@@ -274,12 +278,23 @@ def find(name: str, runs_dir: Path) -> Path:
         UsageError: if the folder does not exist or is not a run.
     """
     for path in (Path(name), runs_dir / name):
+        require_no_control_characters(path)
         if path.is_dir():
             if not (path / "params.json").is_file():
                 raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
             _require_plain_files(path)
             return path.resolve()
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
+
+
+def require_no_control_characters(path: Path) -> None:
+    """Refuse a path that would act on the terminal on which it is printed.
+
+    Raises:
+        UsageError: if there is a control character in it.
+    """
+    if CONTROL.search(str(path)):
+        raise UsageError(f"there are control characters in {str(path)!r}; rename it")
 
 
 def _require_plain_files(path: Path) -> None:
@@ -291,6 +306,7 @@ def _require_plain_files(path: Path) -> None:
         UsageError: if there is one.
     """
     for entry in path.rglob("*"):
+        require_no_control_characters(entry)
         if entry.is_symlink():
             raise UsageError(
                 f"{entry} is a symbolic link, and runs with links are not read; replace it by a copy of "
@@ -360,8 +376,13 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         OSError: if it cannot be read.
     """
     try:
+        if file.stat().st_size > LARGEST_JSON:
+            raise ValueError(f"it is larger than {LARGEST_JSON / 1e6:.0f} MB")
         content = json.loads(file.read_text(), parse_float=_finite, parse_constant=_finite, parse_int=_whole)
-        json.dumps(content, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+        text = json.dumps(content, ensure_ascii=False)
+        text.encode()  # UnicodeEncodeError is a ValueError
+        if ESCAPE in text:
+            raise ValueError("there are control characters in it")
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read: {error}. {_advice(file)}") from error
     if not isinstance(content, dict):

@@ -230,7 +230,9 @@ class WatcherProcess:
 
     def dismiss(self) -> None:
         """Kill the process without waiting for it, because a signal's handler may have interrupted that."""
-        os.kill(self._process.pid, signal.SIGKILL)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
 
     def _leave(self) -> None:
         """Close the stream. Forked children do so, too."""

@@ -20,6 +20,7 @@ REMEDIES: dict[int | None, str] = {
     errno.EFBIG: "raise the limit of a file's size, for example by ulimit -f unlimited",
     errno.EROFS: "make the disk writable",
     errno.EMFILE: "raise the limit of open files, for example by ulimit -n 4096",
+    errno.EAGAIN: "raise the limit of processes, for example by ulimit -u 4096",
     errno.EEXIST: "move it away",
 }
 

@@ -41,8 +41,12 @@ def end_with_learner() -> None:
         learner.join()
         os._exit(1)
 
-    threading.Thread(target=watch, daemon=True).start()
     kill_with_parent()
+    try:
+        threading.Thread(target=watch, daemon=True).start()
+    except RuntimeError:  # no further thread is allowed
+        if sys.platform != "linux":
+            raise
 
 
 class Reaper:

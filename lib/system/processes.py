@@ -132,7 +132,6 @@ class Child:
         self.name = name
         self.process: Any = None
         self.connection: Any = None
-        self._server: psutil.Process | None = None
 
     def launch(self, target: Callable[..., None], *arguments: Any) -> None:
         """Start the process.
@@ -171,10 +170,6 @@ class Child:
             time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
         else:
             raise ChildLost(f"{self.name} could not be started, because the fork server died {SERVER_DEATHS} times")
-        with suppress(psutil.NoSuchProcess):
-            server = psutil.Process(self.process.pid).parent()
-            if server is not None and server.ppid() == os.getpid():
-                self._server = server
 
     def end(self, patience: float = 1.0) -> None:
         """Close the connection, so that the process ends by itself, and kill it if it runs after `patience` seconds."""
@@ -189,12 +184,7 @@ class Child:
             with suppress(psutil.NoSuchProcess):
                 for descendant in psutil.Process(self.process.pid).children(recursive=True):
                     descendant.kill()
-            self.process.kill()
-            self.process.join(1.0)
-            # The process is dead, but the fork server cannot report that if it is stopped.
-            if self.process.is_alive() and self._server is not None:
-                self._server.kill()
-                self.process.join(1.0)
+            kill_child(self.process)
 
     def fate(self) -> str:
         """Describe how the process ended."""
@@ -207,6 +197,24 @@ class Child:
 
     def __str__(self) -> str:
         return f"{self.name} (process {self.process.pid})"
+
+
+def kill_child(process: Any) -> None:
+    """Kill a child process, and wait until it is known to be dead.
+
+    Args:
+        process: process of `context` that has been started.
+    """
+    server = None
+    with suppress(psutil.NoSuchProcess):
+        parent = psutil.Process(process.pid).parent()
+        server = parent if parent is not None and parent.ppid() == os.getpid() else None
+    process.kill()
+    process.join(1.0)
+    # The fork server cannot report its death if it is stopped.
+    if process.is_alive() and server is not None:
+        server.kill()
+        process.join(1.0)
 
 
 def in_thread(call: Callable[[], Result]) -> "Future[Result]":

@@ -51,6 +51,15 @@ def message_of(*turns, error=Fault):
     return str(raised.value)
 
 
+def test_an_environment_that_replaces_its_space_is_checked_against_the_first_one():
+    scripted = Scripted((np.zeros(5, np.float32), 0.0))
+    env = CheckedEnv(scripted, "Odd-v0")
+    env.reset(seed=1)
+    scripted.observation_space = spaces.Box(-1.0, 1.0, (5,), np.float32)
+    with pytest.raises(Fault, match=r"has the shape \(5,\); its space says \(3,\)"):
+        env.step(0)
+
+
 @pytest.mark.parametrize(
     ("observation", "reward", "problem"),
     [

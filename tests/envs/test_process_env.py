@@ -207,6 +207,18 @@ def test_states_go_through_pipes_where_there_is_no_room_for_shared_memory(monkey
 
 
 @pytest.mark.slow
+def test_no_process_is_left_if_the_fork_server_is_stopped(make):
+    envs = make("CartPole-v1", 2)
+    envs.reset(seed=7)
+    processes = envs.unwrapped.processes
+    server = psutil.Process(processes[0].pid).parent()
+    assert server is not None
+    server.suspend()
+    envs.close()
+    assert not any(process.is_alive() for process in processes)
+
+
+@pytest.mark.slow
 def test_an_environment_that_does_not_answer_is_reported_by_its_number(make):
     envs = make("fakes:Slow-v0", 2)
     envs.reset(seed=7)

@@ -1,4 +1,5 @@
 import errno
+import math
 import os
 import pickle
 import re
@@ -38,6 +39,18 @@ def test_a_saved_checkpoint_is_read_back_and_sha256sum_verifies_it(tmp_path):
     checked = subprocess.run(["sha256sum", "-c", f"{file.name}.sha256"], cwd=tmp_path, capture_output=True, text=True)
     assert checked.stdout == f"{file.name}: OK\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
+
+
+def test_only_the_start_of_a_digest_file_is_read(tmp_path):
+    file = save(tmp_path)
+    os.truncate(f"{file}.sha256", 2**40)  # without content, this takes no room on the disk
+    assert torch.equal(checkpoint.load(file)["net"]["w"], WEIGHTS["net"]["w"])
+
+
+def test_weights_that_are_not_finite_are_not_loaded(tmp_path):
+    torch.save({"net": {"w": torch.tensor([1.0, math.nan])}}, tmp_path / "step-000000001.pt")
+    with pytest.raises(Fault, match="holds NaN or a number that is too large; it was not loaded"):
+        checkpoint.load(tmp_path / "step-000000001.pt")
 
 
 def test_without_checkpoints_the_newest_is_none(tmp_path):

@@ -148,6 +148,29 @@ def test_a_run_with_a_link_or_a_pipe_is_not_read(tmp_path, kind):
         run_folder.find(str(run), tmp_path)
 
 
+def test_names_that_act_on_a_terminal_are_refused(tmp_path):
+    for name in ("red\x1b[31m", "two\nlines"):
+        (tmp_path / name).mkdir()
+        with pytest.raises(UsageError, match=r"there are control characters in '.*(\\x1b|\\n)"):
+            run_folder.find(name, tmp_path)
+    (tmp_path / "run" / "videos").mkdir(parents=True)
+    (tmp_path / "run" / "params.json").write_text("{}")
+    (tmp_path / "run" / "videos" / "red\x1b[31m.webm").touch()
+    with pytest.raises(UsageError, match=r"there are control characters in '.*\\x1b"):
+        run_folder.find("run", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [('{"a": "\\u001b[31m"}', "control characters"), ('{"a": 1}' + 2000 * " ", "larger than 0 MB")],
+)
+def test_a_json_file_that_is_too_large_or_acts_on_a_terminal_is_refused(tmp_path, monkeypatch, content, problem):
+    monkeypatch.setattr(run_folder, "LARGEST_JSON", 1000)
+    (tmp_path / "result.json").write_text(content)
+    with pytest.raises(UsageError, match=problem):
+        run_folder.read_json(tmp_path / "result.json", {})
+
+
 @pytest.mark.parametrize(
     "name",
     ["result.json", "episodes.csv", "lock", "checkpoints/best-000000007.pt.sha256", "videos/a.webm", "events.out.x.0"],
