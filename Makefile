@@ -32,7 +32,7 @@ $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	@echo "Installing into $(VENV): torch, gymnasium and the packages they need. They take 1.4 GB with a torch for the CPU,"
 	@echo "and several GB more with a torch for NVIDIA GPUs. docs/install.md says how to choose one."
 	$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip uninstall -qq --yes pygame  # of an older .venv: pygame-ce has the same files
+	@$(BIN)/python -m pip uninstall -qq --yes pygame  # from an older .venv; pygame-ce has the same files
 	$(BIN)/python -m pip install --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --no-deps ptan==0.8.1
 	$(BIN)/python -m pip install --quiet --no-deps --editable .

@@ -66,7 +66,6 @@ __all__ = [
     "writable",
 ]
 
-# What to do about an error of the system.
 THREADS_END = 5.0  # seconds in which threads may end after a run
 
 log = logging.getLogger(__name__)
@@ -302,8 +301,8 @@ def _described(error: OSError) -> str:
             return f"{what}. If it was deleted or moved, put it back. Other files that were saved before are kept"
         return f"{what}. If its folder was deleted or moved, put it back"
     kept = f"{what}. Files that were saved before are kept"
-    if remedy := files.REMEDIES.get(error.errno):
-        return f"{kept}. To go on, {remedy}. Then use --resume if the run has a checkpoint, or start again"
+    if remedy := files.REMEDIES.get(error.errno or 0):
+        return f"{kept}. To go on, {remedy}; then resume the run, or start again"
     return kept
 
 

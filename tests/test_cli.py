@@ -247,11 +247,11 @@ def test_the_module_and_the_id_are_joined():
     [
         (
             errno.ENOSPC,
-            "No space left on device: a/b. Files that were saved before are kept. To go on, make room. Then",
+            "No space left on device: a/b. Files that were saved before are kept. To go on, make room; then",
         ),
         (
             errno.EMFILE,
-            "Too many open files: a/b. Files that were saved before are kept. To go on, raise the limit of",
+            "Too many open files: a/b. Files that were saved before are kept. To go on, raise the limit on",
         ),
         (errno.EIO, "Input/output error: a/b. Files that were saved before are kept"),
         (errno.ENOENT, "No such file or directory: a/b. If its folder was deleted or moved, put it back"),

@@ -322,7 +322,7 @@ def test_a_clusters_token_is_honoured_and_a_refused_one_is_reported(tmp_path):
     refused = "error: the cluster at 127.0.0.1:6399 asks for a token, and "
     assert f"{refused}it refused the one from {tmp_path}/wrong/.ray/auth_token. Copy" in output["wrong"]
     assert f"{refused}there is none in {tmp_path}/none/.ray/auth_token. Copy" in output["none"]
-    assert f"{refused}RAY_AUTH_MODE is 'disabled', so that none is sent" in output["disabled"]
+    assert f"{refused}RAY_AUTH_MODE is 'disabled', so none is sent" in output["disabled"]
     assert output["wrong"].endswith("\n2\n")
     assert not list((tmp_path / "wrong").glob("20*"))  # no run folder is left behind
 

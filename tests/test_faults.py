@@ -3,6 +3,7 @@
 import fcntl
 import itertools
 import json
+import multiprocessing.util
 import os
 import re
 import shutil
@@ -460,7 +461,7 @@ def test_a_folder_that_is_not_utf_8_is_refused(refused, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python uses /tmp instead")
+@pytest.mark.skipif(hasattr(multiprocessing.util, "_get_base_temp_dir"), reason="this Python uses /tmp instead")
 def test_a_folder_for_temporary_files_whose_path_is_too_long_is_named(tmp_path):
     folder = tmp_path / ("x" * 100)
     folder.mkdir()

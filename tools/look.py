@@ -77,7 +77,7 @@ def main() -> None:
     rewards: Counter[float] = Counter()
     returns, lengths, legal_shares = [], [], []
     with recording(args.record, env) as video:
-        for episode in tqdm(range(args.episodes), disable=args.episodes < 2 or None):
+        for episode in tqdm(range(args.episodes), disable=args.episodes < 2 or None):  # None hides it in a file
             state, _ = env.reset(seed=args.seed if episode == 0 else None)
             total, length, ended = 0.0, 0, False
             while not ended:

@@ -1,4 +1,4 @@
-"""Ray as an optional package: its import, and whether a cluster accepts this process."""
+"""Optional Ray: import it, and check that a cluster accepts this process."""
 
 import functools
 import importlib.util
@@ -107,27 +107,29 @@ def _refused(address: str, environment: Mapping[str, str]) -> bool:
     """
     attempt = f"import sys, ray; print({IMPORTED!r}, file=sys.stderr); ray.init(address=sys.argv[1], logging_level=40)"
     command = [sys.executable, "-P", "-c", attempt, address]
-    output = ""
+    output, imported = "", False
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         timer = _started_timer(IMPORT_TIMEOUT, process.kill)
         for line in process.stderr:
-            output += line
             if line.strip() == IMPORTED:
+                imported = True
                 timer.cancel()
                 timer = _started_timer(INIT_TIMEOUT, process.kill)
+                continue
+            output += line
             if REFUSED in line:  # Ray would try again for twenty seconds
                 process.kill()
         late = not timer.is_alive()
         timer.cancel()
     if REFUSED in output or "AuthenticationError" in output:
         return True
-    if late and IMPORTED not in output:
+    if late and not imported:
         raise UsageError(f"Ray could not be imported within {IMPORT_TIMEOUT} seconds; try again when the disk is idle")
     if late:
         raise UsageError(f"something listens at {address}, but no Ray cluster answers there")
     if process.returncode:
-        reason = output.replace(IMPORTED, "").strip().rpartition("Error: ")[2]
+        reason = output.strip().rpartition("Error: ")[2]
         raise UsageError(f"the cluster at {address} does not accept this process:\n{reason}")
     return False
 
@@ -142,7 +144,8 @@ def _token_source() -> str:
     """Return where Ray finds this user's token for clusters, or "" if there is none."""
     if os.environ.get("RAY_AUTH_TOKEN"):
         return "RAY_AUTH_TOKEN"
-    return str(_token_file()) if _token_file().exists() else ""
+    file = _token_file()
+    return str(file) if file.exists() else ""
 
 
 def _token_file() -> Path:
@@ -153,7 +156,7 @@ def _about_token(address: str) -> str:
     """Say why a cluster refused this process's token, or that it has none."""
     source, mode = _token_source(), os.environ.get("RAY_AUTH_MODE", "token")
     if mode != "token":
-        problem = f"RAY_AUTH_MODE is {mode!r}, so that none is sent"
+        problem = f"RAY_AUTH_MODE is {mode!r}, so none is sent"
     else:
         problem = f"it refused the one from {source}" if source else f"there is none in {_token_file()}"
     return (

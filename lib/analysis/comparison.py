@@ -154,7 +154,7 @@ def _centre_and_range(values: pd.Series) -> str:
 
 
 def _differing(rows: Sequence[Settings]) -> list[str]:
-    """Return the names of the settings that are not equal in all rows. One that is not set equals a missing one."""
+    """Return the names of the settings that are not equal in all rows. An unset setting equals a missing one."""
     names = dict.fromkeys(name for row in rows for name in row)
     return [
         name for name in names if len({"" if row.get(name) in (None, []) else _as_text(row, name) for row in rows}) > 1

@@ -6,6 +6,7 @@ import errno
 import io
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -95,13 +96,14 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
         folder.mkdir(parents=True, exist_ok=True)
         new = {folder / picture.file: picture.png for picture in pictures}
         files.write_all({**new, folder / TEMPLATE: html})
-        for old in set(folder.glob("report-*.png")) - set(new):
-            old.unlink()
     except OSError as error:
         what = f"{folder} cannot be written ({error.strerror}), and an older report there is kept"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Fault(f"{what}; {files.REMEDIES[error.errno]}, or give another --output") from error
         raise UsageError(f"{what}; give another --output") from error
+    for old in set(folder.glob("report-*.png")) - set(new):
+        with suppress(OSError):
+            old.unlink()
     return folder / TEMPLATE
 
 

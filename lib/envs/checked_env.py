@@ -154,7 +154,7 @@ class CheckedEnv(gym.Wrapper):
 
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
-        self.observation_space = env.observation_space  # kept, even if the environment replaces its own
+        self.observation_space = env.observation_space  # fixed, even if the environment replaces its own
         if CheckedEnv.opened is not None:
             CheckedEnv.opened.append(self)
         self._env_id = env_id

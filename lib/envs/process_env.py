@@ -124,8 +124,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
         index, code = dead[0]
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
         raise Fault(
-            f"the process of environment {index} of {self._env_id} {how}. If no error of it stands above, something "
-            "else has ended it, such as a lack of memory: use fewer environments, or leave --async-envs out"
+            f"the process of environment {index} of {self._env_id} {how}. If no error is shown above, it was "
+            "probably killed, for example for lack of memory: use fewer environments, or leave --async-envs out"
         ) from error
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:

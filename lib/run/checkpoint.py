@@ -13,6 +13,7 @@ import re
 import resource
 import shutil
 import struct
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -84,10 +85,11 @@ class VerifiedSaver(BaseSaveHandler):
         if not all(bool(torch.isfinite(weights).all()) for weights in checkpoint["net"].values()):
             raise Fault(f"the network's weights are not finite, so {filename} was not saved; use an earlier checkpoint")
         temporary = self.folder / f"{filename}.tmp"
+        handled = sys.exception()  # not the cause if this fails, too
         try:
             self._write(checkpoint, temporary, filename)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-            cause = _cause(error)
+            cause = _cause(error, handled)
             problem = f"{self.folder / filename} could not be saved: {_first_line(cause)}{self._room(cause)}"
             temporary.unlink(missing_ok=True)
             raise Fault(f"{problem}. {self._advice(cause)}") from error
@@ -120,16 +122,17 @@ class VerifiedSaver(BaseSaveHandler):
         self._outdated = [name for name in self._outdated if name == self._resumable_best]
 
     def _room(self, error: BaseException) -> str:
-        """Describe the room for a file, if too little of it may have caused an error."""
+        """Describe the free space or the size limit, if that may be the cause."""
         number = getattr(error, "errno", errno.ENOSPC)
-        if number == errno.EFBIG:
-            return f" (ulimit -f allows {resource.getrlimit(resource.RLIMIT_FSIZE)[0] / 1e6:.1f} MB)"
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        if number == errno.EFBIG and limit != resource.RLIM_INFINITY:
+            return f" (ulimit -f allows {limit / 1e6:.1f} MB)"
         if number in (errno.ENOSPC, errno.EDQUOT):
             return f" ({shutil.disk_usage(self.folder).free / 1e6:.0f} MB were free)"
         return ""
 
     def _advice(self, error: BaseException) -> str:
-        remedy = files.REMEDIES.get(getattr(error, "errno", errno.ENOSPC), "correct that")
+        remedy = files.REMEDIES.get(getattr(error, "errno", errno.ENOSPC), "correct the cause")
         if numbered(self.folder, "step"):
             return f"Earlier checkpoints are kept; {remedy}, and continue with --resume"
         return f"There is no earlier checkpoint; {remedy}, and start a new run"
@@ -309,13 +312,21 @@ def load(file: Path) -> dict[str, Any]:
         raise Damaged(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
     try:
         numbers_fit = all(abs(number) < LARGEST or number == -math.inf for number in _numbers(content))
+        finite = all(bool(torch.isfinite(tensor).all()) for tensor in _weights(content))
     except RecursionError as error:
         raise Damaged(f"{file} holds an object that contains itself; it was not loaded") from error
-    weights = content["net"].values() if isinstance(content.get("net"), dict) else ()
-    finite = all(bool(torch.isfinite(each).all()) for each in weights if isinstance(each, torch.Tensor))
+    except RuntimeError as error:  # of tensors without numbers
+        raise Damaged(f"{file} holds weights of an unknown kind; it was not loaded") from error
     if not numbers_fit or not finite:  # minus infinity is a first best mean
         raise Damaged(f"{file} holds NaN or a number that is too large; it was not loaded")
     return content
+
+
+def _weights(content: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    for name in ("net", "target"):
+        state = content.get(name)
+        if isinstance(state, dict):
+            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
 
 
 def _numbers(content: Any) -> Iterator[float]:
@@ -448,10 +459,15 @@ def _digest_path(file: Path) -> Path:
     return file.with_name(file.name + ".sha256")
 
 
-def _cause(error: BaseException) -> BaseException:
-    """Return the system's error that torch's error hides, or the error itself if there is none."""
+def _cause(error: BaseException, outer: BaseException | None) -> BaseException:
+    """Return the OSError behind torch's error, or the error itself.
+
+    Args:
+        error: error of a write.
+        outer: error that was being handled before the write. It is not the cause.
+    """
     each: BaseException | None = error
-    while each is not None:
+    while each is not None and each is not outer:
         if isinstance(each, OSError):
             return each
         each = each.__cause__ or each.__context__
@@ -460,5 +476,7 @@ def _cause(error: BaseException) -> BaseException:
 
 def _first_line(error: BaseException) -> str:
     """Return the first line of an error, without torch's place in its source."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return "the file is incomplete" if "unexpected pos" in line else re.sub(r"^\[enforce fail[^]]*\][\s.]*", "", line)

@@ -80,7 +80,7 @@ def draw_curve(run: Path, stop_reward: float | None) -> Path:
     left.set(ylabel="return")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize="small")
     picture = io.BytesIO()
-    figure.savefig(picture, dpi=110)
+    figure.savefig(picture, format="png", dpi=110)
     files.write(run / "curve.png", picture.getvalue())
     return run / "curve.png"
 

@@ -48,7 +48,7 @@ FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evalu
 
 LARGEST_JSON = 100 * 10**6  # bytes
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-ESCAPE = r"\u001b"  # with which commands for a terminal begin, as JSON writes it
+CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 
 SUFFIXES = (".pt", ".sha256", ".webm", ".png", ".html")  # of further files
 FOLDER_NAMES = ("checkpoints", "videos")
@@ -124,10 +124,6 @@ class Run:
         self._options = options
         self.checkpoints = self.path / "checkpoints"
         self._lock = filelock.FileLock(self.path / "lock")
-        try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout as error:
-            raise self._in_use() from error
         self._folder_lock: int | None = None
         try:
             with files.named(self.path):
@@ -138,6 +134,10 @@ class Run:
             raise
 
     def _begin(self, script: str, params: RunParameters) -> None:
+        try:
+            self._lock.acquire(timeout=0)
+        except filelock.Timeout as error:
+            raise self._in_use() from error
         self.checkpoints.mkdir(exist_ok=True)
         self._folder_lock = self._lock_folder()
         in_forked_children(self, Run._leave)
@@ -207,7 +207,8 @@ class Run:
     def discard(self) -> None:
         """Remove the folder, and release the lock."""
         shutil.rmtree(self.path, ignore_errors=True)
-        self.close()
+        with contextlib.suppress(OSError):  # on a disk that has become read-only
+            self.close()
 
     def close(self) -> None:
         """Release the lock. The operating system releases it, too, when the process dies."""
@@ -241,13 +242,13 @@ def _require_utf8(path: Path) -> None:
 
 
 def tidy(path: Path) -> None:
-    """Remove the unfinished files of processes that were killed, unless a process works on the run."""
+    """Remove unfinished files of killed processes from a run folder, unless the run is in use."""
     if not in_use(path):
         remove_leftovers(path)
 
 
 def remove_leftovers(path: Path) -> None:
-    """Remove the unfinished files of processes that were killed, from a run folder."""
+    """Remove unfinished files of killed processes from a run folder."""
     for leftover in (*path.glob(".*.tmp"), *(path / "videos").glob("*.part.webm")):
         match = re.search(r"\.(\d+)(\.tmp|\.part\.webm)$", leftover.name)
         if match is None or not psutil.pid_exists(int(match[1])):
@@ -278,8 +279,8 @@ def find(name: str, runs_dir: Path) -> Path:
         UsageError: if the folder does not exist or is not a run.
     """
     for path in (Path(name), runs_dir / name):
-        require_no_control_characters(path)
         if path.is_dir():
+            require_no_control_characters(path.resolve())
             if not (path / "params.json").is_file():
                 raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
             _require_plain_files(path)
@@ -288,13 +289,13 @@ def find(name: str, runs_dir: Path) -> Path:
 
 
 def require_no_control_characters(path: Path) -> None:
-    """Refuse a path that would act on the terminal on which it is printed.
+    """Refuse a path with control characters, because a terminal would obey them.
 
     Raises:
         UsageError: if there is a control character in it.
     """
     if CONTROL.search(str(path)):
-        raise UsageError(f"there are control characters in {str(path)!r}; rename it")
+        raise UsageError(f"{str(path)!r} contains control characters; rename it")
 
 
 def _require_plain_files(path: Path) -> None:
@@ -306,8 +307,8 @@ def _require_plain_files(path: Path) -> None:
         UsageError: if there is one.
     """
     for entry in path.rglob("*"):
-        require_no_control_characters(entry)
         if entry.is_symlink():
+            require_no_control_characters(entry)
             raise UsageError(
                 f"{entry} is a symbolic link, and runs with links are not read; replace it by a copy of "
                 f"{os.readlink(entry)}"
@@ -341,10 +342,10 @@ def read_params(path: Path) -> dict[str, Any]:
 def write_json(file: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object atomically, with a digest of its content that `read_json` verifies.
 
-    Bytes of a path that are not UTF-8 are written as "?".
+    Bytes of a path that are not UTF-8 are written as "?", and control characters as escapes.
     """
     text = json.dumps(content, default=str, allow_nan=False, ensure_ascii=False)
-    plain = json.loads(text.encode(errors="replace"))
+    plain = _escaped(json.loads(text.encode(errors="replace")))
     files.write(file, json.dumps(plain | {DIGEST: _digest(plain)}, indent=2) + "\n")
 
 
@@ -379,10 +380,9 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         if file.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it is larger than {LARGEST_JSON / 1e6:.0f} MB")
         content = json.loads(file.read_text(), parse_float=_finite, parse_constant=_finite, parse_int=_whole)
-        text = json.dumps(content, ensure_ascii=False)
-        text.encode()  # UnicodeEncodeError is a ValueError
-        if ESCAPE in text:
-            raise ValueError("there are control characters in it")
+        json.dumps(content, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
+        if _escaped(content) != content:
+            raise ValueError("it contains control characters")
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{file} cannot be read: {error}. {_advice(file)}") from error
     if not isinstance(content, dict):
@@ -396,6 +396,15 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
             f"{file}: wrong type of {', '.join(wrong)}; it was edited, or another version wrote it. {_advice(file)}"
         )
     return content
+
+
+def _escaped(content: Any) -> Any:
+    r"""Return the content of a JSON file with control characters replaced by escapes such as \x1b."""
+    if isinstance(content, str):
+        return CONTROL_IN_TEXT.sub(lambda match: f"\\x{ord(match[0]):02x}", content)
+    if isinstance(content, dict):
+        return {_escaped(name): _escaped(value) for name, value in content.items()}
+    return [_escaped(each) for each in content] if isinstance(content, list) else content
 
 
 def _advice(file: Path) -> str:

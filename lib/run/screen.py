@@ -174,7 +174,7 @@ class Screen:
         return min(1.0, max(used))
 
     def _texts(self, with_step: bool) -> list[str]:
-        """Return the state of the run in ever shorter forms, with the agent step if there is no goal."""
+        """Return the run's state in texts of decreasing length. Without a goal, they include the agent step."""
         episodes, number = self.episodes, len(self.episodes.returns)
         mean = _mean(episodes.returns)
         steps = [f"step {episodes.steps:,}"] if with_step else []
@@ -196,9 +196,9 @@ class Screen:
         return [", ".join(form) for form in forms]
 
     def _left(self) -> tuple[str, bool]:
-        """Return the estimated time until the run reaches its goal or a limit, and whether that is a limit before it.
+        """Return the estimated time left, and whether a limit ends the run before its goal.
 
-        The time is "" if it is unknown, or if the end is reached.
+        The time is "" if it is unknown or over.
         """
         to_goal = None if self.goal_progress is None else self.goal_progress.seconds_left
         limits = []

@@ -419,9 +419,12 @@ class _Setup:
         self.stopper.release_signals()
 
     def _failed(self, engine: Engine, error: Exception) -> None:
-        """Draw the curve of a run that ends with an error. ignite may report the same error twice."""
+        """Draw the curve of a run that ends with an error, and name the run in a disk error that names no file.
+
+        ignite may report the same error twice.
+        """
         if isinstance(error, OSError):
-            files.name_in(error, self.run.path)
+            files.set_path(error, self.run.path)
         discarded = isinstance(error, UsageError) and self._discard_if_new()
         if error is not self._failure and not discarded:
             self._failure = error

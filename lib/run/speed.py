@@ -22,14 +22,14 @@ class Mark(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Iteration, and seconds of this process by part, at the last update of the metrics."""
+    """Iteration and seconds by part at the last update of the metrics."""
 
     iteration: int
     parts: dict[str, float]
 
 
 class Counted(NamedTuple):
-    """Agent steps, and transitions in the batches, at the last update of the metrics."""
+    """Agent steps and sampled transitions at the last update of the metrics."""
 
     steps: int
     samples: int
@@ -67,7 +67,7 @@ class Speed:
         self._parts_at_start = dict.fromkeys(self.names, 0.0)
         self._marks: deque[Mark] = deque()
         self._logged = Logged(0, self._parts_at_start)
-        self._counted: Counted | None = None  # until the warm-up ends
+        self._counted: Counted | None = None  # None until the warm-up ends
 
     def attach(self, engine: Engine) -> None:
         """Time the two parts of an iteration, fetching the batch and learning, and update the metrics on `every`."""

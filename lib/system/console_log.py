@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from lib.system.files import PROJECT
 
-# From Python 3.14 on, tqdm's own lock starts a process, which searches the current folder for modules.
+# From Python 3.14 on, tqdm's own lock starts a process, which imports modules from the current folder.
 tqdm.set_lock(threading.RLock())
 
 

@@ -1,4 +1,4 @@
-"""Atomic writes of files, waiting until data is on the disk, digests, and what helps against errors of the system."""
+"""Files: atomic writes, fsync, digests, and remedies for system errors."""
 
 import errno
 import hashlib
@@ -13,15 +13,15 @@ from typing import IO, Any
 PROJECT = Path(__file__).resolve().parents[2]
 
 
-# What helps against an error of the system, by its number.
-REMEDIES: dict[int | None, str] = {
+# Remedies for system errors, by errno.
+REMEDIES = {
     errno.ENOSPC: "make room",
     errno.EDQUOT: "make room",
-    errno.EFBIG: "raise the limit of a file's size, for example by ulimit -f unlimited",
+    errno.EFBIG: "allow larger files, by ulimit -f or on another file system",
     errno.EROFS: "make the disk writable",
-    errno.EMFILE: "raise the limit of open files, for example by ulimit -n 4096",
-    errno.EAGAIN: "raise the limit of processes, for example by ulimit -u 4096",
-    errno.EEXIST: "move it away",
+    errno.EMFILE: "raise the limit on open files, for example by ulimit -n 4096",
+    errno.EAGAIN: "raise the limit on processes, if it is reached, for example by ulimit -u 4096",
+    errno.EEXIST: "move the existing file away",
 }
 
 
@@ -35,7 +35,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def write_all(contents: Mapping[Path, str | bytes]) -> None:
-    """Write files. No old one is replaced before all new ones are on the disk.
+    """Write files. All are on the disk before the first old one is replaced. They are replaced in the given order.
 
     Args:
         contents: content of each file; texts are encoded in UTF-8.
@@ -44,7 +44,7 @@ def write_all(contents: Mapping[Path, str | bytes]) -> None:
         OSError: if a file cannot be written.
     """
     with ExitStack() as stack:
-        for path, content in contents.items():
+        for path, content in reversed(list(contents.items())):  # the stack ends with the last one first
             temporary = stack.enter_context(_replacing(path))
             with temporary.open("wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -82,16 +82,16 @@ def _replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Name a path in an error of this block that names none, such as a full disk while a file is written."""
+    """Set the path of disk errors in this block that have none."""
     try:
         yield
     except OSError as error:
-        name_in(error, path)
+        set_path(error, path)
         raise
 
 
-def name_in(error: OSError, path: Path) -> None:
-    """Name a path in an error of the disk that names none."""
+def set_path(error: OSError, path: Path) -> None:
+    """Set the path of a disk error that has none, such as a full disk while a file is written."""
     if error.filename is None and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO):
         error.filename = str(path)
 

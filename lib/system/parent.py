@@ -44,7 +44,7 @@ def end_with_learner() -> None:
     kill_with_parent()
     try:
         threading.Thread(target=watch, daemon=True).start()
-    except RuntimeError:  # no further thread is allowed
+    except RuntimeError:  # no further thread is allowed; on Linux, kill_with_parent is enough
         if sys.platform != "linux":
             raise
 

@@ -33,7 +33,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 OWNER = "pong-ladder.pid"  # file with this process's id, in multiprocessing's temporary folder
 
-SERVER_DEATHS = 10  # attempts to start a process whose fork server dies meanwhile
+SERVER_DEATHS = 10  # attempts to start a process before a dying fork server is reported
 IMPORT_TIMEOUT = 120  # seconds for the fork server to finish its imports and start a process
 
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
@@ -141,8 +141,8 @@ class Child:
             arguments: further arguments of the function.
 
         Raises:
-            ChildLost: if the fork server has not started the process after IMPORT_TIMEOUT seconds, or dies again and
-                again.
+            ChildLost: if the fork server has not started the process after IMPORT_TIMEOUT seconds, or dies
+                SERVER_DEATHS times.
         """
         self.connection, far_end = context.Pipe()
         self.process = context.Process(target=target, args=(far_end, *arguments), name=self.name.replace(" ", "-"))
@@ -155,19 +155,18 @@ class Child:
                 self.process.start()
             return
         for _ in range(SERVER_DEATHS):
-            with signals_blocked():
-                forkserver.ensure_running()
-            # In a thread, because a stopped fork server would block the calling thread forever.
-            starting = in_thread(self.process.start)
-            wait([starting], IMPORT_TIMEOUT)
-            if not starting.done():
-                raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
-            error = starting.exception()
-            if error is None:
+            try:
+                with signals_blocked():
+                    forkserver.ensure_running()  # here, because a server dies with the thread that started it
+                # In a thread, because a stopped fork server would block the calling thread forever.
+                starting = in_thread(self.process.start)
+                wait([starting], IMPORT_TIMEOUT)
+                if not starting.done():
+                    raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
+                starting.result()
                 break
-            if not isinstance(error, EOFError | ConnectionError):
-                raise error
-            time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
+            except (EOFError, ConnectionError):
+                time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
         else:
             raise ChildLost(f"{self.name} could not be started, because the fork server died {SERVER_DEATHS} times")
 
@@ -200,7 +199,7 @@ class Child:
 
 
 def kill_child(process: Any) -> None:
-    """Kill a child process, and wait until it is known to be dead.
+    """Kill a child process, and wait until its death is reported.
 
     Args:
         process: process of `context` that has been started.
@@ -211,10 +210,10 @@ def kill_child(process: Any) -> None:
         server = parent if parent is not None and parent.ppid() == os.getpid() else None
     process.kill()
     process.join(1.0)
-    # The fork server cannot report its death if it is stopped.
-    if process.is_alive() and server is not None:
-        server.kill()
-        process.join(1.0)
+    with suppress(psutil.NoSuchProcess):
+        if process.is_alive() and server is not None and server.status() == psutil.STATUS_STOPPED:
+            server.kill()  # while it is stopped, it cannot report the child's death
+    process.join(10.0)
 
 
 def in_thread(call: Callable[[], Result]) -> "Future[Result]":
