@@ -127,32 +127,44 @@ def list_videos(run: Path) -> list[Path]:
 
 
 def require_unchanged_events(run: Path) -> None:
-    """Compare the event files of a run that has ended with their digests.
+    """Compare the event files of a run that has ended with their digests. A deleted one is named in a warning.
 
     Raises:
         UsageError: if one was changed after the run.
     """
     for file in run.glob("events.out.tfevents.*"):
         _require_unchanged(run, file)
+    if not run_folder.in_use(run):
+        for name in _recorded_files(run):
+            if name.startswith("events.") and not (run / name).exists():
+                log.warning("%s is missing: its scalars are not shown.", run / name)
 
 
 def _require_unchanged(run: Path, path: Path) -> None:
     """Compare a file with its digest: in result.json the whole file, in files.json that of a run that was killed.
 
     Raises:
-        UsageError: if they differ.
+        UsageError: if they differ, or if the file was deleted.
     """
-    if not path.exists() or run_folder.in_use(run):
+    if run_folder.in_use(run):
         return
-    killed = run / "files.json"
-    if (whole := read_result(run).get("files", {}).get(path.name, {})).get("sha256"):
-        require_digest(path, path.stat().st_size, whole["sha256"])
-    elif killed.exists():
-        content = run_folder.read_json(killed, run_folder.FILES)
-        if (saved := content.get("files", {}).get(path.name, {})).get("sha256"):
-            require_digest(path, saved["size"], saved["sha256"])
-    elif any((run / "checkpoints").glob("step-*.pt")):
+    recorded = _recorded_files(run).get(path.name, {})
+    if not path.exists():
+        if recorded:
+            raise UsageError(f"{path} was deleted; restore it")
+    elif recorded.get("sha256"):
+        has_ended = path.name in read_result(run).get("files", {})
+        require_digest(path, path.stat().st_size if has_ended else recorded["size"], recorded["sha256"])
+    elif not (run / "files.json").exists() and any((run / "checkpoints").glob("step-*.pt")):
         log.warning("%s could not be checked for changes, because files.json of its run is missing.", path)
+
+
+def _recorded_files(run: Path) -> dict[str, dict[str, Any]]:
+    """Return size and digest of the files that grow, by name, as of the run's end or else its last checkpoint."""
+    recorded: dict[str, dict[str, Any]] = read_result(run).get("files", {})
+    if not recorded and (run / "files.json").exists():
+        recorded = run_folder.read_json(run / "files.json", run_folder.FILES).get("files", {})
+    return recorded
 
 
 def _commit(run: Path) -> str:

@@ -4,7 +4,14 @@ import pytest
 
 from finished_runs import PARTS, add_scalars, add_videos, in_use, make_run
 from lib.analysis import comparison
-from lib.analysis.run_data import list_videos, read_episodes, read_result, read_scalars, time_by_part
+from lib.analysis.run_data import (
+    list_videos,
+    read_episodes,
+    read_result,
+    read_scalars,
+    require_unchanged_events,
+    time_by_part,
+)
 from lib.errors import UsageError
 from lib.run import run_folder
 from lib.system import files
@@ -30,6 +37,19 @@ def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
     names = [f"episode-{n}-return-{total}.webm" for n, total in ((5, -1), (4, -2), (3, -9), (2, 21), (1, 3))]
     run = add_videos(make_run(tmp_path / "run"), *names, "by hand.webm", "episode-6-return-99.part.webm")
     assert [path.name for path in list_videos(run)] == [names[3], "by hand.webm", names[4], *reversed(names[:3])]
+
+
+def test_a_deleted_file_of_a_run_is_named(tmp_path, caplog):
+    run = make_run(tmp_path / "run")
+    run_folder.write_json(
+        run / "files.json",
+        {"files": {name: {"size": 9, "sha256": 64 * "0"} for name in ("episodes.csv", "events.out.tfevents.1.a.b.0")}},
+    )
+    require_unchanged_events(run)
+    assert "events.out.tfevents.1.a.b.0 is missing: its scalars are not shown." in caplog.text
+    (run / "episodes.csv").unlink()
+    with pytest.raises(UsageError, match=r"episodes.csv was deleted; restore it"):
+        read_episodes(run)
 
 
 @pytest.mark.parametrize("content", [None, "", "episode,step,length,return,seconds,video\n"])
