@@ -1,5 +1,6 @@
 """Behaviour of every engine that a learner may rely on."""
 
+import gc
 import logging
 import os
 import re
@@ -253,6 +254,7 @@ def test_a_fork_server_that_always_dies_is_reported(monkeypatch):
 
 
 def test_replaced_actors_leave_no_open_handles():
+    gc.collect()  # what other tests have left must not disappear meanwhile
     with started("process", 1) as crew:
         handles = []
         for _ in range(4):
