@@ -78,17 +78,6 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
-@contextmanager
-def small_files(size: int) -> Iterator[None]:
-    """Let this process write at most `size` bytes into a file, as ulimit -f does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def run_by_itself(
     script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
 ) -> "subprocess.CompletedProcess[str]":

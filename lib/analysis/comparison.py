@@ -156,9 +156,11 @@ def _centre_and_range(values: pd.Series) -> str:
 def _differing(rows: Sequence[Settings]) -> list[str]:
     """Return the names of the settings that are not equal in all rows. An unset setting equals a missing one."""
     names = dict.fromkeys(name for row in rows for name in row)
-    return [
-        name for name in names if len({"" if row.get(name) in (None, []) else _as_text(row, name) for row in rows}) > 1
-    ]
+
+    def value(row: Settings, name: str) -> str:
+        return "" if row.get(name) in (None, []) else _as_text(row, name)
+
+    return [name for name in names if len({value(row, name) for row in rows}) > 1]
 
 
 def _label_names(rows: Sequence[Settings]) -> list[str]:

@@ -135,7 +135,7 @@ def require_unchanged_events(run: Path) -> None:
     for file in run.glob("events.out.tfevents.*"):
         _require_unchanged(run, file)
     if not run_folder.in_use(run):
-        for name in _recorded_files(run):
+        for name in _recorded_files(run)[0]:
             if name.startswith("events.") and not (run / name).exists():
                 log.warning("%s is missing: its scalars are not shown.", run / name)
 
@@ -148,23 +148,26 @@ def _require_unchanged(run: Path, path: Path) -> None:
     """
     if run_folder.in_use(run):
         return
-    recorded = _recorded_files(run).get(path.name, {})
+    files, at_end = _recorded_files(run)
+    recorded = files.get(path.name, {})
     if not path.exists():
         if recorded:
             raise UsageError(f"{path} was deleted; restore it")
     elif recorded.get("sha256"):
-        has_ended = path.name in read_result(run).get("files", {})
-        require_digest(path, path.stat().st_size if has_ended else recorded["size"], recorded["sha256"])
+        require_digest(path, path.stat().st_size if at_end else recorded["size"], recorded["sha256"])
     elif not (run / "files.json").exists() and any((run / "checkpoints").glob("step-*.pt")):
         log.warning("%s could not be checked for changes, because files.json of its run is missing.", path)
 
 
-def _recorded_files(run: Path) -> dict[str, dict[str, Any]]:
-    """Return size and digest of the files that grow, by name, as of the run's end or else its last checkpoint."""
-    recorded: dict[str, dict[str, Any]] = read_result(run).get("files", {})
-    if not recorded and (run / "files.json").exists():
-        recorded = run_folder.read_json(run / "files.json", run_folder.FILES).get("files", {})
-    return recorded
+def _recorded_files(run: Path) -> tuple[dict[str, dict[str, Any]], bool]:
+    """Return size and digest of the files that grow, by name, and whether they are those of the run's end.
+
+    Otherwise they are those of its last checkpoint.
+    """
+    if of_end := read_result(run).get("files"):
+        return of_end, True
+    file = run / "files.json"
+    return (run_folder.read_json(file, run_folder.FILES).get("files", {}) if file.exists() else {}), False
 
 
 def _commit(run: Path) -> str:

@@ -155,20 +155,20 @@ class Child:
                 self.process.start()
             return
         for _ in range(SERVER_DEATHS):
-            try:
-                with signals_blocked():
-                    forkserver.ensure_running()  # here, because a server dies with the thread that started it
-                # In a thread, because a stopped fork server would block the calling thread forever.
-                starting = in_thread(self.process.start)
-                wait([starting], IMPORT_TIMEOUT)
-                if not starting.done():
-                    raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
-                starting.result()
-                break
-            except (EOFError, ConnectionError):
-                time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
-        else:
-            raise ChildLost(f"{self.name} could not be started, because the fork server died {SERVER_DEATHS} times")
+            with suppress(EOFError, ConnectionError):
+                return self._start_by_server()
+            time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
+        raise ChildLost(f"{self.name} could not be started, because the fork server died {SERVER_DEATHS} times")
+
+    def _start_by_server(self) -> None:
+        with signals_blocked():
+            forkserver.ensure_running()  # here, because a server dies with the thread that started it
+        # In a thread, because a stopped fork server would block the calling thread forever.
+        starting = in_thread(self.process.start)
+        wait([starting], IMPORT_TIMEOUT)
+        if not starting.done():
+            raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
+        starting.result()
 
     def end(self, patience: float = 1.0) -> None:
         """Close the connection, so that the process ends by itself, and kill it if it runs after `patience` seconds."""

@@ -15,7 +15,7 @@ from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
 from lib.analysis import report
 from lib.errors import Fault, UsageError
-from running import small_files
+from running import full_disk
 
 COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
 
@@ -300,7 +300,7 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, small_pict
     report.write_report(runs, tmp_path / "page")
     old = {path: path.read_bytes() for path in (tmp_path / "page").iterdir()}
     with (
-        small_files(10_000),
+        full_disk(10_000),
         pytest.raises(Fault, match=r"File too large.* an older report there is kept; allow larger files"),
     ):
         report.write_report([*runs, make_run(tmp_path / "other")], tmp_path / "page")

@@ -23,7 +23,7 @@ from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
 from lib.run.tensorboard import TensorBoard
 from lib.system import files
-from running import small_files
+from running import full_disk
 
 WEIGHTS = {"net": {"w": torch.arange(4.0)}}
 
@@ -252,7 +252,7 @@ def test_the_advice_after_a_full_disk_depends_on_the_checkpoints(tmp_path, monke
 
 def test_the_advice_fits_the_cause(tmp_path, monkeypatch):
     with (
-        small_files(20),
+        full_disk(20),
         pytest.raises(Fault, match=r"File too large \(ulimit -f allows 0.0 MB\)\. .*; allow larger"),
     ):
         checkpoint.VerifiedSaver(tmp_path)({"net": {"weight": torch.ones(100_000)}}, "step-000000001.pt")

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from finished_runs import make_run
 from lib.run.curve import draw_curve, picture_title, rolling_mean, shorten_thousands
-from running import small_files
+from running import full_disk
 
 
 def test_the_curve_is_the_mean_of_the_last_hundred_episodes_and_begins_with_the_tenth():
@@ -26,7 +26,7 @@ def test_a_short_run_has_a_curve_too(tmp_path, episodes):
 def test_a_curve_that_cannot_be_written_leaves_the_old_one(tmp_path):
     run = make_run(tmp_path / "run", episodes=20)
     old = draw_curve(run, 18.0).read_bytes()
-    with small_files(1000), pytest.raises(OSError, match="File too large"):
+    with full_disk(1000), pytest.raises(OSError, match="File too large"):
         draw_curve(run, 19.0)
     assert (run / "curve.png").read_bytes() == old
 

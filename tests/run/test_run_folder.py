@@ -12,7 +12,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import provenance, run_folder
 from lib.run.options import RunOptions
-from running import small_files
+from running import full_disk
 
 PONG = HYPERPARAMS["pong"]
 
@@ -210,7 +210,7 @@ def test_a_damaged_pid_file_does_no_harm_at_the_end_of_a_process(tmp_path):
 
 
 def test_a_new_run_that_cannot_be_written_leaves_no_folder(tmp_path):
-    with small_files(10), pytest.raises(OSError, match="File too large") as caught:
+    with full_disk(10), pytest.raises(OSError, match="File too large") as caught:
         run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     assert caught.value.filename.endswith("params.json")
     assert list(tmp_path.iterdir()) == []
