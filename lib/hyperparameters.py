@@ -27,6 +27,7 @@ class RunParameters(Checked):
         max_steps: agent steps after which an unsolved run stops.
         milestone: another mean return; the time at which a run first reaches it is recorded. None for no milestone.
         checkpoint_every: agent steps between checkpoints.
+        confirm: the game is solved only if greedy play reaches stop_reward, too; otherwise the run goes on.
     """
 
     env_name: str
@@ -37,6 +38,7 @@ class RunParameters(Checked):
     max_steps: int = 50_000_000
     milestone: float | None = None
     checkpoint_every: int = 20_000
+    confirm: bool = False
 
     @property
     def warm_up(self) -> int:
@@ -385,7 +387,7 @@ _PPO_GAMES: dict[str, dict[str, Any]] = {
     OWN: {"env_name": "", "stop_reward": None},
 }
 _FASTER_ON_PONG: dict[str, Any] = {"gamma": 0.98, "kl_target": 0.02}
-_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25}
+_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25, "confirm": True}
 
 # 01_ppo.py
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}

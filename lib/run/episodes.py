@@ -36,6 +36,7 @@ STATE = {
     "best_mean": NUMBER,
     "reached": Each(Each(NUMBER)),
     "seconds": NUMBER,
+    "confirm_at": (int,),
 }
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
@@ -44,9 +45,9 @@ CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 class Episodes:
     """Count finished episodes and fire ptan's episode events.
 
-    The game is solved when the mean return of the last 100 episodes reaches stop_reward. For each episode, engine.state
-    gets what ptan's handlers set: episode, episode_reward, episode_steps, and the metrics reward, steps, avg_reward and
-    time_passed.
+    The game is solved when the mean return of the last 100 episodes reaches stop_reward, and `confirm` returns True.
+    For each episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps, and the
+    metrics reward, steps, avg_reward and time_passed.
 
     Args:
         exp_source: experience source whose finished episodes are counted.
@@ -54,21 +55,25 @@ class Episodes:
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
 
     Attributes:
+        confirm: function that returns whether the game is solved, or None if it cannot tell. After False it is called
+            again when AGAIN more episodes have ended.
         count: number of finished episodes.
         last: the newest of them.
         returns: returns of the last 100 episodes.
         smoothed: exponentially smoothed return.
         best_mean: highest mean return of the last 10 to 100 episodes.
-        reached: seconds, step, episode and iteration at which the mean return first reached stop_reward or the
-            milestone. The key is that bound as text.
+        reached: seconds, step, episode and iteration at which the game was solved, and at which the mean return first
+            reached the milestone. The key is that bound as text.
     """
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
+    AGAIN = WINDOW // 2  # episodes after a refusal until `confirm` is called again
 
     def __init__(self, exp_source: ExperienceSource, stop_reward: float | None, milestone: float | None = None):
         self.exp_source = exp_source
         self.stop_reward = stop_reward
         self.milestone = milestone
+        self.confirm: Callable[[], bool | None] = lambda: True
         self.count = 0
         self.last: Episode | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
@@ -76,6 +81,7 @@ class Episodes:
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
         self.seconds_before = 0.0  # run time of earlier processes, if the run is resumed
+        self._confirm_at = 0  # number of episodes before which `confirm` is not called
 
     def attach(self, engine: Engine) -> None:
         """Collect the source's finished episodes after every iteration."""
@@ -89,7 +95,26 @@ class Episodes:
             if len(self.returns) >= self.MINIMUM and self.mean > self.best_mean:
                 self.best_mean = self.mean
                 engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
-            self._check_bounds(engine)
+            self.check_bounds(engine)
+
+    def check_bounds(self, engine: Engine) -> None:
+        """Record the bounds that the mean return has reached, and fire BOUND_REWARD_REACHED if the game is solved."""
+        if len(self.returns) < WINDOW:
+            return
+        for bound in (self.milestone, self.stop_reward):
+            if bound is not None and self.mean >= bound and str(bound) not in self.reached:
+                seconds = self.seconds  # without those of `confirm`
+                if bound == self.stop_reward and not self._is_confirmed():
+                    continue
+                self.reached[str(bound)] = {
+                    "seconds": seconds,
+                    "step": self.steps,
+                    "episode": self.count,
+                    "iteration": engine.state.iteration,
+                }
+                log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(seconds))
+        if self.stop_reward is not None and self.mean >= self.stop_reward and self.solved is not None:
+            engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
     @property
     def steps(self) -> int:
@@ -140,20 +165,13 @@ class Episodes:
             "time_passed": self.seconds,
         }
 
-    def _check_bounds(self, engine: Engine) -> None:
-        if len(self.returns) < WINDOW:
-            return
-        for bound in (self.milestone, self.stop_reward):
-            if bound is not None and self.mean >= bound and str(bound) not in self.reached:
-                self.reached[str(bound)] = {
-                    "seconds": self.seconds,
-                    "step": self.steps,
-                    "episode": self.count,
-                    "iteration": engine.state.iteration,
-                }
-                log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(self.seconds))
-        if self.stop_reward is not None and self.mean >= self.stop_reward:
-            engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
+    def _is_confirmed(self) -> bool:
+        if self.count < self._confirm_at:
+            return False
+        confirmed = self.confirm()
+        if confirmed is False:
+            self._confirm_at = self.count + self.AGAIN
+        return bool(confirmed)
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -163,6 +181,7 @@ class Episodes:
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
+            "confirm_at": self._confirm_at,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -174,6 +193,7 @@ class Episodes:
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before = state["seconds"]
+        self._confirm_at = state.get("confirm_at", 0)  # earlier versions did not save it
 
 
 class EpisodeFile:

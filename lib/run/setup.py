@@ -44,7 +44,7 @@ from lib.run.watchdog import CallInterrupted, Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
-from lib.system.seeds import RandomState
+from lib.system.seeds import RandomState, undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -139,6 +139,9 @@ class _Setup:
         log.info("Run folder: %s", self.run.path)
         self.episodes = Episodes(source, params.stop_reward, params.milestone)
         self.speed = Speed(source, params.log_every)
+        if params.confirm and save is not None:
+            self.episodes.confirm = self._confirm
+        self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: Exception | None = None
         self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
         source.stop_asked = self.stopper.should_stop
@@ -231,6 +234,8 @@ class _Setup:
 
         def restore(engine: Engine) -> None:
             checkpoint.restore(self._loop_state(), content)
+            if self.episodes.solved is None:
+                self.episodes.check_bounds(engine)  # it may have been stopped while `_confirm` was evaluating
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)
             elif self._at_limit():
@@ -458,11 +463,33 @@ class _Setup:
         for purpose, command in steps.items():
             log.info("%s  # %s", command, purpose)
 
-    def _evaluate(self, result: Mapping[str, Any]) -> None:
+    def _confirm(self) -> bool | None:
+        """Return whether greedy play reaches stop_reward; None if the run has to stop first."""
+        goal = self.params.stop_reward
+        assert goal is not None
+        if self.stopper.should_stop():
+            return None
+        log.info("The mean return of training has reached %g. Greedy play has to confirm it.", goal)
+        with self.speed.paused(), undisturbed():
+            evaluated = self._play_greedily(stopped=self.stopper.should_stop)
+        if evaluated["episodes"] < evaluation.EPISODES:
+            return None
+        if evaluated["mean"] < goal:
+            console.log_evaluation(evaluated)
+            log.info("Greedy play has not reached %g, so the run goes on for %d episodes.", goal, self.episodes.AGAIN)
+            return False
+        self._evaluation = evaluated
+        return True
+
+    def _play_greedily(self, progress: bool = False, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
+        """Evaluate the network; see evaluation.evaluate."""
         log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
         make = partial(make_env, self.params.env_name)
+        return evaluation.evaluate(self._policy(), make, seed=self.options.seed, progress=progress, stopped=stopped)
+
+    def _evaluate(self, result: Mapping[str, Any]) -> None:
         policy = self._policy()
-        evaluated = evaluation.evaluate(policy, make, seed=self.options.seed, progress=not self.options.quiet)
+        evaluated = self._evaluation or self._play_greedily(progress=not self.options.quiet)
         returns = list(self.episodes.returns)
         below = evaluation.is_clearly_below(evaluated, returns)
         evaluated |= {"training_mean": self.episodes.mean, "below_training": below}

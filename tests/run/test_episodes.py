@@ -10,7 +10,7 @@ from lib.run.events import EpisodeEvents, register_events
 from sources import CountingSource
 
 
-def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None):
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=lambda: True):
     """Run an engine in which episodes end with the given returns.
 
     Returns:
@@ -21,6 +21,7 @@ def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None):
     register_events(engine)
     episodes = Episodes(source, stop_reward, milestone)
     episodes.attach(engine)
+    episodes.confirm = confirm
     fired = []
     for event in EpisodeEvents:
         engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
@@ -51,6 +52,33 @@ def test_the_game_is_solved_by_the_mean_of_the_last_hundred_episodes():
     assert solved_at == 60 + 100 - bad_allowed
     assert episodes.reached["17.0"]["step"] == 60 + 100 - math.floor((21 - 17) / 42 * 100)
     assert episodes.reached["18.0"]["step"] == solved_at
+
+
+def test_a_refused_solution_is_asked_for_again_after_fifty_episodes_and_an_unknown_one_at_once():
+    asked, answers = [], iter([None, False, True])
+
+    def confirm():
+        asked.append(None)
+        return next(answers)
+
+    episodes, fired = run(dict.fromkeys(range(1, 300), 20.0), 160, confirm=confirm)
+    assert first_step_of("BOUND_REWARD_REACHED", fired) == 100 + 1 + 50
+    assert episodes.reached["18.0"]["step"] == 151
+    assert episodes.reached["17.0"]["step"] == 100
+    assert len(asked) == 3
+
+
+def test_a_refusal_is_part_of_the_state():
+    refused, _ = run(dict.fromkeys(range(1, 300), 20.0), 120, confirm=lambda: False)
+    resumed = Episodes(CountingSource({}), 18.0)
+    resumed.load_state_dict(refused.state_dict())
+    engine = Engine(lambda engine, batch: None)
+    register_events(engine)
+    resumed.check_bounds(engine)
+    assert resumed.solved is None
+    resumed.count = 150
+    resumed.check_bounds(engine)
+    assert resumed.solved is not None
 
 
 def test_a_stop_reward_below_the_milestone_solves_the_game():

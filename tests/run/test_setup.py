@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import signal
 
 import numpy as np
 import ptan
@@ -203,6 +205,34 @@ def test_the_steps_of_a_plain_source_of_ptan_are_counted_in_its_environments(tmp
     # One step before the first transition, ten for the buffer, and one per iteration.
     assert (state.iteration, state.stopped) == (10_009, "step limit")  # type: ignore[attr-defined]
     assert json.loads((folder(tmp_path) / "result.json").read_text())["steps"] == 10_020
+
+
+def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_resumed(tmp_path, monkeypatch, capsys):
+    def start(**options):
+        net, source = nn.Linear(1, 1), source_of(Counting(length=5))
+        engine = Engine(lambda engine, batch: {"loss": 0.0})
+        params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True)
+        args = RunOptions(runs_dir=tmp_path, quiet=True, **options)
+        run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": net})
+        state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+        return run.path, state.stopped, source.steps_done  # type: ignore[attr-defined]
+
+    def interrupted(policy, make_env, **options):
+        os.kill(os.getpid(), signal.SIGINT)
+        assert options["stopped"]()
+        return {"episodes": 3, "mean": 20.0}
+
+    complete = dict.fromkeys(("mean", "std", "min", "max"), 20.0)
+    complete |= {"episodes": 20, "distinct": 1, "returns": [20.0] * 20, "lengths": [5] * 20}
+    monkeypatch.setattr("lib.run.evaluation.evaluate", interrupted)
+    path, *ended = start()
+    assert ended == ["SIGINT", 500]
+    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: dict(complete))
+    _, *ended = start(resume=path)
+    assert ended == ["solved", 500]
+    result = json.loads((path / "result.json").read_text())
+    assert (result["reached"]["15.0"]["step"], result["evaluation"]["mean"]) == (500, 20.0)
+    assert capsys.readouterr().out.count("Evaluation: 20 episodes") == 2  # the confirming one is not repeated
 
 
 def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
