@@ -26,7 +26,7 @@ import pandas as pd
 from tqdm import tqdm
 
 PAGE = "docs/your-environment.md"
-NAME = "own_games"
+FOLDER = "own_games"  # of the results, a file per script
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
 STEPS = {  # maximum agent steps of a run
     "CartPole-v1": 300_000,
@@ -78,7 +78,11 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
 def table(frame: pd.DataFrame) -> str:
     """Return a row per game and script."""
     rows = []
-    for (game, script), own in frame.groupby(["game", "script"], sort=False):
+    groups = frame.groupby(["game", "script"])
+    for game, script in itertools.product(STEPS, SCRIPTS):
+        if (game, script) not in groups.groups:
+            continue
+        own = groups.get_group((game, script))
         solved = own[own.solved_step < math.inf]
         rows.append(
             (
@@ -103,11 +107,17 @@ def table(frame: pd.DataFrame) -> str:
     return lab.table(header, rows)
 
 
+def results_of(script: str) -> str:
+    """Return the name of a script's results file."""
+    return f"{FOLDER}/{script.rpartition('/')[2]}"
+
+
 def blocks() -> Iterator[lab.Block]:
     """Yield the table of the page, if there are results."""
-    if lab.path_of(NAME).exists():
-        frame, stamped = lab.read(NAME)
-        yield lab.Block(PAGE, "own-games", f"{table(frame)}\n\n{lab.measured_on([stamped])}")
+    names = [name for name in map(results_of, SCRIPTS) if lab.path_of(name).exists()]
+    if names:
+        frames, stamps = zip(*map(lab.read, names), strict=True)
+        yield lab.Block(PAGE, "own-games", f"{table(pd.concat(frames))}\n\n{lab.measured_on(stamps)}")
 
 
 def main() -> None:
@@ -120,15 +130,17 @@ def main() -> None:
     parser.add_argument("--go-on", action="store_true", help="keep the rows of an interrupted measurement")
     args = parser.parse_args()
     if "runs" in (args.what or ["runs"]):
-        results = lab.Results(NAME, COLUMNS, lab.stamp(threads=1, jobs=args.jobs), args.go_on)
-        turns = itertools.product(args.game or STEPS, args.script or SCRIPTS, args.seeds)
+        scripts = args.script or SCRIPTS
+        stamped = lab.stamp(threads=1, jobs=args.jobs)
+        results = {script: lab.Results(results_of(script), COLUMNS, stamped, args.go_on) for script in scripts}
+        turns = itertools.product(args.game or STEPS, scripts, args.seeds)
         missing = [
-            (script, game, seed) for game, script, seed in turns if not results.has(script=script, game=game, seed=seed)
+            (script, game, seed) for game, script, seed in turns if not results[script].has(game=game, seed=seed)
         ]
         with ThreadPoolExecutor(args.jobs) as pool:
             rows = tqdm(pool.map(measure, missing), total=len(missing))
             for (script, game, seed), row in zip(missing, rows, strict=True):
-                results.add(script=script, game=game, seed=seed, **row)
+                results[script].add(script=script, game=game, seed=seed, **row)
     lab.write(blocks())
 
 

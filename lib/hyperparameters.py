@@ -234,6 +234,7 @@ class FastPPOHyperparameters(PPOHyperparameters):
     Attributes:
         learning_rate: Adam's learning rate; the first one, if it is adaptive.
         kl_target: Kullback-Leibler divergence that the learning rate adapts to; None for a fixed rate.
+        learning_rate_max: largest value to which an adaptive learning rate grows.
     """
 
     learning_rate: float = 5e-4
@@ -243,11 +244,13 @@ class FastPPOHyperparameters(PPOHyperparameters):
     clip: float = 0.2
     gradient_norm: float = 1.0
     kl_target: float | None = 0.01
+    learning_rate_max: float = 1e-3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         target = self.kl_target
         require(target is None or 0.0 < target < math.inf, self, "kl_target", "a finite number above 0 or none")
+        require(0.0 < self.learning_rate_max <= 1.0, self, "learning_rate_max", "above 0 and at most 1")
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -386,7 +389,7 @@ _PPO_GAMES: dict[str, dict[str, Any]] = {
     "freeway": {"env_name": "FreewayNoFrameskip-v4", "stop_reward": 30.0},
     OWN: {"env_name": "", "stop_reward": None},
 }
-_FASTER_ON_PONG: dict[str, Any] = {"gamma": 0.98, "kl_target": 0.02}
+_FASTER_ON_PONG: dict[str, Any] = {"gamma": 0.98, "kl_target": 0.02, "learning_rate_max": 0.01}
 _FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25, "confirm": True}
 
 # 01_ppo.py

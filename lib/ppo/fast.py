@@ -21,7 +21,6 @@ log = logging.getLogger(__name__)
 
 RETURN_RATE = 1e-4  # smallest weight of a new return in the statistics of the returns
 RATE_FACTOR = 1.5  # factor by which one epoch changes an adaptive learning rate
-MAX_RATE = 1e-2  # largest value to which an adaptive learning rate grows
 
 
 class CellPolicy(nn.Module):
@@ -170,9 +169,12 @@ class FastSettings(UpdateSettings):
 
     Attributes:
         kl_target: desired Kullback-Leibler divergence per epoch; None for a fixed learning rate.
+        learning_rate_max: largest value to which an adaptive learning rate grows. Once a policy hardly varies its
+            actions, no rate moves it far, so without a limit the rate would grow until the policy collapses.
     """
 
     kl_target: float | None = None
+    learning_rate_max: float = 1e-2
 
 
 class FastTrainer(Trainer):
@@ -210,8 +212,8 @@ class FastTrainer(Trainer):
             # The first epoch hardly moves the policy. If it is the only one, the rate would grow without end.
             factor = RATE_FACTOR
         for group in self.optimizer.param_groups:
-            # A rate that starts above MAX_RATE may stay or fall.
-            group["lr"] = min(group["lr"] * factor, max(group["lr"], MAX_RATE))
+            # A rate that starts above the limit may stay or fall.
+            group["lr"] = min(group["lr"] * factor, max(group["lr"], self.settings.learning_rate_max))
 
 
 def rollouts(sampler: Sampler, model: FastModel) -> Iterator[Rollout]:

@@ -76,7 +76,7 @@ def test_the_learning_rate_is_fixed_without_a_target(kl):
     ("rate", "kl", "expected"), [(9e-3, 0.0, 1e-2), (1e-2, 0.0, 1e-2), (3e-2, 0.0, 3e-2), (3e-2, 1.0, 2e-2)]
 )
 def test_the_learning_rate_does_not_grow_beyond_its_maximum(rate, kl, expected):
-    assert adapted(kl, rate, kl_target=0.01) == pytest.approx(expected)
+    assert adapted(kl, rate, kl_target=0.01, learning_rate_max=1e-2) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("kl", "factor"), [(0.021, 1 / 1.5), (0.001, 1.0)])
