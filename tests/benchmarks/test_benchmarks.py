@@ -25,6 +25,7 @@ import minutes
 import own_environment
 import time_to_solve
 import trials
+import tuned
 from lib.run.stopping import NOT_FINITE
 
 
@@ -403,3 +404,13 @@ def test_runs_of_chapter_8_with_different_settings_are_not_put_into_one_table(mo
 def test_the_stamp_is_json(results):
     lab.Results("x", ("a",), lab.stamp(steps=3)).add(a=1)
     assert json.loads((results / "x.csv").read_text().splitlines()[0][2:])["settings"] == {"steps": 3}
+
+
+def test_an_unsolved_run_of_a_tuned_setting_counts_as_slower_than_all_others():
+    rows = [("own", 1, "solved", 300.0, 60_000), ("own", 2, "step limit", math.inf, 100_000)]
+    rows += [("best", 1, "solved", 200.0, 50_000), ("best", 2, "solved", 210.0, 40_000)]
+    frame = pd.DataFrame(rows, columns=["setting", "seed", "stopped", "episodes", "steps"])
+    frame = frame.assign(learning_rate=1e-3, gamma=0.99, mean_100=475.0)
+    _, _, own, best = tuned.table(frame).splitlines()
+    assert "| 1 of 2 | never (300 to never) | never (60,000 to never) |" in own
+    assert "| 2 of 2 | 205 (200 to 210) | 45,000 (40,000 to 50,000) |" in best
