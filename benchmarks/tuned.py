@@ -28,15 +28,16 @@ from matplotlib import pyplot as plt
 
 PAGE = "docs/tuning.md"
 RUNS = lab.PROJECT / "runs" / "tuned"  # of the search
-SCRIPT = "chapter08/01_dqn_basic"
-OWN = {"learning_rate": 1e-3, "gamma": 0.99}  # the values that are compared with the best
+SCRIPT = "chapter09/07_pong_in_minutes"
+OWN = {"learning_rate": 5e-4, "gamma": 0.99}  # the script's own values
 SETTINGS = {  # Pong's other hyperparameters are too large for a game of so few steps
     "replay_initial": 1000,
     "epsilon_frames": 10_000,
     "target_net_sync": 200,
+    "episodes_to_solve": 1000,  # a trial stops after 10 % more
 }
-STEPS = 100_000  # maximum agent steps of a run
-OPTIONS = ["--env-id", "CartPole-v1", *lab.assignments(OWN | SETTINGS), "--stop-after", str(STEPS)]
+STEPS = 150_000  # maximum agent steps of a run
+OPTIONS = ["--env-id", "CartPole-v1", *lab.assignments(SETTINGS), "--stop-after", str(STEPS)]
 TRIALS = 12
 SEEDS = (101, 102, 103)
 TRIALS_NAME, COMPARED_NAME = "tuning/trials", "tuning/compared"
