@@ -51,6 +51,8 @@ def search(go_on: bool) -> dict[str, float]:
         shutil.rmtree(RUNS, ignore_errors=True)
     lab.start(lab.command(SCRIPT, *OPTIONS, "--tune", str(TRIALS), "--runs-dir", str(RUNS)))
     [best] = RUNS.glob("tune/*/params.json")
+    if go_on and lab.path_of(TRIALS_NAME).exists():
+        return dict(json.loads(best.read_text()))
     results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
     for trial in pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("").to_dict("records"):
         results.add(**{name: trial[name] for name in TRIAL_COLUMNS})
@@ -123,6 +125,7 @@ def draw(trials: pd.DataFrame) -> None:
             label = f"gamma {gamma:g}, {'solved' if solved else 'not solved'}" if len(points) else None
             axes.scatter(points.learning_rate, points.best_mean, marker=marker, color=colours(number), label=label)
     axes.set(xscale="log", xlabel="learning rate", ylabel="best mean return of 100 episodes")
+    axes.tick_params(axis="x", which="minor", labelsize=7)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8)
     figure.savefig(lab.PICTURES / "tuning.png", dpi=110)
@@ -145,7 +148,8 @@ def main() -> None:
     if "runs" in (args.what or ["runs"]):
         compare(search(args.go_on), args.jobs, args.go_on)
     lab.write(blocks())
-    draw(lab.read(TRIALS_NAME)[0])
+    if lab.path_of(TRIALS_NAME).exists():
+        draw(lab.read(TRIALS_NAME)[0])
 
 
 if __name__ == "__main__":

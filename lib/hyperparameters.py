@@ -384,13 +384,13 @@ BEST_HYPERPARAMS = {
 OWN = "own"
 
 _PPO_GAMES: dict[str, dict[str, Any]] = {
-    "pong": {"env_name": "PongNoFrameskip-v4", "stop_reward": 18.0, "milestone": 17.0},
+    "pong": {"env_name": "PongNoFrameskip-v4", "stop_reward": 18.0, "milestone": 17.0, "confirm": True},
     "breakout": {"env_name": "BreakoutNoFrameskip-v4", "stop_reward": 400.0},
     "freeway": {"env_name": "FreewayNoFrameskip-v4", "stop_reward": 30.0},
     OWN: {"env_name": "", "stop_reward": None},
 }
 _FASTER_ON_PONG: dict[str, Any] = {"gamma": 0.98, "kl_target": 0.02, "learning_rate_max": 0.01}
-_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25, "confirm": True}
+_FINISH_ON_PONG: dict[str, Any] = {"kl_final": 0.003, "final_temperature": 0.25}
 
 # 01_ppo.py
 PPO_HYPERPARAMS = {name: PPOHyperparameters(run_name=name, **game) for name, game in _PPO_GAMES.items()}

@@ -174,7 +174,7 @@ class FastSettings(UpdateSettings):
     """
 
     kl_target: float | None = None
-    learning_rate_max: float = 1e-2
+    learning_rate_max: float = 1e-3
 
 
 class FastTrainer(Trainer):

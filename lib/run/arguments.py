@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from lib.actors.ray_package import check_cluster
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, FastPPOHyperparameters, RunParameters
 from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
@@ -258,8 +258,9 @@ def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script
     if recorded["script"] != script:
         raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
     kind = type(next(iter(parser.hyperparams.values())))
+    earlier = {"learning_rate_max": 0.01} if issubclass(kind, FastPPOHyperparameters) else {}  # was not recorded
     try:
-        return kind(**recorded["hyperparameters"])
+        return kind(**earlier | recorded["hyperparameters"])
     except (TypeError, ValueError) as error:
         commit = recorded["sessions"][0]["commit"]
         unknown = set(recorded["hyperparameters"]) - {field.name for field in dataclasses.fields(kind)}

@@ -36,7 +36,8 @@ STATE = {
     "best_mean": NUMBER,
     "reached": Each(Each(NUMBER)),
     "seconds": NUMBER,
-    "confirm_at": (int,),
+    "refusals": (int,),
+    "refused_at": (int,),
 }
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
@@ -45,9 +46,9 @@ CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
 class Episodes:
     """Count finished episodes and fire ptan's episode events.
 
-    The game is solved when the mean return of the last 100 episodes reaches stop_reward, and `confirm` returns True.
-    For each episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps, and the
-    metrics reward, steps, avg_reward and time_passed.
+    The game is solved when the mean return of the last 100 episodes reaches stop_reward and `confirm`, if there is one,
+    returns True. For each episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps,
+    and the metrics reward, steps, avg_reward and time_passed.
 
     Args:
         exp_source: experience source whose finished episodes are counted.
@@ -55,8 +56,9 @@ class Episodes:
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
 
     Attributes:
-        confirm: function that returns whether the game is solved, or None if it cannot tell. After False it is called
-            again when AGAIN more episodes have ended.
+        confirm: function that `ask` calls. It returns whether the game is solved, or None if it cannot tell. After
+            False it is called again when AGAIN more episodes have ended.
+        refusals: number of times that `confirm` has returned False; also engine.state.refusals.
         count: number of finished episodes.
         last: the newest of them.
         returns: returns of the last 100 episodes.
@@ -73,7 +75,7 @@ class Episodes:
         self.exp_source = exp_source
         self.stop_reward = stop_reward
         self.milestone = milestone
-        self.confirm: Callable[[], bool | None] = lambda: True
+        self.confirm: Callable[[], bool | None] | None = None
         self.count = 0
         self.last: Episode | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
@@ -81,10 +83,12 @@ class Episodes:
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
         self.seconds_before = 0.0  # run time of earlier processes, if the run is resumed
-        self._confirm_at = 0  # number of episodes before which `confirm` is not called
+        self.refusals = 0
+        self._refused_at = 0  # number of episodes at the last refusal
 
     def attach(self, engine: Engine) -> None:
         """Collect the source's finished episodes after every iteration."""
+        engine.add_event_handler(Events.STARTED, self._publish_refusals)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self)
 
     def __call__(self, engine: Engine) -> None:
@@ -95,26 +99,55 @@ class Episodes:
             if len(self.returns) >= self.MINIMUM and self.mean > self.best_mean:
                 self.best_mean = self.mean
                 engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
-            self.check_bounds(engine)
+            self._check_bounds(engine)
 
-    def check_bounds(self, engine: Engine) -> None:
-        """Record the bounds that the mean return has reached, and fire BOUND_REWARD_REACHED if the game is solved."""
+    def _check_bounds(self, engine: Engine) -> None:
         if len(self.returns) < WINDOW:
             return
-        for bound in (self.milestone, self.stop_reward):
-            if bound is not None and self.mean >= bound and str(bound) not in self.reached:
-                seconds = self.seconds  # without those of `confirm`
-                if bound == self.stop_reward and not self._is_confirmed():
-                    continue
-                self.reached[str(bound)] = {
-                    "seconds": seconds,
-                    "step": self.steps,
-                    "episode": self.count,
-                    "iteration": engine.state.iteration,
-                }
-                log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(seconds))
-        if self.stop_reward is not None and self.mean >= self.stop_reward and self.solved is not None:
+        if self.milestone is not None and self.mean >= self.milestone:
+            self._reach(engine, self.milestone)
+        if self.stop_reward is not None and self.mean >= self.stop_reward:
+            if self.confirm is None:
+                self._reach(engine, self.stop_reward)
+            if self.solved is not None:
+                engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
+
+    def ask(self, engine: Engine) -> None:
+        """Call `confirm` if the mean return has reached stop_reward, and fire BOUND_REWARD_REACHED if it returns True.
+
+        Called once per iteration, after its episodes, and when a run is resumed that was stopped meanwhile.
+        """
+        if self.confirm is None or self.stop_reward is None or self.solved is not None:
+            return
+        too_soon = self.refusals > 0 and self.count < self._refused_at + self.AGAIN
+        if len(self.returns) < WINDOW or self.mean < self.stop_reward or too_soon:
+            return
+        seconds = self.seconds  # without those of the evaluation
+        confirmed = self.confirm()
+        if confirmed:
+            self._reach(engine, self.stop_reward, seconds)
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
+        elif confirmed is False:
+            self.refusals += 1
+            self._refused_at = self.count
+            self._publish_refusals(engine)
+
+    def _reach(self, engine: Engine, bound: float, seconds: float | None = None) -> None:
+        """Record that a bound has been reached, if this is the first time."""
+        if str(bound) in self.reached:
+            return
+        seconds = self.seconds if seconds is None else seconds
+        self.reached[str(bound)] = {
+            "seconds": seconds,
+            "step": self.steps,
+            "episode": self.count,
+            "iteration": engine.state.iteration,
+        }
+        log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(seconds))
+
+    def _publish_refusals(self, engine: Engine) -> None:
+        state: Any = engine.state
+        state.refusals = self.refusals
 
     @property
     def steps(self) -> int:
@@ -165,14 +198,6 @@ class Episodes:
             "time_passed": self.seconds,
         }
 
-    def _is_confirmed(self) -> bool:
-        if self.count < self._confirm_at:
-            return False
-        confirmed = self.confirm()
-        if confirmed is False:
-            self._confirm_at = self.count + self.AGAIN
-        return bool(confirmed)
-
     def state_dict(self) -> dict[str, Any]:
         return {
             "count": self.count,
@@ -181,7 +206,8 @@ class Episodes:
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
-            "confirm_at": self._confirm_at,
+            "refusals": self.refusals,
+            "refused_at": self._refused_at,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -193,7 +219,8 @@ class Episodes:
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before = state["seconds"]
-        self._confirm_at = state.get("confirm_at", 0)  # earlier versions did not save it
+        if "refusals" in state:  # earlier versions did not save them
+            self.refusals, self._refused_at = state["refusals"], state["refused_at"]
 
 
 class EpisodeFile:

@@ -62,7 +62,6 @@ def evaluate(
     seed: int = 0,
     progress: bool = False,
     processes: int | None = None,
-    stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Play whole episodes, side by side in several processes if they take long.
 
@@ -73,21 +72,13 @@ def evaluate(
         seed: seed of the evaluation.
         progress: show the progress.
         processes: see results_of.
-        stopped: function that is called after every episode. The evaluation is abandoned if it returns True.
 
     Returns:
         "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths"; the number of "episodes";
-        and "distinct", the number of episodes that differ in return, length or any state. An abandoned evaluation has
-        fewer episodes.
+        and "distinct", the number of episodes that differ in return, length or any state.
     """
     results: list[EpisodeResult] = []
-
-    def take(engine: Engine, result: EpisodeResult) -> None:
-        results.append(result)
-        if stopped():
-            engine.terminate()
-
-    engine = Engine(take)
+    engine = Engine(lambda engine, result: results.append(result))
     with (
         TaskProgress("Evaluation", episodes, "episodes", progress) as shown,
         engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: shown.advance()),

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.episodes import Episode
-from lib.experience.interface import ExperienceSource
+from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, checkpoint_files, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
@@ -36,6 +36,7 @@ from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
 from lib.run.screen import Screen
+from lib.run.side_by_side import results_of
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
@@ -102,6 +103,7 @@ def setup_ignite(
     setup.attach_evaluation()
     setup.attach_episode_records()
     setup.attach_console()
+    setup.attach_confirmation()
     setup.attach_stopping(tuner_reward_episode, tuner_reward_min)
     setup.attach_checkpoints()
     setup.attach_end()
@@ -139,8 +141,6 @@ class _Setup:
         log.info("Run folder: %s", self.run.path)
         self.episodes = Episodes(source, params.stop_reward, params.milestone)
         self.speed = Speed(source, params.log_every)
-        if params.confirm and save is not None:
-            self.episodes.confirm = self._confirm
         self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: Exception | None = None
         self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
@@ -234,12 +234,13 @@ class _Setup:
 
         def restore(engine: Engine) -> None:
             checkpoint.restore(self._loop_state(), content)
-            if self.episodes.solved is None:
-                self.episodes.check_bounds(engine)  # it may have been stopped while `_confirm` was evaluating
+            self.episodes.ask(engine)  # the run may have been stopped in `_confirm`
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)
             elif self._at_limit():
                 self.stopper.limit_reached(engine)
+            elif self.stopper.reason is not None:
+                engine.terminate()
 
         self.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore)
 
@@ -351,6 +352,21 @@ class _Setup:
             self.options.verbose,
         ).attach(self.engine)
 
+    def attach_confirmation(self) -> None:
+        """Ask an evaluation whether the game is solved, if the hyperparameters want it."""
+        if not self.params.confirm or self.save is None:
+            return
+        self.episodes.confirm = self._confirm
+
+        def ask(engine: Engine) -> None:
+            try:
+                self.episodes.ask(engine)
+            except Exception:
+                self.checkpointer.save(engine)
+                raise
+
+        self.engine.add_event_handler(Events.ITERATION_COMPLETED, ask)
+
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
         self.stopper.watch_ends(self.engine)
@@ -368,10 +384,10 @@ class _Setup:
         growing = {"files": self._growing_files(self.board.flush)}
         own: dict[str, Stateful] = {"settings": self._settings(), "speed": self.speed}
         objects = own | self._run_state() | self._loop_state() | growing
-        checkpointer = checkpoint.Checkpointer(
+        self.checkpointer = checkpoint.Checkpointer(
             objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper
         )
-        checkpointer.attach(self.engine)
+        self.checkpointer.attach(self.engine)
 
     def attach_end(self) -> None:
         """Write the result, close everything, evaluate a solved run, and draw the learning curve."""
@@ -469,27 +485,34 @@ class _Setup:
         assert goal is not None
         if self.stopper.should_stop():
             return None
-        log.info("The mean return of training has reached %g. Greedy play has to confirm it.", goal)
-        with self.speed.paused(), undisturbed():
-            evaluated = self._play_greedily(stopped=self.stopper.should_stop)
-        if evaluated["episodes"] < evaluation.EPISODES:
+        log.info(
+            "The mean training return has reached %g. %d greedy episodes have to confirm it.", goal, evaluation.EPISODES
+        )
+        make = partial(make_env, self.params.env_name)
+        count, seed, stopped = evaluation.EPISODES, self.options.seed, self.stopper.should_stop
+        try:
+            with self.speed.paused(), undisturbed():
+                evaluated = evaluation.summary(list(results_of(self._policy(), make, count, seed, stopped=stopped)))
+        except Stopped:
             return None
         if evaluated["mean"] < goal:
             console.log_evaluation(evaluated)
-            log.info("Greedy play has not reached %g, so the run goes on for %d episodes.", goal, self.episodes.AGAIN)
+            log.info(
+                "Greedy play has not reached %g, so the run is not solved. The next try is at least %d episodes away.",
+                goal,
+                self.episodes.AGAIN,
+            )
             return False
         self._evaluation = evaluated
         return True
 
-    def _play_greedily(self, progress: bool = False, stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
-        """Evaluate the network; see evaluation.evaluate."""
-        log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
-        make = partial(make_env, self.params.env_name)
-        return evaluation.evaluate(self._policy(), make, seed=self.options.seed, progress=progress, stopped=stopped)
-
     def _evaluate(self, result: Mapping[str, Any]) -> None:
-        policy = self._policy()
-        evaluated = self._evaluation or self._play_greedily(progress=not self.options.quiet)
+        policy, make = self._policy(), partial(make_env, self.params.env_name)
+        if self._evaluation is None:
+            log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
+            progress = not self.options.quiet
+            self._evaluation = evaluation.evaluate(policy, make, seed=self.options.seed, progress=progress)
+        evaluated = self._evaluation
         returns = list(self.episodes.returns)
         below = evaluation.is_clearly_below(evaluated, returns)
         evaluated |= {"training_mean": self.episodes.mean, "below_training": below}

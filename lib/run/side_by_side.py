@@ -12,6 +12,7 @@ import torch
 from lib.actors.contract import Weights
 from lib.actors.engines import start_actors
 from lib.errors import Fault, UsageError
+from lib.experience.interface import Stopped
 from lib.ppo.rollout import one_torch_thread
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
 from lib.run.watchdog import CallInterrupted, Watchdog
@@ -25,7 +26,12 @@ NO_WEIGHTS = Weights(0, {})  # the policy holds its network
 
 
 def results_of(
-    policy: Policy, make_env: Callable[[], gym.Env], episodes: int, seed: int, processes: int | None = None
+    policy: Policy,
+    make_env: Callable[[], gym.Env],
+    episodes: int,
+    seed: int,
+    processes: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> Generator[EpisodeResult]:
     """Play episodes, and yield their results in the order in which they end.
 
@@ -38,17 +44,23 @@ def results_of(
         episodes: number of episodes.
         seed: seed of the evaluation.
         processes: number of processes. None for one per core, if the evaluation takes longer than SHORT.
+        stopped: function that returns whether to abandon the evaluation.
+
+    Raises:
+        Stopped: if the evaluation was abandoned.
     """
     groups = [range(start, min(start + GROUP, episodes)) for start in range(0, episodes, GROUP)]
     workers = min(processes or cores(), len(groups))
     done: set[int] = set()
     if workers == 1 or processes is None:
         end = math.inf if workers == 1 else time.monotonic() + SHORT
-        for result in _play(policy, make_env, seed, groups, stopped=lambda: time.monotonic() > end):
+        for result in _play(policy, make_env, seed, groups, stopped=lambda: stopped() or time.monotonic() > end):
             done.add(result.number)
             yield result
     if len(done) < episodes:
-        yield from _side_by_side(policy, make_env, seed, groups, done, workers)
+        if stopped():
+            raise Stopped
+        yield from _side_by_side(policy, make_env, seed, groups, done, workers, stopped)
 
 
 def _play(
@@ -87,6 +99,7 @@ def _side_by_side(
     groups: Sequence[Sequence[int]],
     done: set[int],
     workers: int,
+    stopped: Callable[[], bool],
 ) -> Iterator[EpisodeResult]:
     """Play groups in `workers` processes, or in this process if that fails. `done` grows with every result."""
     shares = [groups[index::workers] for index in range(workers)]
@@ -116,6 +129,7 @@ def _side_by_side(
             start,
             patience=math.inf,  # an episode may take long; the watchdog sees calls that do not return
             imports=("lib.run.side_by_side",),
+            stop_asked=stopped,
         ) as actors:
             for index in filter(missing, range(workers)):
                 actors.order(index)
@@ -129,9 +143,11 @@ def _side_by_side(
         if isinstance(error, Fault) and time.monotonic() > deadline:
             raise CallInterrupted(str(error), Fault.exit_code) from error
         log.warning("The evaluation goes on in this process alone: %s", error)
-        for result in _play(policy, make_env, seed, groups, done):
+        for result in _play(policy, make_env, seed, groups, done, stopped):
             done.add(result.number)
             yield result
+        if any(map(missing, range(workers))):
+            raise Stopped from error
 
 
 class EvaluationActor:

@@ -2,7 +2,7 @@ import csv
 import math
 
 import pytest
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
 from lib.run.episodes import EpisodeFile, Episodes, last_step
@@ -10,7 +10,7 @@ from lib.run.events import EpisodeEvents, register_events
 from sources import CountingSource
 
 
-def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=lambda: True):
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=None):
     """Run an engine in which episodes end with the given returns.
 
     Returns:
@@ -22,6 +22,7 @@ def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confir
     episodes = Episodes(source, stop_reward, milestone)
     episodes.attach(engine)
     episodes.confirm = confirm
+    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.ask)
     fired = []
     for event in EpisodeEvents:
         engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
@@ -54,7 +55,7 @@ def test_the_game_is_solved_by_the_mean_of_the_last_hundred_episodes():
     assert episodes.reached["18.0"]["step"] == solved_at
 
 
-def test_a_refused_solution_is_asked_for_again_after_fifty_episodes_and_an_unknown_one_at_once():
+def test_a_refused_goal_is_asked_for_again_after_fifty_episodes_and_an_unknown_one_at_once():
     asked, answers = [], iter([None, False, True])
 
     def confirm():
@@ -72,12 +73,13 @@ def test_a_refusal_is_part_of_the_state():
     refused, _ = run(dict.fromkeys(range(1, 300), 20.0), 120, confirm=lambda: False)
     resumed = Episodes(CountingSource({}), 18.0)
     resumed.load_state_dict(refused.state_dict())
+    resumed.confirm = lambda: True
     engine = Engine(lambda engine, batch: None)
     register_events(engine)
-    resumed.check_bounds(engine)
-    assert resumed.solved is None
+    resumed.ask(engine)
+    assert (resumed.refusals, resumed.solved) == (1, None)
     resumed.count = 150
-    resumed.check_bounds(engine)
+    resumed.ask(engine)
     assert resumed.solved is not None
 
 
