@@ -218,6 +218,16 @@ def test_a_resume_rejects_unknown_hyperparameters(run):
         resolve("--resume", str(run), knob=3)
 
 
+def test_a_fast_ppo_run_of_an_earlier_version_keeps_the_old_limit_of_its_learning_rate(tmp_path):
+    options = RunOptions(runs_dir=tmp_path)
+    run = run_folder.Run("02_ppo_fast", PPO_FAST_HYPERPARAMS["freeway"], options)
+    run.close()
+    edit_params(run.path, lambda params: params["hyperparameters"].pop("learning_rate_max"))
+    parser = cli.parser("Summary.", PPO_FAST_HYPERPARAMS)
+    params, _ = cli.resolve(parser, ["--resume", str(run.path)], "02_ppo_fast")
+    assert params.learning_rate_max == 0.01
+
+
 def test_a_resume_accepts_other_values_of_free_options(run):
     parser = cli.parser("Summary.", free=("envs",))
     parser.add_argument("--envs", type=int, default=3)

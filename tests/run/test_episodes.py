@@ -69,6 +69,23 @@ def test_a_refused_goal_is_asked_for_again_after_fifty_episodes_and_an_unknown_o
     assert len(asked) == 3
 
 
+def test_the_question_is_asked_after_all_episodes_of_an_iteration():
+    class InPairs(CountingSource):
+        def pop_episodes(self):
+            return super().pop_episodes() * 2
+
+    asked = []
+    episodes = Episodes(InPairs(dict.fromkeys(range(1, 300), 20.0)), 18.0)
+    episodes.confirm = lambda: asked.append(episodes.count) or len(asked) == 2
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    register_events(engine)
+    episodes.attach(engine)
+    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.ask)
+    engine.run(episodes.exp_source.batches(), max_iters=90, epoch_length=90)
+    assert asked == [100, 150]
+    assert episodes.solved["episode"] == 150
+
+
 def test_a_refusal_is_part_of_the_state():
     refused, _ = run(dict.fromkeys(range(1, 300), 20.0), 120, confirm=lambda: False)
     resumed = Episodes(CountingSource({}), 18.0)

@@ -16,6 +16,7 @@ from ignite.engine import Engine, Events
 from fakes import Coded, CodedDying, Counting, Slow, checked_failing, draw_actions
 from lib.actors.process import ProcessActors
 from lib.envs.single_env import make_env
+from lib.experience.interface import Stopped
 from lib.run import console, episode_player, evaluation, side_by_side
 from lib.run.episode_player import EpisodePlayer
 from lib.run.evaluation import evaluate, evaluator
@@ -269,3 +270,17 @@ def test_episodes_without_an_end_are_reported(lengths, endless, caplog):
     warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
     assert len(warned) == bool(endless)
     assert endless in caplog.text
+
+
+@pytest.mark.parametrize("processes", [1, None, 2])
+def test_a_stopped_evaluation_is_abandoned_within_an_episode(processes):
+    asked_at = []
+
+    def stopped():
+        asked_at.append(time.monotonic())
+        return len(asked_at) > 3
+
+    make = partial(Slow, 0.05, length=10_000)
+    with pytest.raises(Stopped):
+        list(side_by_side.results_of(always(0), make, 20, seed=1, processes=processes, stopped=stopped))
+    assert len(asked_at) >= 4

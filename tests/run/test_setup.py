@@ -236,6 +236,21 @@ def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_
     assert "Evaluation: 20 episodes" not in capsys.readouterr().out  # the confirming one is not repeated
 
 
+def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, monkeypatch):
+    def fail(*values, stopped):
+        raise RuntimeError("the environment broke")
+
+    monkeypatch.setattr("lib.run.setup.results_of", fail)
+    net, source = nn.Linear(1, 1), source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True)
+    args = RunOptions(runs_dir=tmp_path, quiet=True)
+    run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": net})
+    with pytest.raises(RuntimeError, match="the environment broke"):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 500
+
+
 def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
     source, _ = plain_ptan(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 1.0})
