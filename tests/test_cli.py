@@ -225,7 +225,7 @@ def test_a_fast_ppo_run_of_an_earlier_version_keeps_the_old_limit_of_its_learnin
     edit_params(run.path, lambda params: params["hyperparameters"].pop("learning_rate_max"))
     parser = cli.parser("Summary.", PPO_FAST_HYPERPARAMS)
     params, _ = cli.resolve(parser, ["--resume", str(run.path)], "02_ppo_fast")
-    assert params.learning_rate_max == 0.01
+    assert dataclasses.asdict(params)["learning_rate_max"] == 0.01
 
 
 def test_a_resume_accepts_other_values_of_free_options(run):

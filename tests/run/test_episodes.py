@@ -75,13 +75,14 @@ def test_the_question_is_asked_after_all_episodes_of_an_iteration():
             return super().pop_episodes() * 2
 
     asked = []
-    episodes = Episodes(InPairs(dict.fromkeys(range(1, 300), 20.0)), 18.0)
+    source = InPairs(dict.fromkeys(range(1, 300), 20.0))
+    episodes = Episodes(source, 18.0)
     episodes.confirm = lambda: asked.append(episodes.count) or len(asked) == 2
     engine = Engine(lambda engine, batch: {"loss": 1.0})
     register_events(engine)
     episodes.attach(engine)
     engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.ask)
-    engine.run(episodes.exp_source.batches(), max_iters=90, epoch_length=90)
+    engine.run(source.batches(), max_iters=90, epoch_length=90)
     assert asked == [100, 150]
     assert episodes.solved["episode"] == 150
 
