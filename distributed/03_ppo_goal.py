@@ -39,7 +39,7 @@ def train(params, args):
 
     def process_batch(engine, rollout):
         progress = sampler.progress(params.stop_reward)
-        trainer.settings = settings.at(progress, args.without, engine.state.refusals)
+        trainer.settings = settings.at(progress, args.without)
         return trainer.update(rollout) | {"progress": progress.mean}
 
     engine = Engine(process_batch)

@@ -52,7 +52,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         progress = segments.progress(params.stop_reward)
-        trainer.settings = settings.at(progress, args.without, engine.state.refusals)
+        trainer.settings = settings.at(progress, args.without)
         return learner.train(batch) | {"progress": progress.mean}
 
     engine = Engine(process_batch)

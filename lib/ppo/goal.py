@@ -14,7 +14,6 @@ from lib.ppo.update import Transitions
 PARTS = ("entropy", "kl", "epochs", "temperature")
 FINAL_TEMPERATURE_FROM = 0.75  # value of Estimate.certain from which the final temperature is used
 SINGLE_EPOCH_FROM = 0.95  # progress from which an update has a single epoch
-LATE_RATE = 1e-3  # largest learning rate after a refusal
 
 
 class GoalModel(FastModel):
@@ -55,23 +54,19 @@ class GoalSettings(FastSettings):
     final_temperature: float = 1.0
     finishing: bool = False
 
-    def at(self, progress: Estimate, without: Collection[str] = (), refusals: int = 0) -> Self:
+    def at(self, progress: Estimate, without: Collection[str] = ()) -> Self:
         """Return the settings for an update at the given progress.
 
         Args:
             progress: progress toward the goal; see Progress.
             without: names from PARTS that ignore the progress.
-            refusals: number of evaluations in which greedy play did not reach the goal. From the first one on, updates
-                have all their epochs again, with a learning rate of at most LATE_RATE.
         """
         now = self
         if "entropy" not in without:  # the bonus for random actions falls linearly to 0
             now = dataclasses.replace(now, entropy=self.entropy * (1.0 - progress.mean))
         if "kl" not in without:  # large steps of the policy at first, small ones near the goal
             now = dataclasses.replace(now, kl_target=self._kl_target_at(progress.mean))
-        if refusals:  # the rate must not grow without end while the policy hardly varies its actions
-            now = dataclasses.replace(now, learning_rate_max=min(LATE_RATE, self.learning_rate_max))
-        elif "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
+        if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
             now = dataclasses.replace(now, epochs=1)
         if "temperature" not in without:  # less random actions lose fewer games that are nearly won
             # The switch is permanent, so a few lucky episodes must not cause it.

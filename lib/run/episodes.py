@@ -36,8 +36,7 @@ STATE = {
     "best_mean": NUMBER,
     "reached": Each(Each(NUMBER)),
     "seconds": NUMBER,
-    "refusals": (int,),
-    "refused_at": (int,),
+    "refused_at": (int, NoneType),
 }
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
@@ -58,7 +57,6 @@ class Episodes:
     Attributes:
         confirm: function that `ask` calls. It returns whether the game is solved, or None if it cannot tell. After
             False it is called again when AGAIN more episodes have ended.
-        refusals: number of times that `confirm` has returned False; also engine.state.refusals.
         count: number of finished episodes.
         last: the newest of them.
         returns: returns of the last 100 episodes.
@@ -83,12 +81,10 @@ class Episodes:
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
         self.seconds_before = 0.0  # run time of earlier processes, if the run is resumed
-        self.refusals = 0
-        self._refused_at = 0  # number of episodes at the last refusal
+        self._refused_at: int | None = None  # number of episodes when `confirm` last returned False
 
     def attach(self, engine: Engine) -> None:
         """Collect the source's finished episodes after every iteration."""
-        engine.add_event_handler(Events.STARTED, self._publish_refusals)
         engine.add_event_handler(Events.ITERATION_COMPLETED, self)
 
     def __call__(self, engine: Engine) -> None:
@@ -119,7 +115,7 @@ class Episodes:
         """
         if self.confirm is None or self.stop_reward is None or self.solved is not None:
             return
-        too_soon = self.refusals > 0 and self.count < self._refused_at + self.AGAIN
+        too_soon = self._refused_at is not None and self.count < self._refused_at + self.AGAIN
         if len(self.returns) < WINDOW or self.mean < self.stop_reward or too_soon:
             return
         seconds = self.seconds  # without those of the evaluation
@@ -128,9 +124,7 @@ class Episodes:
             self._reach(engine, self.stop_reward, seconds)
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
         elif confirmed is False:
-            self.refusals += 1
             self._refused_at = self.count
-            self._publish_refusals(engine)
 
     def _reach(self, engine: Engine, bound: float, seconds: float | None = None) -> None:
         """Record that a bound has been reached, if this is the first time."""
@@ -144,10 +138,6 @@ class Episodes:
             "iteration": engine.state.iteration,
         }
         log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(seconds))
-
-    def _publish_refusals(self, engine: Engine) -> None:
-        state: Any = engine.state
-        state.refusals = self.refusals
 
     @property
     def steps(self) -> int:
@@ -206,7 +196,6 @@ class Episodes:
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
-            "refusals": self.refusals,
             "refused_at": self._refused_at,
         }
 
@@ -219,8 +208,7 @@ class Episodes:
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before = state["seconds"]
-        if "refusals" in state:  # earlier versions did not save them
-            self.refusals, self._refused_at = state["refusals"], state["refused_at"]
+        self._refused_at = state.get("refused_at")  # earlier versions did not save it
 
 
 class EpisodeFile:

@@ -166,11 +166,3 @@ def test_a_rollout_at_the_final_temperature_is_learnt_from_at_that_temperature(p
     chosen = model(rollout.states.flatten(0, 1))[0].log_softmax(1).gather(1, rollout.actions.flatten()[:, None])
     rollout.log_probs.copy_(chosen.detach().view_as(rollout.log_probs))
     assert update(trainer, rollout, progress)["kl"] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_after_a_refusal_updates_have_all_their_epochs_and_a_lower_limit_of_the_rate():
-    settings = settings_of(GoalSettings, minibatch=18, epochs=3, learning_rate_max=0.01)
-    assert settings.at(sure(1.0)).epochs == 1
-    assert settings.at(sure(1.0)).learning_rate_max == 0.01
-    refused = settings.at(sure(1.0), (), 1)
-    assert (refused.epochs, refused.learning_rate_max) == (3, 0.001)
