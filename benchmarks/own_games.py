@@ -78,11 +78,10 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
 def table(frame: pd.DataFrame) -> str:
     """Return a row per game and script."""
     rows = []
-    groups = frame.groupby(["game", "script"])
     for game, script in itertools.product(STEPS, SCRIPTS):
-        if (game, script) not in groups.groups:
+        own = frame[(frame.game == game) & (frame.script == script)]
+        if own.empty:
             continue
-        own = groups.get_group((game, script))
         solved = own[own.solved_step < math.inf]
         rows.append(
             (

@@ -51,11 +51,10 @@ def search(go_on: bool) -> dict[str, float]:
         shutil.rmtree(RUNS, ignore_errors=True)
     lab.start(lab.command(SCRIPT, *OPTIONS, "--tune", str(TRIALS), "--runs-dir", str(RUNS)))
     [best] = RUNS.glob("tune/*/params.json")
-    if go_on and lab.path_of(TRIALS_NAME).exists():
-        return dict(json.loads(best.read_text()))
-    results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
-    for trial in pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("").to_dict("records"):
-        results.add(**{name: trial[name] for name in TRIAL_COLUMNS})
+    if not (go_on and lab.path_of(TRIALS_NAME).exists()):
+        results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
+        for trial in pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("").to_dict("records"):
+            results.add(**{name: trial[name] for name in TRIAL_COLUMNS})
     values: dict[str, float] = json.loads(best.read_text())
     return values
 

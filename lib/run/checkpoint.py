@@ -213,8 +213,8 @@ class Checkpointer:
         engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
-        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=self._due), self.save)
-        engine.add_event_handler(Events.COMPLETED, self.save)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=self._due), self._save_resumable)
+        engine.add_event_handler(Events.COMPLETED, self._save_resumable)
         engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, self._save_playable)
 
     def _handler(self, kind: str, objects: Mapping[str, Stateful], keep: int) -> Checkpoint:
@@ -237,8 +237,7 @@ class Checkpointer:
         # The first checkpoint follows the first iteration, so that a read-only disk is noticed early.
         return not self._saved_at or self.stopper.steps() // self.every > self._saved_at // self.every
 
-    def save(self, engine: Engine) -> None:
-        """Save a checkpoint from which the run can be resumed, unless the newest one is of the same step."""
+    def _save_resumable(self, engine: Engine) -> None:
         if self.stopper.reason != NOT_FINITE and self.stopper.steps() > self._saved_at:
             self._resumable(engine)
             self._saved_at = self.stopper.steps()
@@ -254,12 +253,16 @@ class Checkpointer:
         # While the next batch is fetched, the learner's state is that of the last complete iteration.
         if self._acting and engine.state.iteration > 0:
             self._acting = False
-            try:
-                self.save(engine)
-                log.info("The last complete iteration is saved; continue with %s", resume_options(self.folder.parent))
-            except (Fault, UsageError, OSError) as fault:
-                log.warning("%s", fault)  # the first error is the one to raise
+            self.rescue(engine)
         raise error
+
+    def rescue(self, engine: Engine) -> None:
+        """Save the last complete iteration, because an error is about to end the run."""
+        try:
+            self._save_resumable(engine)
+            log.info("The last complete iteration is saved; continue with %s", resume_options(self.folder.parent))
+        except (Fault, UsageError, OSError) as fault:
+            log.warning("%s", fault)  # the first error is the one to raise
 
 
 def newest(folder: Path) -> dict[str, Any] | None:

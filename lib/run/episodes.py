@@ -97,47 +97,21 @@ class Episodes:
                 engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
             self._check_bounds(engine)
 
-    def _check_bounds(self, engine: Engine) -> None:
-        if len(self.returns) < WINDOW:
-            return
-        if self.milestone is not None and self.mean >= self.milestone:
-            self._reach(engine, self.milestone)
-        if self.stop_reward is not None and self.mean >= self.stop_reward:
-            if self.confirm is None:
-                self._reach(engine, self.stop_reward)
-            if self.solved is not None:
-                engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
-
     def ask(self, engine: Engine) -> None:
         """Call `confirm` if the mean return has reached stop_reward, and fire BOUND_REWARD_REACHED if it returns True.
 
         Called once per iteration, after its episodes, and when a run is resumed that was stopped meanwhile.
         """
-        if self.confirm is None or self.stop_reward is None or self.solved is not None:
-            return
         too_soon = self._refused_at is not None and self.count < self._refused_at + self.AGAIN
-        if len(self.returns) < WINDOW or self.mean < self.stop_reward or too_soon:
+        if self.confirm is None or self.solved is not None or too_soon or not self._is_at(self.stop_reward):
             return
         seconds = self.seconds  # without those of the evaluation
         confirmed = self.confirm()
         if confirmed:
-            self._reach(engine, self.stop_reward, seconds)
+            self._record(engine, self.stop_reward, seconds)
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
         elif confirmed is False:
             self._refused_at = self.count
-
-    def _reach(self, engine: Engine, bound: float, seconds: float | None = None) -> None:
-        """Record that a bound has been reached, if this is the first time."""
-        if str(bound) in self.reached:
-            return
-        seconds = self.seconds if seconds is None else seconds
-        self.reached[str(bound)] = {
-            "seconds": seconds,
-            "step": self.steps,
-            "episode": self.count,
-            "iteration": engine.state.iteration,
-        }
-        log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(seconds))
 
     @property
     def steps(self) -> int:
@@ -187,6 +161,26 @@ class Episodes:
             "mean_100": self.mean,
             "time_passed": self.seconds,
         }
+
+    def _check_bounds(self, engine: Engine) -> None:
+        bounds = (self.milestone, self.stop_reward) if self.confirm is None else (self.milestone,)
+        for bound in bounds:
+            if self._is_at(bound) and str(bound) not in self.reached:
+                self._record(engine, bound, self.seconds)
+        if self.solved is not None and self._is_at(self.stop_reward):
+            engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
+
+    def _is_at(self, bound: float | None) -> bool:
+        return bound is not None and len(self.returns) == WINDOW and self.mean >= bound
+
+    def _record(self, engine: Engine, bound: float | None, seconds: float) -> None:
+        self.reached[str(bound)] = {
+            "seconds": seconds,
+            "step": self.steps,
+            "episode": self.count,
+            "iteration": engine.state.iteration,
+        }
+        log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(seconds))
 
     def state_dict(self) -> dict[str, Any]:
         return {

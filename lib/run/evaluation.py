@@ -62,6 +62,7 @@ def evaluate(
     seed: int = 0,
     progress: bool = False,
     processes: int | None = None,
+    stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """Play whole episodes, side by side in several processes if they take long.
 
@@ -71,18 +72,21 @@ def evaluate(
         episodes: number of episodes.
         seed: seed of the evaluation.
         progress: show the progress.
-        processes: see results_of.
+        processes, stopped: see results_of.
 
     Returns:
         "mean", "std", "min" and "max" of the returns; the lists "returns" and "lengths"; the number of "episodes";
         and "distinct", the number of episodes that differ in return, length or any state.
+
+    Raises:
+        Stopped: if the evaluation was abandoned.
     """
     results: list[EpisodeResult] = []
     engine = Engine(lambda engine, result: results.append(result))
     with (
         TaskProgress("Evaluation", episodes, "episodes", progress) as shown,
         engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: shown.advance()),
-        closing(results_of(policy, make_env, episodes, seed, processes)) as played,
+        closing(results_of(policy, make_env, episodes, seed, processes, stopped)) as played,
     ):
         engine.run(played, epoch_length=episodes)
     return summary(results)

@@ -36,7 +36,6 @@ from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
 from lib.run.screen import Screen
-from lib.run.side_by_side import results_of
 from lib.run.speed import Speed
 from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c
 from lib.run.tensorboard import FigureFunction, TensorBoard
@@ -362,7 +361,7 @@ class _Setup:
             try:
                 self.episodes.ask(engine)
             except Exception:
-                self.checkpointer.save(engine)
+                self.checkpointer.rescue(engine)
                 raise
 
         self.engine.add_event_handler(Events.ITERATION_COMPLETED, ask)
@@ -488,11 +487,9 @@ class _Setup:
         log.info(
             "The mean training return has reached %g. %d greedy episodes have to confirm it.", goal, evaluation.EPISODES
         )
-        make = partial(make_env, self.params.env_name)
-        count, seed, stopped = evaluation.EPISODES, self.options.seed, self.stopper.should_stop
         try:
             with self.speed.paused(), undisturbed():
-                evaluated = evaluation.summary(list(results_of(self._policy(), make, count, seed, stopped=stopped)))
+                evaluated = self._play_greedily(stopped=self.stopper.should_stop)
         except Stopped:
             return None
         if evaluated["mean"] < goal:
@@ -506,20 +503,23 @@ class _Setup:
         self._evaluation = evaluated
         return True
 
+    def _play_greedily(self, **options: Any) -> dict[str, Any]:
+        """Evaluate the network; see evaluation.evaluate for the options."""
+        make = partial(make_env, self.params.env_name)
+        return evaluation.evaluate(self._policy(), make, seed=self.options.seed, **options)
+
     def _evaluate(self, result: Mapping[str, Any]) -> None:
-        policy, make = self._policy(), partial(make_env, self.params.env_name)
-        if self._evaluation is None:
-            log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
-            progress = not self.options.quiet
-            self._evaluation = evaluation.evaluate(policy, make, seed=self.options.seed, progress=progress)
         evaluated = self._evaluation
+        if evaluated is None:
+            log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
+            evaluated = self._play_greedily(progress=not self.options.quiet)
         returns = list(self.episodes.returns)
         below = evaluation.is_clearly_below(evaluated, returns)
         evaluated |= {"training_mean": self.episodes.mean, "below_training": below}
         self.run.write_json("result.json", {**result, "evaluation": evaluated})
         console.log_evaluation(evaluated)
         if below:
-            option = "--sample" if policy.score_name == "probability" else "--epsilon 0.05"
+            option = "--sample" if self._policy().score_name == "probability" else "--epsilon 0.05"
             log.warning(
                 "Greedy play is clearly below training: mean return %.2f, not %.2f. Try tools/evaluate.py %s %s",
                 evaluated["mean"],

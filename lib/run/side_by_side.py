@@ -57,10 +57,10 @@ def results_of(
         for result in _play(policy, make_env, seed, groups, stopped=lambda: stopped() or time.monotonic() > end):
             done.add(result.number)
             yield result
-    if len(done) < episodes:
-        if stopped():
-            raise Stopped
+    if len(done) < episodes and not stopped():
         yield from _side_by_side(policy, make_env, seed, groups, done, workers, stopped)
+    if len(done) < episodes:
+        raise Stopped
 
 
 def _play(
@@ -146,8 +146,6 @@ def _side_by_side(
         for result in _play(policy, make_env, seed, groups, done, stopped):
             done.add(result.number)
             yield result
-        if any(map(missing, range(workers))):
-            raise Stopped from error
 
 
 class EvaluationActor:

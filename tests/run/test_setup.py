@@ -21,6 +21,7 @@ from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import checkpoint
 from lib.run.episode_player import EpisodeResult
+from lib.run.evaluation import summary
 from lib.run.options import RunOptions
 from lib.run.setup import setup_ignite
 from lib.system import memory
@@ -209,27 +210,33 @@ def test_the_steps_of_a_plain_source_of_ptan_are_counted_in_its_environments(tmp
     assert json.loads((folder(tmp_path) / "result.json").read_text())["steps"] == 10_020
 
 
-def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_resumed(tmp_path, monkeypatch, capsys):
-    def start(**options):
-        net, source = nn.Linear(1, 1), source_of(Counting(length=5))
-        engine = Engine(lambda engine, batch: {"loss": 0.0})
-        params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True)
-        args = RunOptions(runs_dir=tmp_path, quiet=True, **options)
-        run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": net})
-        state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-        return run.path, state.stopped, source.steps_done  # type: ignore[attr-defined]
+def confirming_run(tmp_path, **options):
+    """Run until an evaluation has to confirm the goal, at step 500.
 
-    def interrupted(*values, stopped):
+    Returns:
+        the run folder, the reason for the end, and the agent steps.
+    """
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True)
+    args = RunOptions(runs_dir=tmp_path, quiet=True, **options)
+    run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": nn.Linear(1, 1)})
+    state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    return run.path, state.stopped, source.steps_done  # type: ignore[attr-defined]
+
+
+def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_resumed(tmp_path, monkeypatch, capsys):
+    def interrupted(*values, stopped, **options):
         os.kill(os.getpid(), signal.SIGINT)
         assert stopped()
         raise Stopped
 
-    monkeypatch.setattr("lib.run.setup.results_of", interrupted)
-    path, *ended = start()
+    monkeypatch.setattr("lib.run.evaluation.evaluate", interrupted)
+    path, *ended = confirming_run(tmp_path)
     assert ended == ["SIGINT", 500]
-    played = [EpisodeResult(number, 20.0, 5, b"") for number in range(20)]
-    monkeypatch.setattr("lib.run.setup.results_of", lambda *values, stopped: played)
-    _, *ended = start(resume=path)
+    played = summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
+    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: played)
+    _, *ended = confirming_run(tmp_path, resume=path)
     assert ended == ["solved", 500]
     result = json.loads((path / "result.json").read_text())
     assert (result["reached"]["15.0"]["step"], result["evaluation"]["mean"]) == (500, 20.0)
@@ -237,18 +244,13 @@ def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_
 
 
 def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, monkeypatch):
-    def fail(*values, stopped):
+    def fail(*values, **options):
         raise RuntimeError("the environment broke")
 
-    monkeypatch.setattr("lib.run.setup.results_of", fail)
-    net, source = nn.Linear(1, 1), source_of(Counting(length=5))
-    engine = Engine(lambda engine, batch: {"loss": 0.0})
-    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True)
-    args = RunOptions(runs_dir=tmp_path, quiet=True)
-    run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": net})
+    monkeypatch.setattr("lib.run.evaluation.evaluate", fail)
     with pytest.raises(RuntimeError, match="the environment broke"):
-        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-    assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 500
+        confirming_run(tmp_path)
+    assert checkpoint.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 500
 
 
 def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):
