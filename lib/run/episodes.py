@@ -163,9 +163,9 @@ class Episodes:
         }
 
     def _check_bounds(self, engine: Engine) -> None:
-        bounds = (self.milestone, self.stop_reward) if self.confirm is None else (self.milestone,)
-        for bound in bounds:
-            if self._is_at(bound) and str(bound) not in self.reached:
+        for bound in (self.milestone, self.stop_reward):
+            left_to_ask = self.confirm is not None and bound == self.stop_reward
+            if self._is_at(bound) and str(bound) not in self.reached and not left_to_ask:
                 self._record(engine, bound, self.seconds)
         if self.solved is not None and self._is_at(self.stop_reward):
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)

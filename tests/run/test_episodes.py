@@ -87,6 +87,12 @@ def test_the_question_is_asked_after_all_episodes_of_an_iteration():
     assert episodes.solved["episode"] == 150
 
 
+def test_a_milestone_at_the_goal_does_not_replace_the_confirmation():
+    episodes, fired = run(dict.fromkeys(range(1, 300), 20.0), 120, stop_reward=17.0, confirm=lambda: False)
+    assert episodes.solved is None
+    assert "BOUND_REWARD_REACHED" not in {event for _, event in fired}
+
+
 def test_a_refusal_is_part_of_the_state():
     refused, _ = run(dict.fromkeys(range(1, 300), 20.0), 120, confirm=lambda: False)
     resumed = Episodes(CountingSource({}), 18.0)
