@@ -29,6 +29,8 @@ import pandas as pd
 from tqdm import tqdm
 
 PAGE = "benchmarks/notes/trials.md"
+# The trials that the README compares.
+KNOWS_GOAL = {"distributed/02_ppo_fast": "no", "distributed/03_ppo_goal --set final_temperature=0.25": "**yes**"}
 FOLDER = "trials"
 COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "emulator", "greedy", "worst")
 
@@ -89,13 +91,40 @@ def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
     return lab.table(("script", "seeds", "solved", "thousand steps to 18", "lowest greedy mean", "p"), rows)
 
 
+def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
+    """Return a row per trial of KNOWS_GOAL. Their other settings are the scripts' own for Pong.
+
+    Raises:
+        SystemExit: if their numbers of steps differ.
+    """
+    limits = {stamped["settings"]["max_steps"] for _, stamped in trials}
+    if len(limits) != 1:
+        raise SystemExit(f"the trials of {', '.join(KNOWS_GOAL)} have different --max-steps: {limits}")
+    rows = [
+        (
+            f"`{stamped['settings']['label'].split()[0]}`",
+            KNOWS_GOAL[stamped["settings"]["label"]],
+            f"{int(np.isfinite(frame.steps_to_goal).sum())} of {len(frame)} seeds",
+            lab.spread(frame.steps_to_goal / 1000, 0),
+        )
+        for frame, stamped in trials
+    ]
+    return lab.table(
+        ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand agent steps"), rows
+    )
+
+
 def blocks() -> Iterator[lab.Block]:
-    """Yield the table of the page."""
+    """Yield the tables of the pages."""
     names = sorted(path.stem for path in (lab.RESULTS / FOLDER).glob("*.csv"))
     trials = [lab.read(f"{FOLDER}/{name}") for name in names]
     if trials:
         where = lab.measured_on(stamped for _, stamped in trials)
         yield lab.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
+    compared = [trial for trial in trials if trial[1]["settings"]["label"] in KNOWS_GOAL]
+    if len(compared) == len(KNOWS_GOAL):
+        where = lab.measured_on(stamped for _, stamped in compared)
+        yield lab.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
 
 
 def seeds(text: str) -> range:

@@ -96,7 +96,7 @@ def test_the_books_wrappers_play_pong(tmp_path, options):
     assert "trained 20" in process.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("pyarrow") is None, reason="Ray Tune is not installed")
 def test_the_books_search_runs_trials_and_reports_the_best(tmp_path):
     process = run_by_itself(BOOK / "third_dqn.py", "--tune", 1, cwd=tmp_path)

@@ -171,7 +171,7 @@ def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
 @needs_namespaces
 @pytest.mark.slow
 @pytest.mark.parametrize("script", [ACTORS, pytest.param(PARALLEL, marks=pytest.mark.long)])
-@pytest.mark.parametrize("temporary", ["/tmp", "/dev/shm"])
+@pytest.mark.parametrize("temporary", ["/tmp", pytest.param("/dev/shm", marks=pytest.mark.long)])
 def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script, temporary):
     small = f"mount -t tmpfs -o size=1m tmpfs /dev/shm; export TMPDIR={temporary}"
     catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 600, "--quiet", "--runs-dir", tmp_path)
@@ -354,7 +354,7 @@ def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [PARALLEL, ACTORS], ids=str)
+@pytest.mark.parametrize("script", [pytest.param(PARALLEL, marks=pytest.mark.long), ACTORS], ids=str)
 def test_processes_do_not_import_from_the_current_folder(tmp_path, script):
     for module in ("multiprocessing", "tempfile", "ray"):
         (tmp_path / f"{module}.py").write_text(EVIL)

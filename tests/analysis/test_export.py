@@ -81,10 +81,17 @@ def states_of(space, count=1000):
 @pytest.mark.parametrize(
     ("name", "space"),
     [
-        *((name, IMAGE) for name in NETWORKS),
-        *((name, MASKED_BOARD) for name in ("rainbow", "ppo", "ppo with a goal")),
+        ("basic", IMAGE),
+        ("rainbow", MASKED_BOARD),
+        ("ppo with a goal", IMAGE),
         ("ppo", MASKED_VECTOR),
         ("basic", VECTOR),
+        *(
+            pytest.param(name, IMAGE, marks=pytest.mark.long)
+            for name in NETWORKS
+            if name not in ("basic", "ppo with a goal")
+        ),
+        *(pytest.param(name, MASKED_BOARD, marks=pytest.mark.long) for name in ("ppo", "ppo with a goal")),
     ],
 )
 def test_actions_are_equal_on_a_thousand_states(tmp_path, name, space):

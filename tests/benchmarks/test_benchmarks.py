@@ -247,6 +247,22 @@ def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
     ]
 
 
+def test_ppo_without_the_goal_stands_beside_ppo_with_it():
+    without, knowing = trials.KNOWS_GOAL
+    frame = pd.DataFrame({"steps_to_goal": [300_000, math.inf, math.inf]})
+
+    def trial(label, frame, max_steps=800_000):
+        return frame, {"settings": {"label": label, "max_steps": max_steps}}
+
+    table = trials.goal_table([trial(without, frame), trial(knowing, frame.clip(upper=500_000))])
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+    assert cells[0][2] == "solved within 800,000 agent steps"
+    assert cells[2] == ["`distributed/02_ppo_fast`", "no", "1 of 3 seeds", "never (300 to never)"]
+    assert cells[3] == ["`distributed/03_ppo_goal`", "**yes**", "3 of 3 seeds", "500 (300 to 500)"]
+    with pytest.raises(SystemExit, match="have different --max-steps"):
+        trials.goal_table([trial(without, frame), trial(knowing, frame, 400_000)])
+
+
 @pytest.mark.parametrize("text", ["110-101", "101", "a-b", ""])
 def test_a_wrong_range_of_seeds_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="such as 101-110"):

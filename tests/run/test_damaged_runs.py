@@ -100,7 +100,7 @@ def test_any_damage_ends_clearly_or_changes_nothing(
     ends, original_run, uninterrupted, undamaged_table, tmp_path, damage, seed
 ):
     draw = random.Random(f"{damage.__name__} {seed}")
-    for number in range(3):
+    for number in range(2):
         damaged = shutil.copytree(original_run, tmp_path / str(number) / original_run.name)
         damage(damaged, draw)
         for script, options in (

@@ -62,6 +62,7 @@ def test_a_setting_that_would_make_all_trials_alike_is_refused(tmp_path, refused
     assert "leave out --set gamma=0.9" in refused(BASELINE, *SEARCH, "--set", "gamma=0.9")
 
 
+@pytest.mark.long
 def test_the_ray_of_a_search_listens_on_this_machine_only():
     program = """
 import psutil
