@@ -17,7 +17,6 @@ from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override
 from lib.run.run_name import changes_in_name
-from lib.run.tuning import SEARCHED
 from lib.run.watchdog import Watchdog
 
 
@@ -129,12 +128,12 @@ def _check_engine(knobs: Mapping[str, Any]) -> None:
 
 
 def _check_search(options: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse settings with which all trials of --tune would be alike."""
+    """Refuse settings that the trials of --tune would replace. A learning rate is the largest of the search."""
     if "config" in options:
-        raise UsageError("--tune gives each trial a --config of its own; leave out --config, and use --set")
+        raise UsageError("--tune and --config exclude each other; leave out --config, and use --set")
     for assignment in overrides:
-        if assignment.partition("=")[0] in SEARCHED:
-            raise UsageError(f"--tune searches for {' and '.join(SEARCHED)}; leave out --set {assignment}")
+        if assignment.partition("=")[0] == "gamma":
+            raise UsageError(f"--tune searches for gamma; leave out --set {assignment}")
 
 
 def _runs_dir(path: Path) -> Path:

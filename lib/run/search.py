@@ -1,6 +1,6 @@
 """--tune N: search for a script's hyperparameters with Ray Tune.
 
-A trial is a run of the script in its own process, with --config and tuner_mode. runs/tune/<name>/ holds Ray Tune's
+A trial is a run of the script in its own process, with --set and tuner_mode. runs/tune/<name>/ holds Ray Tune's
 state, from which an interrupted search continues, and:
 
     search.json    number of trials and options of the search
@@ -136,13 +136,14 @@ def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | Non
     from ray import tune
 
     folder = Path(tune.get_context().get_trial_dir())
-    (folder / "config.json").write_text(json.dumps(config))
     runs = sorted((folder / "runs").glob("*/params.json"))
     if runs:
         # The run has recorded its hyperparameters, but not --stop-after, --device and the like.
         words = ["--resume", str(runs[-1].parent), *_without(command[2:], "--params", "--init")]
     else:
-        words = ["--config", str(folder / "config.json"), *command[2:]]
+        words = list(command[2:])
+    for name, value in config.items():
+        words += ["--set", f"{name}={json.dumps(value)}"]  # the last --set wins over the user's
     environment = os.environ | ({} if threads is None else {"OMP_NUM_THREADS": str(threads)})
     with (folder / "output.txt").open("a") as output:
         process = subprocess.Popen(

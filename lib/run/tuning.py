@@ -24,8 +24,6 @@ log = logging.getLogger(__name__)
 
 SEED = 123
 
-SEARCHED = ("learning_rate", "gamma")  # fields of base_space
-
 # Number of episodes assigned to an unsolved trial.
 UNSOLVED = 10**6
 
@@ -124,7 +122,7 @@ def tune_params(
 
 
 def base_space(tune: Any, learning_rate: float) -> dict[str, Any]:
-    """Return the search space as distributions of Ray Tune, one for each of SEARCHED.
+    """Return the distributions of the learning rate and gamma for Ray Tune.
 
     It is the book's if the learning rate is the book's, 1e-4.
 
@@ -132,9 +130,10 @@ def base_space(tune: Any, learning_rate: float) -> dict[str, Any]:
         tune: the module ray.tune.
         learning_rate: largest learning rate; the smallest is a tenth of it.
     """
-    rates = tune.loguniform(learning_rate / 10, learning_rate)
-    gammas = tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995])
-    return dict(zip(SEARCHED, (rates, gammas), strict=True))
+    return {
+        "learning_rate": tune.loguniform(learning_rate / 10, learning_rate),
+        "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
+    }
 
 
 def ray_tune() -> Any:

@@ -8,6 +8,7 @@ import sys
 from importlib.util import find_spec
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import psutil
 import pytest
@@ -21,7 +22,8 @@ from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run_by_itself, 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("pyarrow") is None, reason="Ray Tune is not installed")]
 
 SMALL = assignments("replay_initial=100", "replay_size=1000", "epsilon_frames=400", "stop_reward=0.1")
-SEARCH = ("--env-id", "fakes:Chain-v0", *SMALL, "--tune", 3, "--seed", 2)
+LARGEST = 0.001  # learning rate of the search; ten times the script's own
+SEARCH = ("--env-id", "fakes:Chain-v0", *SMALL, "--set", f"learning_rate={LARGEST}", "--tune", 3, "--seed", 2)
 
 
 @pytest.mark.long
@@ -39,7 +41,7 @@ def test_an_interrupted_search_continues_and_writes_the_best_hyperparameters(tmp
     [folder] = (tmp_path / "tune").iterdir()
     trials = pd.read_csv(folder / "trials.csv")
     assert len(trials) == 3
-    assert trials.learning_rate.between(1e-5, 1e-4).all()
+    assert trials.learning_rate.between(LARGEST / 10, LARGEST).all()
     assert set(trials.gamma) <= {0.9, 0.92, 0.95, 0.98, 0.99, 0.995}
     assert trials.episodes.dropna().is_monotonic_increasing
     best = json.loads((folder / "params.json").read_text())
@@ -55,7 +57,7 @@ def test_a_search_without_a_goal_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_setting_that_would_make_all_trials_alike_is_refused(tmp_path, refused):
+def test_a_setting_that_all_trials_would_replace_is_refused(tmp_path, refused):
     config = tmp_path / "params.json"
     config.write_text('{"gamma": 0.9}')
     assert "leave out --config" in refused(BASELINE, *SEARCH, "--config", config)
@@ -98,7 +100,8 @@ def trial(tmp_path, monkeypatch):
             return SimpleNamespace(wait=lambda: 0)
 
         monkeypatch.setattr(subprocess, "Popen", start)
-        assert search.run_trial({"gamma": 0.9}, ["python", "script.py", *words], None)["trial"] == "00003"
+        config = {"learning_rate": np.float64(3e-5), "gamma": 0.9}
+        assert search.run_trial(config, ["python", "script.py", *words], None)["trial"] == "00003"
         return seen
 
     return options_of
@@ -107,10 +110,15 @@ def trial(tmp_path, monkeypatch):
 def test_a_resumed_trial_has_the_options_that_a_run_does_not_record(trial, tmp_path):
     words = ("--params", "best", "--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0")
     first, resumed = trial(*words), trial(*words)
-    assert first[:2] == ["--config", str(tmp_path / "config.json")]
-    assert first[2:9] == list(words)
+    assert first[:7] == list(words)
     assert resumed[:2] == ["--resume", str(tmp_path / "runs/run")]
     assert resumed[2:7] == ["--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0"]
+
+
+def test_the_hyperparameters_of_a_trial_win_over_the_users_largest_learning_rate(trial):
+    for words in (trial("--set", "learning_rate=0.001"), trial("--set", "learning_rate=0.001")):
+        assert words.index("learning_rate=0.001") < words.index("learning_rate=3e-05")
+        assert "gamma=0.9" in words
 
 
 def test_a_search_is_not_continued_with_other_options(tmp_path):
