@@ -71,6 +71,12 @@ def rank_test(a: pd.Series, b: pd.Series) -> float:
     return catch.permutation_test(ranks[: len(a)], ranks[len(a) :])
 
 
+def reached_goal(frame: pd.DataFrame) -> tuple[str, str]:
+    """Return how many runs of a trial reached the goal, and their thousand steps to it."""
+    reached = int(np.isfinite(frame.steps_to_goal).sum())
+    return f"{reached} of {len(frame)}", lab.spread(frame.steps_to_goal / 1000, 0)
+
+
 def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
     """Return a row per setting: its seeds, its steps to the goal, and the comparison with another one."""
     frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
@@ -82,8 +88,7 @@ def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
             (
                 f"`{label.rpartition('/')[2]}`",
                 f"{frame.seed.min()} to {frame.seed.max()}",
-                f"{int(np.isfinite(frame.steps_to_goal).sum())} of {len(frame)}",
-                lab.spread(frame.steps_to_goal / 1000, 0),
+                *reached_goal(frame),
                 "" if frame.greedy.isna().all() else f"{frame.greedy.min():.1f}",
                 p_value,
             )
@@ -100,15 +105,10 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
     limits = {stamped["settings"]["max_steps"] for _, stamped in trials}
     if len(limits) != 1:
         raise SystemExit(f"the trials of {', '.join(KNOWS_GOAL)} have different --max-steps: {limits}")
-    rows = [
-        (
-            f"`{stamped['settings']['label'].split()[0]}`",
-            KNOWS_GOAL[stamped["settings"]["label"]],
-            f"{int(np.isfinite(frame.steps_to_goal).sum())} of {len(frame)} seeds",
-            lab.spread(frame.steps_to_goal / 1000, 0),
-        )
-        for frame, stamped in trials
-    ]
+    rows = []
+    for frame, stamped in trials:
+        label, (reached, steps) = stamped["settings"]["label"], reached_goal(frame)
+        rows.append((f"`{label.split()[0]}`", KNOWS_GOAL[label], f"{reached} seeds", steps))
     return lab.table(
         ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand agent steps"), rows
     )

@@ -128,7 +128,7 @@ def _check_engine(knobs: Mapping[str, Any]) -> None:
 
 
 def _check_search(options: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Refuse settings that the trials of --tune would replace. A learning rate is the largest of the search."""
+    """Refuse settings that --tune would not use. It does use --set learning_rate, as the largest rate of the search."""
     if "config" in options:
         raise UsageError("--tune and --config exclude each other; leave out --config, and use --set")
     for assignment in overrides:
