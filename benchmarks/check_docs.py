@@ -9,7 +9,7 @@ import argparse
 import csv
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import atari
@@ -40,6 +40,7 @@ BENCHMARKS = (
     tuned,
 )
 README = lab.PROJECT / "README.md"
+FILLED = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
 FILE = re.compile(r"`((?:lib|tests|tools|benchmarks|chapter0[89]|distributed|examples|docs)/[\w./-]+)`")
@@ -51,7 +52,16 @@ def all_blocks() -> Iterator[lab.Block]:
         yield from benchmark.blocks()
 
 
-def outdated(blocks: Iterator[lab.Block]) -> Iterator[str]:
+def without_results(page: Path, blocks: Collection[lab.Block]) -> Iterator[str]:
+    """Yield a line for each filled block of a page that no benchmark makes, because its results are missing."""
+    name = str(page.relative_to(lab.PROJECT))
+    made = {block.marker for block in blocks if block.page == name}
+    for marker, text in FILLED.findall(page.read_text()):
+        if text and marker not in made:
+            yield f"{name}: block {marker!r} has no results; measure it again, or empty it"
+
+
+def outdated(blocks: Iterable[lab.Block]) -> Iterator[str]:
     """Yield a line for each block whose text in the page differs from the results."""
     for block in blocks:
         content = (lab.PROJECT / block.page).read_text()
@@ -124,9 +134,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.write:
         lab.write(all_blocks())
-    problems = [*outdated(all_blocks()), *wrong_tags()]
+    blocks = list(all_blocks())
+    problems = [*outdated(blocks), *wrong_tags()]
     for page in pages():
-        problems += [*broken_links(page), *missing_files(page)]
+        problems += [*without_results(page, blocks), *broken_links(page), *missing_files(page)]
     count = words()
     if count > MOST_WORDS:
         problems.append(f"README.md and docs/ have {count:,} words; at most {MOST_WORDS:,} are allowed")

@@ -210,6 +210,11 @@ def test_the_check_of_the_pages_finds_old_tables_and_dead_links(tmp_path, monkey
     assert list(check_docs.outdated([lab.Block("page.md", "t", "1")])) == []
     [line] = check_docs.outdated([lab.Block("page.md", "t", "2")])
     assert line.startswith("page.md: block 't'")
+    assert list(check_docs.without_results(page, [lab.Block("page.md", "t", "1")])) == []
+    [line] = check_docs.without_results(page, [lab.Block("other.md", "t", "1")])
+    assert line.startswith("page.md: block 't' has no results")
+    page.write_text(page.read_text().replace("\n1\n", "\n"))
+    assert list(check_docs.without_results(page, [])) == []  # nothing is claimed
     assert [line.split(": ")[1] for line in check_docs.broken_links(page)] == [
         "the page has no heading for #none",
         "gone.md does not exist",
