@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Is PPO good for games other than Pong? Textbook and fast PPO on six games, 10 million frames, one setting for all.
+"""Train textbook PPO and fast PPO on six Atari games with the same hyperparameters, 10 million frames each.
 
     ./atari.py                                # two runs at a time; half a day
     ./atari.py --game Breakout --seeds 4 5    # other seeds
@@ -37,10 +37,10 @@ from matplotlib import pyplot as plt
 
 PAGE = "benchmarks/notes/atari.md"
 PICTURE = lab.PROJECT / "benchmarks" / "notes" / "atari.png"
-FOLDER = "atari"  # of the runs, and of the results, a file per run
+FOLDER = "atari"  # folder of the runs, and of their results
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
 STEPS = 2_500_000  # agent steps, 10 million frames
-POINTS = 100  # of a curve
+POINTS = 100  # points per curve
 COLUMNS = ("step", "mean_100")
 
 

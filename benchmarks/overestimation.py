@@ -5,7 +5,7 @@
     ./overestimation.py --seeds 3 --resume  # only what is missing
     ./overestimation.py tables              # only the table and the picture of docs/chapter08.md
 
-After training, the greedy policy plays games. A state's predicted value is its best action value. What the policy
+After training, the greedy policy plays games. A state's predicted value is its largest action value. What the policy
 earns from it is the discounted sum of the clipped rewards that follow; see van Hasselt et al. (2015), figure 3.
 """
 
@@ -100,7 +100,9 @@ def table(frame: pd.DataFrame) -> str:
             continue
         cells = (own.predicted, own.earned, own.predicted - own.earned, own.mean_return)
         rows.append((variant, len(own), *(lab.spread(cell.reset_index(drop=True), 2) for cell in cells)))
-    return lab.table(("", "seeds", "predicted value", "earned", "overestimated by", "mean return at the end"), rows)
+    return lab.table(
+        ("", "seeds", "predicted value", "discounted return", "overestimated by", "mean return at the end"), rows
+    )
 
 
 def draw(frame: pd.DataFrame) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Are other games solved with default settings? Textbook PPO and fast PPO on seven games, three seeds each.
+"""Train textbook PPO and fast PPO with default settings on seven games other than Atari's, three seeds each.
 
     ./own_games.py                                   # two runs at a time; two hours
     ./own_games.py --game CartPole-v1 --seeds 4 5    # other seeds
@@ -38,7 +38,7 @@ STEPS = {  # maximum agent steps of a run
     "examples.connect_four:ConnectFour-v0": 1_000_000,
 }
 GOALS = {"minigrid:MiniGrid-Empty-8x8-v0": 0.9}  # mean returns that count as solved; 0.96 is the best possible
-EPISODES = 100  # of the greedy evaluation
+EPISODES = 100  # episodes of the greedy evaluation
 COLUMNS = ("script", "game", "seed", "solved_step", "solved_seconds", "steps", "seconds", "mean_100", "greedy")
 
 

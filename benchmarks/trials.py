@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Compare settings of a script on Pong by ten whole runs each: agent steps until the mean of 100 episodes is 18.
+"""Compare settings of a script on Pong by ten whole runs each: agent steps until Pong is solved.
 
     ./trials.py "distributed/02_ppo_fast" --seeds 101-110
     ./trials.py "distributed/03_ppo_goal --without kl" --seeds 101-110 --against "distributed/03_ppo_goal"
     ./trials.py tables                                     # only the table of notes/trials.md
 
-Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine. Seconds do: they are kept
-in the results, with the emulator's own speed just before, but time_to_solve.py measures them. The same command goes on
-after an interruption. Judge a setting by seeds that no setting was chosen by. A change of the code is tried in a clone,
-with --label for its name.
+Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine. Seconds do; measure those
+with time_to_solve.py. The same command continues an interrupted trial. Judge a setting by seeds that no setting was
+chosen by. Try a code change in a clone, named by --label.
 """
 
 import argparse
@@ -78,22 +77,32 @@ def reached_goal(frame: pd.DataFrame) -> tuple[str, str]:
 
 
 def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
-    """Return a row per setting: its seeds, its steps to the goal, and the comparison with another one."""
+    """Return a row per setting: its seeds, its steps to the goal, and the comparison with its reference."""
     frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
     rows = []
     for frame, stamped in trials:
-        label, other = stamped["settings"]["label"], frames.get(stamped["settings"]["against"])
-        p_value = "" if other is None else f"{rank_test(frame.steps_to_goal, other.steps_to_goal):.2g}"
+        label, against = stamped["settings"]["label"], stamped["settings"]["against"]
+        other = frames.get(against)
+        compared = ("", "")
+        if other is not None:
+            compared = (f"`{short(against)}`", f"{rank_test(frame.steps_to_goal, other.steps_to_goal):.2g}")
         rows.append(
             (
-                f"`{label.rpartition('/')[2]}`",
+                f"`{short(label)}`",
                 f"{frame.seed.min()} to {frame.seed.max()}",
                 *reached_goal(frame),
                 "" if frame.greedy.isna().all() else f"{frame.greedy.min():.1f}",
-                p_value,
+                *compared,
             )
         )
-    return lab.table(("script", "seeds", "solved", "thousand steps to 18", "lowest greedy mean", "p"), rows)
+    return lab.table(
+        ("script", "seeds", "solved", "thousand steps to 18", "lowest greedy mean", "reference", "p"), rows
+    )
+
+
+def short(label: str) -> str:
+    """Return a trial's label without the script's folder."""
+    return label.rpartition("/")[2]
 
 
 def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
@@ -110,7 +119,7 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
         label, (reached, steps) = stamped["settings"]["label"], reached_goal(frame)
         rows.append((f"`{label.split()[0]}`", KNOWS_GOAL[label], f"{reached} seeds", steps))
     return lab.table(
-        ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand agent steps"), rows
+        ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand steps to solve"), rows
     )
 
 

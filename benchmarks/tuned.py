@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does tuning pay? Search for the hyperparameters of a DQN on CartPole, and compare the best with the script's own.
+"""Search for the hyperparameters of a DQN on CartPole, and compare the best with the script's own.
 
     ./tuned.py           # 12 trials, then three seeds of both settings; two runs at a time, about half an hour
     ./tuned.py --go-on   # after an interruption
@@ -27,7 +27,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 PAGE = "docs/tuning.md"
-RUNS = lab.PROJECT / "runs" / "tuned"  # of the search
+RUNS = lab.PROJECT / "runs" / "tuned"  # run folders of the search
 SCRIPT = "chapter09/07_pong_in_minutes"
 OWN = {"learning_rate": 5e-4, "gamma": 0.99}  # the script's own values
 SETTINGS = {  # Pong's other hyperparameters are too large for a game of so few steps

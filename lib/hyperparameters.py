@@ -80,7 +80,7 @@ class Hyperparameters(RunParameters):
         epsilon_start: first epsilon.
         epsilon_final: smallest epsilon.
         learning_rate_final: learning rate after `learning_rate_steps`; None if it is constant. The fall is linear.
-        learning_rate_steps: agent steps in which the learning rate falls.
+        learning_rate_steps: agent steps in which the learning rate decays.
         batch_size: transitions drawn per agent step. An update draws this number for each of its agent steps.
         learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py makes at least four.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.

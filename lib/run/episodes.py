@@ -51,7 +51,7 @@ class Episodes:
 
     Args:
         exp_source: experience source whose finished episodes are counted.
-        stop_reward: mean return that counts as solved, or None.
+        stop_reward: mean return that solves the game, if `confirm` does not object, or None.
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
 
     Attributes:
@@ -63,7 +63,7 @@ class Episodes:
         smoothed: exponentially smoothed return.
         best_mean: highest mean return of the last 10 to 100 episodes.
         reached: seconds, step, episode and iteration at which the game was solved, and at which the mean return first
-            reached the milestone. The key is that bound as text.
+            reached the milestone. Keys are the two mean returns as text.
     """
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
@@ -100,7 +100,7 @@ class Episodes:
     def ask(self, engine: Engine) -> None:
         """Call `confirm` if the mean return has reached stop_reward, and fire BOUND_REWARD_REACHED if it returns True.
 
-        Called once per iteration, after its episodes, and when a run is resumed that was stopped meanwhile.
+        Called after each iteration, and on resuming a run that was stopped during the evaluation.
         """
         too_soon = self._refused_at is not None and self.count < self._refused_at + self.AGAIN
         if self.confirm is None or self.solved is not None or too_soon or not self._is_at(self.stop_reward):
@@ -164,8 +164,8 @@ class Episodes:
 
     def _check_bounds(self, engine: Engine) -> None:
         for bound in (self.milestone, self.stop_reward):
-            left_to_ask = self.confirm is not None and bound == self.stop_reward
-            if self._is_at(bound) and str(bound) not in self.reached and not left_to_ask:
+            needs_confirmation = self.confirm is not None and bound == self.stop_reward
+            if self._is_at(bound) and str(bound) not in self.reached and not needs_confirmation:
                 self._record(engine, bound, self.seconds)
         if self.solved is not None and self._is_at(self.stop_reward):
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)

@@ -57,10 +57,15 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         Exit code: 0 if all trials have ended, 128 + n if signal n has interrupted the search.
 
     Raises:
-        UsageError: if there is no goal, or Ray Tune is not installed.
+        UsageError: if the script is no DQN, there is no goal, Ray Tune is not installed, or a search with other options
+            is in the folder.
         Fault: if a trial failed.
     """
-    if not isinstance(params, Hyperparameters) or params.stop_reward is None:
+    if not isinstance(params, Hyperparameters):
+        raise UsageError(
+            "--tune searches the hyperparameters of a DQN; this script has others; use --set for single values"
+        )
+    if params.stop_reward is None:
         raise UsageError("--tune needs a goal, because it searches for the fewest episodes; give --set stop_reward=...")
     tune = ray_tune()
     folder = args.runs_dir.absolute() / "tune" / f"{params.run_name}-{script}{args.changes}"

@@ -86,8 +86,8 @@ def setup_ignite(
         UsageError: if the run to resume is in use, or its episodes cannot be recorded.
         Fault: if no checkpoint of the run to resume can be read.
         TypeError: if checkpoints are saved and exp_source is a plain PTAN source.
-        ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate shall fall and
-            `save` has no "optimizer".
+        ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate has to decay
+            and `save` has no "optimizer".
     """
     start_console()
     checked = as_hyperparameters(params)
@@ -267,7 +267,7 @@ class _Setup:
         }
 
     def attach_learning_rate(self) -> None:
-        """Let the learning rate fall to Hyperparameters.learning_rate_final."""
+        """Decay the learning rate to Hyperparameters.learning_rate_final."""
         params, optimizer = self.params, (self.save or {}).get("optimizer")
         if not isinstance(params, Hyperparameters) or params.learning_rate_final is None:
             return
@@ -352,7 +352,7 @@ class _Setup:
         ).attach(self.engine)
 
     def attach_confirmation(self) -> None:
-        """Ask an evaluation whether the game is solved, if the hyperparameters want it."""
+        """Let greedy play decide whether the game is solved, if the hyperparameter `confirm` is set."""
         if not self.params.confirm or self.save is None:
             return
         self.episodes.confirm = self._confirm
@@ -495,7 +495,7 @@ class _Setup:
         if evaluated["mean"] < goal:
             console.log_evaluation(evaluated)
             log.info(
-                "Greedy play has not reached %g, so the run is not solved. The next try is at least %d episodes away.",
+                "Greedy play has not reached %g, so the run goes on. The next check is at least %d episodes away.",
                 goal,
                 self.episodes.AGAIN,
             )

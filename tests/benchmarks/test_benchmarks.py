@@ -248,6 +248,7 @@ def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
         "2 of 3",
         "400 (300 to never)",
         "19.5",
+        "`x`",
         "0.1",
     ]
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,12 +17,13 @@ import pytest
 from lib.errors import UsageError
 from lib.run import search
 from lib.run.run_folder import write_json
-from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run_by_itself, start, wait_for
+from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run, run_by_itself, start, wait_for
 
 # Ray Tune needs pyarrow. It is not imported here, because Ray reads on its import where it may listen.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("pyarrow") is None, reason="Ray Tune is not installed")]
 
 SMALL = assignments("replay_initial=100", "replay_size=1000", "epsilon_frames=400", "stop_reward=0.1")
+PPO = Path("distributed/02_ppo_fast.py")
 LARGEST = 0.001  # learning rate of the search; ten times the script's own
 SEARCH = ("--env-id", "fakes:Chain-v0", *SMALL, "--set", f"learning_rate={LARGEST}", "--tune", 3, "--seed", 2)
 
@@ -49,11 +51,14 @@ def test_an_interrupted_search_continues_and_writes_the_best_hyperparameters(tmp
     assert (folder / "trials.png").stat().st_size > 1000
 
 
-def test_a_search_without_a_goal_is_refused(tmp_path):
-    options = ("--env-id", "fakes:Chain-v0", *SMALL[:-2], "--tune", 1, "--runs-dir", tmp_path)
-    process = run_by_itself(BASELINE, *options)
+@pytest.mark.parametrize(
+    ("script", "message"), [(BASELINE, "--tune needs a goal"), (PPO, "--tune searches the hyperparameters of a DQN")]
+)
+def test_a_search_without_a_goal_or_a_dqn_is_refused(tmp_path, script, message):
+    small = SMALL[:-2] if script == BASELINE else ()
+    process = run(script, "--env-id", "fakes:Chain-v0", *small, "--tune", 1, "--runs-dir", tmp_path)
     assert process.returncode == 2
-    assert "--tune needs a goal" in process.stderr
+    assert message in process.stderr
     assert not list(tmp_path.iterdir())
 
 
