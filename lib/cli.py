@@ -264,7 +264,8 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
             raise
         _exit(f"error: {_described(error)}", Fault.exit_code)
     except Interrupted as error:
-        _exit("Interrupted before learning began; --resume with the run's folder restarts the run.", error.exit_code)
+        advice = "--resume with the run's folder continues it, or starts it again if it has no checkpoint"
+        _exit(f"Interrupted before learning began; {advice}.", error.exit_code)
     except KeyboardInterrupt:
         _exit(stopped, EXIT_CODES["SIGINT"])
 

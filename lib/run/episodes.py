@@ -36,6 +36,7 @@ STATE = {
     "best_mean": NUMBER,
     "reached": Each(Each(NUMBER)),
     "seconds": NUMBER,
+    "asked": Each(NUMBER),
     "refused_at": (int, NoneType),
 }
 
@@ -81,6 +82,7 @@ class Episodes:
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
         self.seconds_before = 0.0  # run time of earlier processes, if the run is resumed
+        self._asked: dict[str, float] = {}  # when the mean reached stop_reward; empty unless `confirm` has to answer
         self._refused_at: int | None = None  # number of episodes when `confirm` last returned False
 
     def attach(self, engine: Engine) -> None:
@@ -102,16 +104,27 @@ class Episodes:
 
         Called after each iteration, and on resuming a run that was stopped during the evaluation.
         """
-        too_soon = self._refused_at is not None and self.count < self._refused_at + self.AGAIN
-        if self.confirm is None or self.solved is not None or too_soon or not self._is_at(self.stop_reward):
+        if self.confirm is None or self.solved is not None:
             return
-        seconds = self.seconds  # without those of the evaluation
+        if not self.is_waiting:
+            too_soon = self._refused_at is not None and self.count < self._refused_at + self.AGAIN
+            if too_soon or not self._is_at(self.stop_reward):
+                return
+            self._asked = self._moment(engine)
         confirmed = self.confirm()
+        if confirmed is None:
+            return
+        asked, self._asked = self._asked, {}
         if confirmed:
-            self._record(engine, self.stop_reward, seconds)
+            self._record(self.stop_reward, asked)
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
-        elif confirmed is False:
+        else:
             self._refused_at = self.count
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the mean has reached stop_reward and `confirm` has not answered yet."""
+        return bool(self._asked)
 
     @property
     def steps(self) -> int:
@@ -166,21 +179,24 @@ class Episodes:
         for bound in (self.milestone, self.stop_reward):
             needs_confirmation = self.confirm is not None and bound == self.stop_reward
             if self._is_at(bound) and str(bound) not in self.reached and not needs_confirmation:
-                self._record(engine, bound, self.seconds)
+                self._record(bound, self._moment(engine))
         if self.solved is not None and self._is_at(self.stop_reward):
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
     def _is_at(self, bound: float | None) -> bool:
         return bound is not None and len(self.returns) == WINDOW and self.mean >= bound
 
-    def _record(self, engine: Engine, bound: float | None, seconds: float) -> None:
-        self.reached[str(bound)] = {
-            "seconds": seconds,
+    def _moment(self, engine: Engine) -> dict[str, float]:
+        return {
+            "seconds": self.seconds,
             "step": self.steps,
             "episode": self.count,
             "iteration": engine.state.iteration,
         }
-        log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(seconds))
+
+    def _record(self, bound: float | None, moment: dict[str, float]) -> None:
+        self.reached[str(bound)] = moment
+        log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(moment["seconds"]))
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -190,6 +206,7 @@ class Episodes:
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
+            "asked": self._asked,
             "refused_at": self._refused_at,
         }
 
@@ -202,7 +219,8 @@ class Episodes:
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before = state["seconds"]
-        self._refused_at = state.get("refused_at")  # earlier versions did not save it
+        self._asked = state.get("asked", {})  # earlier versions saved neither this nor the next
+        self._refused_at = state.get("refused_at")
 
 
 class EpisodeFile:

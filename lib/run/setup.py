@@ -212,8 +212,8 @@ class _Setup:
         return content or {}
 
     def _require_steps_left(self) -> None:
-        """Refuse a run at its step limit, unless it was killed after its last checkpoint, before its result."""
-        if self._at_limit() and not self.run.read_result():
+        """Refuse a run at its step limit, unless it was stopped before its result or before it was confirmed."""
+        if self._at_limit() and (not self.run.read_result() or self.episodes.is_waiting):
             return
         if self.steps() + self.warm_up >= self.stopper.step_limit:
             filling = f" and first fills its replay with {self.warm_up:,} more steps" if self.warm_up else ""

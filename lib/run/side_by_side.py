@@ -117,6 +117,11 @@ def _side_by_side(
         started.add(index)
         return frozenset(done)
 
+    def abandon() -> bool:
+        if stopped():
+            raise Stopped  # actors would wait for a segment, but no episode is kept
+        return False
+
     def missing(index: int) -> set[int]:
         return {number for numbers in shares[index] for number in numbers} - done
 
@@ -129,7 +134,7 @@ def _side_by_side(
             start,
             patience=math.inf,  # an episode may take long; the watchdog sees calls that do not return
             imports=("lib.run.side_by_side",),
-            stop_asked=stopped,
+            stop_asked=abandon,
         ) as actors:
             for index in filter(missing, range(workers)):
                 actors.order(index)

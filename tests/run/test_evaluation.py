@@ -284,3 +284,4 @@ def test_a_stopped_evaluation_is_abandoned_within_an_episode(processes):
     with pytest.raises(Stopped):
         list(side_by_side.results_of(always(0), make, 20, seed=1, processes=processes, stopped=stopped))
     assert len(asked_at) >= 4
+    assert time.monotonic() - asked_at[3] < 8  # actors wait for a segment for ten seconds

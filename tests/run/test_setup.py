@@ -218,28 +218,33 @@ def confirming_run(tmp_path, **options):
     """
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True)
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True, replay_initial=32)
     args = RunOptions(runs_dir=tmp_path, quiet=True, **options)
     run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": nn.Linear(1, 1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     return run.path, state.stopped, source.steps_done  # type: ignore[attr-defined]
 
 
-def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_resumed(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("stop_after", [None, 500])
+def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_resumed(
+    stop_after, tmp_path, monkeypatch, capsys
+):
     def interrupted(*values, stopped, **options):
         os.kill(os.getpid(), signal.SIGINT)
         assert stopped()
         raise Stopped
 
     monkeypatch.setattr("lib.run.evaluation.evaluate", interrupted)
-    path, *ended = confirming_run(tmp_path)
+    path, *ended = confirming_run(tmp_path, stop_after=stop_after)
     assert ended == ["SIGINT", 500]
+    asked = checkpoint.newest(path / "checkpoints")["episodes"]["asked"]
+    assert asked["step"] == 500
     played = summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
     monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: played)
-    _, *ended = confirming_run(tmp_path, resume=path)
+    _, *ended = confirming_run(tmp_path, resume=path, stop_after=stop_after)
     assert ended == ["solved", 500]
     result = json.loads((path / "result.json").read_text())
-    assert (result["reached"]["15.0"]["step"], result["evaluation"]["mean"]) == (500, 20.0)
+    assert (result["reached"]["15.0"], result["evaluation"]["mean"]) == (asked, 20.0)
     assert "Evaluation: 20 episodes" not in capsys.readouterr().out  # the confirming one is not repeated
 
 
