@@ -55,6 +55,8 @@ class RayActors(Actors):
             another version of Ray or Python, or has too few CPUs.
     """
 
+    TRANSFER = 5.0  # seconds within which a segment that is ready has to come from another node
+
     def __init__(
         self, *arguments: Any, address: str | None = None, cpus: float | None = None, room: int = 2**20, **options: Any
     ):
@@ -208,7 +210,9 @@ class RayActors(Actors):
             least = min(least, len(owing))
             ready, _ = self._ray.wait(list(owing), num_returns=least, timeout=max(1.0, patience))
             if ready and least < len(owing):
-                ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=0)
+                # The learner may have been away for longer than the patience, with segments ready on other nodes.
+                timeout = self.TRANSFER if time.monotonic() > min(self._deadlines.values()) else 0.0
+                ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=timeout)
         if not ready:
             self._require_head()
             self._report_waiting(owing.values())

@@ -276,6 +276,25 @@ def test_an_actor_that_hangs_is_replaced_after_its_patience(losable, tmp_path):
         assert segments[0]["number"] == 0
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_ray")
+def test_actors_on_other_nodes_are_not_replaced_because_the_learner_was_away(monkeypatch):
+    with started("ray", 2, patience=1.0) as crew:
+        crew.gather()
+        wait = crew._ray.wait
+
+        def transfers_the_second_while_waiting(references, num_returns, timeout):
+            number = len(references) if num_returns > 1 and timeout > 0 else 1
+            return wait(references[:number], num_returns=number, timeout=timeout)
+
+        monkeypatch.setattr(crew._ray, "wait", transfers_the_second_while_waiting)
+        for index in range(2):
+            crew.order(index)
+        time.sleep(1.5)  # longer than the patience
+        assert numbers(segment for _, segment in crew.take()) == [(0, 2, 1), (1, 2, 1)]
+        assert crew.replaced == 0
+
+
 def test_an_actor_that_has_shown_to_be_slow_is_waited_for(losable):
     with started(losable, 1, make=fakes.Counter.slow, patience=0.1) as crew:
         crew.gather()  # the first segments have more time
