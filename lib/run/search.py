@@ -80,7 +80,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         {"gpu": 1} if gpu else {"cpu": 1},
     )
     start_ray()
-    space = base_space(tune, params.learning_rate)
+    space = base_space(tune, params)
     options = _without(argv, "--tune", "--runs-dir")
     if tune.Tuner.can_restore(folder / "ray"):
         _require_same_search(folder, args.tune or 0, options)

@@ -97,7 +97,7 @@ def tune_params(
         raise UsageError(f"samples is {samples}; it has to be at least 1")
     tune = ray_tune()
     start_console()
-    space = base_space(tune, base_params.learning_rate) | dict(extra_space or {})
+    space = base_space(tune, base_params) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:
         fields = {name: value for name, value in config.items() if name in vars(base_params)}
@@ -121,17 +121,19 @@ def tune_params(
     return results
 
 
-def base_space(tune: Any, learning_rate: float) -> dict[str, Any]:
+def base_space(tune: Any, params: Hyperparameters) -> dict[str, Any]:
     """Return the distributions of the learning rate and gamma for Ray Tune.
 
     It is the book's if the learning rate is the book's, 1e-4.
 
     Args:
         tune: the module ray.tune.
-        learning_rate: largest learning rate; the smallest is a tenth of it.
+        params: hyperparameters with the largest learning rate. The smallest is a tenth of it, or learning_rate_final
+            if that is larger.
     """
+    smallest = max(params.learning_rate / 10, params.learning_rate_final or 0.0)
     return {
-        "learning_rate": tune.loguniform(learning_rate / 10, learning_rate),
+        "learning_rate": tune.loguniform(smallest, params.learning_rate),
         "gamma": tune.choice([0.9, 0.92, 0.95, 0.98, 0.99, 0.995]),
     }
 

@@ -1,6 +1,7 @@
 """--tune: a search by trials, each a run of the script."""
 
 import ast
+import dataclasses
 import json
 import signal
 import subprocess
@@ -15,8 +16,10 @@ import psutil
 import pytest
 
 from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS
 from lib.run import search
 from lib.run.run_folder import write_json
+from lib.run.tuning import base_space
 from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run, run_by_itself, start, wait_for
 
 # Ray Tune needs pyarrow. It is not imported here, because Ray reads on its import where it may listen.
@@ -124,6 +127,13 @@ def test_the_hyperparameters_of_a_trial_win_over_the_users_largest_learning_rate
     for words in (trial("--set", "learning_rate=0.001"), trial("--set", "learning_rate=0.001")):
         assert words.index("learning_rate=0.001") < words.index("learning_rate=3e-05")
         assert "gamma=0.9" in words
+
+
+@pytest.mark.parametrize(("final", "smallest"), [(None, 1e-4), (3e-4, 3e-4), (5e-5, 1e-4)])
+def test_no_trial_has_a_learning_rate_below_its_final_one(final, smallest):
+    params = dataclasses.replace(HYPERPARAMS["pong"], learning_rate=1e-3, learning_rate_final=final)
+    tune = SimpleNamespace(loguniform=lambda low, high: (low, high), choice=list)
+    assert base_space(tune, params)["learning_rate"] == pytest.approx((smallest, 1e-3))
 
 
 def test_a_search_is_not_continued_with_other_options(tmp_path):
