@@ -12,6 +12,7 @@ tools/publish.py can make models of them.
 import argparse
 import itertools
 import json
+import math
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -102,7 +103,7 @@ def keep(run: Path, script: str, game: str, seed: int) -> None:
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }
     episodes = pd.read_csv(run / "episodes.csv")
-    episodes = episodes.assign(mean_100=rolling_mean(episodes["return"])).dropna(ignore_index=True)
+    episodes = episodes.assign(mean_100=rolling_mean(episodes["return"])).dropna(subset="mean_100", ignore_index=True)
     results = lab.Results(name_of(script, game, seed), COLUMNS, stamped)
     for index in np.unique(np.linspace(0, len(episodes) - 1, POINTS).astype(int)):
         results.add(step=int(episodes.step[index]), mean_100=f"{episodes.mean_100[index]:.2f}")
@@ -147,9 +148,15 @@ def table(runs: Sequence[Run]) -> str:
 
 
 def draw(runs: Sequence[Run]) -> None:
-    """Draw the curves, one pair of axes per game."""
-    figure, grid = plt.subplots(2, 3, figsize=(10, 5), layout="constrained")
-    for axes, (name, game) in zip(grid.flat, GAMES.items(), strict=True):
+    """Draw the curves, one pair of axes per game that has some."""
+    games = {name: game for name, game in GAMES.items() if any(run.game == name for run in runs)}
+    columns = min(3, len(games))
+    rows = math.ceil(len(games) / columns)
+    size = (0.3 + 3.3 * columns, 2.7 * rows)
+    figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
+    for axes in grid.flat[len(games) :]:
+        axes.remove()
+    for axes, (name, game) in zip(grid.flat, games.items(), strict=False):
         for script, colour in zip(SCRIPTS, ("tab:blue", "tab:orange"), strict=True):
             label: str | None = script.rpartition("/")[2]
             for run in runs:
@@ -162,7 +169,7 @@ def draw(runs: Sequence[Run]) -> None:
         axes.grid(alpha=0.3)
     grid[0, 0].legend(fontsize=7)
     figure.supxlabel("million agent steps")
-    figure.supylabel("mean return of the last 100 games")
+    figure.supylabel("mean return of 100 games")
     figure.savefig(PICTURE, dpi=110)
     plt.close(figure)
 

@@ -15,6 +15,7 @@ import pandas as pd
 import psutil
 import pytest
 
+import atari
 import catch
 import chapter08
 import check_docs
@@ -26,6 +27,8 @@ import own_environment
 import time_to_solve
 import trials
 import tuned
+from finished_runs import make_run
+from lib.run import run_folder
 from lib.run.stopping import NOT_FINITE
 
 
@@ -251,6 +254,17 @@ def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
         "`x`",
         "0.1",
     ]
+
+
+def test_the_curve_of_an_atari_run_begins_with_its_tenth_episode(results, tmp_path):
+    run = make_run(tmp_path / "run", returns=float, episodes=12)  # without videos
+    result = json.loads((run / "result.json").read_text())
+    run_folder.write_json(run / "result.json", result | {"mean_100": 6.5})
+    atari.keep(run, "distributed/02_ppo_fast", "Boxing", 3)
+    [kept] = atari.read()
+    assert (kept.game, kept.seed, kept.mean_100) == ("Boxing", 3, 6.5)
+    assert list(kept.curve.step) == [1000, 1100, 1200]
+    assert list(kept.curve.mean_100) == [5.5, 6.0, 6.5]
 
 
 def test_ppo_without_the_goal_stands_beside_ppo_with_it():
