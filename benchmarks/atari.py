@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train textbook PPO and fast PPO on six Atari games with the same hyperparameters, 10 million frames each.
 
-    ./atari.py                                # two runs at a time; half a day
+    ./atari.py                                # two runs at a time; about 18 hours
     ./atari.py --game Breakout --seeds 4 5    # other seeds
     ./atari.py tables                         # only the table and the picture of notes/atari.md
 
@@ -149,14 +149,16 @@ def table(runs: Sequence[Run]) -> str:
 
 def draw(runs: Sequence[Run]) -> None:
     """Draw the curves, one pair of axes per game that has some."""
-    games = {name: game for name, game in GAMES.items() if any(run.game == name for run in runs)}
+    measured = {run.game for run in runs}
+    games = {name: game for name, game in GAMES.items() if name in measured}
     columns = min(3, len(games))
     rows = math.ceil(len(games) / columns)
     size = (0.3 + 3.3 * columns, 2.7 * rows)
     figure, grid = plt.subplots(rows, columns, figsize=size, layout="constrained", squeeze=False)
-    for axes in grid.flat[len(games) :]:
+    used, unused = np.split(grid.flat, [len(games)])
+    for axes in unused:
         axes.remove()
-    for axes, (name, game) in zip(grid.flat, games.items(), strict=False):
+    for axes, (name, game) in zip(used, games.items(), strict=True):
         for script, colour in zip(SCRIPTS, ("tab:blue", "tab:orange"), strict=True):
             label: str | None = script.rpartition("/")[2]
             for run in runs:

@@ -79,7 +79,7 @@ class Hyperparameters(RunParameters):
         epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
         epsilon_start: first epsilon.
         epsilon_final: smallest epsilon.
-        learning_rate_final: learning rate after `learning_rate_steps`; None if it is constant. The fall is linear.
+        learning_rate_final: learning rate after `learning_rate_steps`; None if it is constant. The decay is linear.
         learning_rate_steps: agent steps in which the learning rate decays.
         batch_size: transitions drawn per agent step. An update draws this number for each of its agent steps.
         learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py makes at least four.

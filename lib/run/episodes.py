@@ -52,7 +52,7 @@ class Episodes:
 
     Args:
         exp_source: experience source whose finished episodes are counted.
-        stop_reward: mean return that solves the game, if `confirm` does not object, or None.
+        stop_reward: mean return that the last 100 episodes have to reach, or None.
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
 
     Attributes:

@@ -119,7 +119,7 @@ def _side_by_side(
 
     def abandon() -> bool:
         if stopped():
-            raise Stopped  # actors would wait for a segment, but no episode is kept
+            raise Stopped  # `take` would first wait STOPPING seconds for an episode that nobody needs
         return False
 
     def missing(index: int) -> set[int]:
