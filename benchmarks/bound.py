@@ -2,7 +2,7 @@
 """Measure the upper bound of parallel playing: the learner alone, the players alone, and both together.
 
     ./bound.py               # about ten minutes on two cores
-    ./bound.py --resume      # after an interruption
+    ./bound.py --go-on       # after an interruption
     ./chapter09.py tables    # then put the table into the pages
 
 The learner alone runs the script with transitions from a list. The players alone run the script without learning.
@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
     parser.add_argument("--steps", type=int, default=1200, help="agent steps of each measurement (default: 1200)")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
+    lab.add_go_on(parser)
     parser.add_argument("--one", nargs=2, metavar=("RUNG", "WHAT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -150,7 +150,7 @@ def main() -> None:
         print(json.dumps(measure(rung, what, args.steps)))
         return
     columns = ("round", "rung", "what", "milliseconds")
-    results = lab.Results(NAME, columns, lab.stamp(steps=args.steps), args.resume)
+    results = lab.Results(NAME, columns, lab.stamp(steps=args.steps), args.go_on)
     for number, rung, what in tqdm(list(itertools.product(range(args.rounds), RUNGS, (LEARNER, PLAYERS, TOGETHER)))):
         if results.has(round=number, rung=rung, what=what):
             continue

@@ -2,7 +2,7 @@
 """Does every rung learn the same from the same number of steps? Learning curves on Catch, a small pixel game.
 
     ./catch.py               # five seeds of each rung, about a quarter of an hour
-    ./catch.py --resume      # after an interruption
+    ./catch.py --go-on       # after an interruption
     ./chapter09.py tables    # then put the table and the picture into docs/chapter09.md
 
 The measure is the mean return over the whole run, which is the area under the curve. A permutation test over the seeds
@@ -87,10 +87,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default: 5)")
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     stamped = lab.stamp(threads=1, **SETTINGS, steps=STEPS)
-    results = lab.Results(NAME, ("rung", "seed", "step", "mean_return"), stamped, args.resume)
+    results = lab.Results(NAME, ("rung", "seed", "step", "mean_return"), stamped, args.go_on)
     turns = list(itertools.product(range(1, args.seeds + 1), RUNGS))
     missing = [(seed, rung) for seed, rung in turns if not results.has(rung=rung, seed=seed, step=STEPS)]
     with ThreadPoolExecutor(args.jobs) as pool:

@@ -2,8 +2,8 @@
 """Compare chapter 8's extensions: what they learn from equal numbers of steps, and what a step costs.
 
     ./chapter08.py                          # step, draws and toy: about half an hour
-    ./chapter08.py toy --seeds 5 --resume   # only what is missing
-    ./chapter08.py pong --seeds 3 --resume --variants basic n_steps "double, n_steps" rainbow
+    ./chapter08.py toy --seeds 5 --go-on    # only what is missing
+    ./chapter08.py pong --seeds 3 --go-on --variants basic n_steps "double, n_steps" rainbow
                                             # 320,000 steps of Pong per run: an hour a seed
     ./chapter08.py tables                   # only the tables and pictures of docs/chapter08.md
 
@@ -114,7 +114,7 @@ TASKS = {
 }
 
 
-def learn(task: str, variants: list[str], seeds: int, jobs: int, resume: bool) -> None:
+def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) -> None:
     """Measure the mean return by steps of every variant and seed, each run into a file of its own.
 
     Learning curves against steps are the same on every machine except for rounding. So results of other machines are
@@ -122,7 +122,7 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, resume: bool) -
     """
     stamped = lab.stamp(threads=1, place=list(TASKS[task]))
     turns = itertools.product(range(1, seeds + 1), variants)
-    missing = [turn for turn in turns if not (resume and lab.path_of(file_of(task, *turn)).exists())]
+    missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(task, *turn)).exists())]
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(curve, task, *turn): turn for turn in missing}
         for run in tqdm(as_completed(running), total=len(running)):
@@ -171,10 +171,10 @@ def curve(task: str, seed: int, variant: str) -> tuple[dict[int, float], float]:
     return {(int(number) + 1) * width: mean for number, mean in means.items()}, reached
 
 
-def step(rounds: int, resume: bool) -> None:
+def step(rounds: int, go_on: bool) -> None:
     """Measure the milliseconds of an agent step, learning included, of every script in turn."""
     columns = ("round", "script", "milliseconds")
-    results = lab.Results("chapter08/step", columns, lab.stamp(steps=TIMED_STEPS), resume)
+    results = lab.Results("chapter08/step", columns, lab.stamp(steps=TIMED_STEPS), go_on)
     limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + TIMED_STEPS))
     for number, script in tqdm(list(lab.turns(rounds, TIMED_SCRIPTS))):
         if not results.has(round=number, script=script):
@@ -182,9 +182,9 @@ def step(rounds: int, resume: bool) -> None:
             results.add(round=number, script=script, milliseconds=f"{milliseconds:.3f}")
 
 
-def draws(resume: bool) -> None:
+def draws(go_on: bool) -> None:
     """Measure the microseconds for a batch of 32 transitions from each of the replays."""
-    results = lab.Results("chapter08/draws", ("replay", "size", "microseconds"), lab.stamp(batch=32), resume)
+    results = lab.Results("chapter08/draws", ("replay", "size", "microseconds"), lab.stamp(batch=32), go_on)
     for name, size, sample in replays():
         if not results.has(replay=name, size=size):
             results.add(replay=name, size=size, microseconds=f"{1e6 * seconds(sample):.1f}")
@@ -350,16 +350,16 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=tuple(VARIANTS), default=list(VARIANTS), help="default: all")
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds of step (default: 5)")
-    parser.add_argument("--resume", action="store_true", help="keep the results of an interrupted measurement")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     chosen = args.what or ["step", "draws", "toy"]
     if "step" in chosen:
-        step(args.rounds, args.resume)
+        step(args.rounds, args.go_on)
     if "draws" in chosen:
-        draws(args.resume)
+        draws(args.go_on)
     for task in TASKS:
         if task in chosen:
-            learn(task, args.variants, args.seeds, args.jobs, args.resume)
+            learn(task, args.variants, args.seeds, args.jobs, args.go_on)
     lab.write(blocks())
     pictures()
 

@@ -4,7 +4,7 @@
     ./chapter09.py                       # speeds, and the sweep over environments: about twenty minutes on two cores
     ./chapter09.py speed --rounds 3      # one of them
     ./chapter09.py speed --device cuda   # into a file of its own
-    ./chapter09.py --resume              # after an interruption: only what is missing
+    ./chapter09.py --go-on               # after an interruption: only what is missing
     ./chapter09.py --params best         # train every rung until Pong is solved, with tuned hyperparameters; hours
     ./chapter09.py --params best --go-on # after an interruption: finished runs are kept, others go on
     ./chapter09.py --params best --rung 03_parallel --seeds 1
@@ -210,7 +210,7 @@ def train(args: argparse.Namespace) -> None:
     trained = minutes.read(args.params, args.device)
     stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP, params=args.params)
     name = minutes.speed_of(args.params, args.device)
-    results = lab.Results(name, COLUMNS, stamped, lab.can_resume(name, COLUMNS, stamped))
+    results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
     speed(results, list(dict.fromkeys(run.rung for run in trained)), args)
     print(minutes.table(trained, minutes.speeds(args.params, args.device)))
 
@@ -221,9 +221,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default: 5)")
     parser.add_argument("--steps", type=int, default=1100, help="learning steps of each run (default: 1100)")
     parser.add_argument("--device", type=lab.device, default="cpu", help="device of the networks (default: cpu)")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
     parser.add_argument("--params", choices=("common", "best"), help="train every rung until Pong is solved")
-    parser.add_argument("--go-on", action="store_true", help="continue the interrupted runs of --params")
+    lab.add_go_on(parser)
     parser.add_argument("--rung", action="append", default=[], choices=minutes.SEEDS, help="only this rung; repeatable")
     parser.add_argument("--seeds", type=int, default=0, help="seeds of each rung of --params (default: one or three)")
     parser.add_argument("--jobs", type=int, default=1, help="runs of --params at once, each with one thread if several")
@@ -231,14 +230,14 @@ def main() -> None:
     args = parser.parse_args()
     if args.params:
         train(args)
-    elif args.options or args.rung or args.go_on or args.seeds or args.jobs > 1:
-        parser.error("--go-on, --rung, --seeds, --jobs and --options need --params")
+    elif args.options or args.rung or args.seeds or args.jobs > 1:
+        parser.error("--rung, --seeds, --jobs and --options need --params")
     chosen = args.what or (() if args.params else ("speed", "sweep"))
     machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
     stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP)
-    # Open all files before the first measurement, so that a file that cannot be resumed is refused at once.
+    # Open all files before the first measurement, so that a file that cannot be continued is refused at once.
     opened = [
-        (lab.Results(f"chapter09/{name}{machine}", COLUMNS, stamped, args.resume), rungs)
+        (lab.Results(f"chapter09/{name}{machine}", COLUMNS, stamped, args.go_on), rungs)
         for name, rungs in (("speed", RUNGS), ("sweep", SWEEP))
         if name in chosen
     ]

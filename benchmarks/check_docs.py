@@ -40,7 +40,6 @@ BENCHMARKS = (
     tuned,
 )
 README = lab.PROJECT / "README.md"
-FILLED = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.S)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.M)
 FILE = re.compile(r"`((?:lib|tests|tools|benchmarks|chapter0[89]|distributed|examples|docs)/[\w./-]+)`")
@@ -56,7 +55,7 @@ def without_results(page: Path, blocks: Collection[lab.Block]) -> Iterator[str]:
     """Yield a line for each filled block of a page that no benchmark makes, because its results are missing."""
     name = str(page.relative_to(lab.PROJECT))
     made = {block.marker for block in blocks if block.page == name}
-    for marker, text in FILLED.findall(page.read_text()):
+    for marker, text in lab.BLOCK.findall(page.read_text()):
         if text and marker not in made:
             yield f"{name}: block {marker!r} has no results; measure it again, or empty it"
 

@@ -70,10 +70,10 @@ class Receiver:
         return self.number
 
 
-def speed(rounds: int, resume: bool) -> None:
+def speed(rounds: int, go_on: bool) -> None:
     """Measure agent steps per second on Pong, learning included, and the learner's seconds of waiting and learning."""
     columns = ("round", "engine", "actors", "steps_per_second", "wait", "learn")
-    results = lab.Results("distributed/speed", columns, lab.stamp(steps=TIMED_STEPS), resume)
+    results = lab.Results("distributed/speed", columns, lab.stamp(steps=TIMED_STEPS), go_on)
     for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
         if results.has(round=number, engine=engine, actors=actors):
             continue
@@ -89,10 +89,10 @@ def speed(rounds: int, resume: bool) -> None:
         )
 
 
-def latency(rounds: int, resume: bool) -> None:
+def latency(rounds: int, go_on: bool) -> None:
     """Measure agent steps and segments per second of actors with one environment each, whose step takes 5 ms."""
     columns = ("round", "engine", "actors", "steps_per_second", "segments_per_second", "megabytes_per_second")
-    results = lab.Results("distributed/latency", columns, lab.stamp(rollout=LATENCY_ROLLOUT), resume)
+    results = lab.Results("distributed/latency", columns, lab.stamp(rollout=LATENCY_ROLLOUT), go_on)
     for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
         if results.has(round=number, engine=engine, actors=actors):
             continue
@@ -119,9 +119,9 @@ def latency(rounds: int, resume: bool) -> None:
         )
 
 
-def broadcast(rounds: int, resume: bool) -> None:
+def broadcast(rounds: int, go_on: bool) -> None:
     """Measure the milliseconds until 8 actors of this machine have copied the weights of the Nature network."""
-    results = lab.Results("distributed/broadcast", ("engine", "round", "milliseconds"), lab.stamp(actors=8), resume)
+    results = lab.Results("distributed/broadcast", ("engine", "round", "milliseconds"), lab.stamp(actors=8), go_on)
     tensors = dqn_model.DQN((4, 84, 84), 6).state_dict()
     for engine in ENGINES:
         if results.has(engine=engine, round=8 * rounds - 1):
@@ -137,10 +137,10 @@ def broadcast(rounds: int, resume: bool) -> None:
                     results.add(engine=engine, round=number, milliseconds=f"{milliseconds:.3f}")
 
 
-def sgd(rounds: int, resume: bool) -> None:
+def sgd(rounds: int, go_on: bool) -> None:
     """Measure the seconds of an update of 1,024 images, in minibatches of 256, by one learner and by two."""
     columns = ("round", "learners", "threads", "seconds")
-    results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), resume)
+    results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), go_on)
     two_learners = DataParallelTrainer(image_trainer(), 2)
     trainers: dict[tuple[int, int], GoalTrainer | DataParallelTrainer] = {
         (1, 1): image_trainer(),
@@ -185,13 +185,13 @@ def random_rollout() -> Rollout:
     )
 
 
-def curves(seeds: int, resume: bool) -> None:
+def curves(seeds: int, go_on: bool) -> None:
     """Measure the mean return against seconds since the process started, for 8 actors and for 1.
 
     Each actor has two environments.
     """
     columns = ("seed", "actors", "second", "mean_return", "steps")
-    results = lab.Results("distributed/curve", columns, lab.stamp(seconds=CURVE_SECONDS), resume)
+    results = lab.Results("distributed/curve", columns, lab.stamp(seconds=CURVE_SECONDS), go_on)
     environment = {"PYTHONPATH": f"{lab.PROJECT}/benchmarks:{lab.PROJECT}"}
     for seed, actors in tqdm(list(itertools.product(range(1, seeds + 1), (1, 8)))):
         if results.has(seed=seed, actors=actors):
@@ -296,8 +296,8 @@ def plan_table(frame: pd.DataFrame) -> str:
 TABLES: dict[str, tuple[str, str, Callable[[pd.DataFrame], str]]] = {
     "speed": ("speed", PAGE, speed_table),
     "latency": ("latency", lab.MEASUREMENTS, latency_table),
-    "broadcast": ("broadcast", PAGE, broadcast_table),
-    "sgd": ("sgd", PAGE, sgd_table),
+    "broadcast": ("broadcast", lab.MEASUREMENTS, broadcast_table),
+    "sgd": ("sgd", lab.MEASUREMENTS, sgd_table),
     "curve": ("curve", PAGE, curve_table),
     "plan": ("speed", lab.MEASUREMENTS, plan_table),
 }
@@ -327,14 +327,14 @@ def main() -> None:
     lab.add_experiments(parser, *MEASURES, "curve", "tables")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of all experiments except curve (default: 3)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds of curve (default: 3)")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     chosen = args.what or [*MEASURES, "curve"]
     for name, measure in MEASURES.items():
         if name in chosen:
-            measure(args.rounds, args.resume)
+            measure(args.rounds, args.go_on)
     if "curve" in chosen:
-        curves(args.seeds, args.resume)
+        curves(args.seeds, args.go_on)
     lab.write(blocks())
     pictures()
 

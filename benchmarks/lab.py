@@ -39,6 +39,8 @@ MEASUREMENTS = "benchmarks/notes/measurements.md"  # the tables that are too lon
 BASELINE = "01_baseline"
 WARM_UP = 2000  # agent steps before the timed part of a run
 
+BLOCK = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.S)  # in a page: the marker and the text of a Block
+
 Stamp = dict[str, Any]
 
 
@@ -61,10 +63,15 @@ class Block(NamedTuple):
         Raises:
             ValueError: if the page has no such block.
         """
-        pattern = re.compile(rf"(<!-- {self.marker} -->\n).*?(<!-- /{self.marker} -->)", re.S)
-        if not pattern.search(content):
+        if self.marker not in dict(BLOCK.findall(content)):
             raise ValueError(f"{self.page} has no block <!-- {self.marker} --> ... <!-- /{self.marker} -->")
-        return pattern.sub(lambda match: f"{match[1]}{self.text}\n{match[2]}", content)
+
+        def filled(match: re.Match[str]) -> str:
+            if match[1] != self.marker:
+                return match[0]
+            return f"<!-- {self.marker} -->\n{self.text}\n<!-- /{self.marker} -->"
+
+        return BLOCK.sub(filled, content)
 
 
 def write(blocks: Iterable[Block]) -> None:
@@ -109,25 +116,25 @@ class Results:
         name: path of the file inside benchmarks/results, without .csv: "chapter09/speed".
         columns: names of the columns.
         stamped: stamp of the measurement; None for a new one.
-        resume: keep the rows of an interrupted measurement, if there are any.
+        go_on: keep the rows of an interrupted measurement, if there are any.
 
     Raises:
-        SystemExit: if the file to resume has another commit, machine, settings or columns.
+        SystemExit: if the kept file has another commit, machine, settings or columns.
     """
 
     def __init__(
-        self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None, resume: bool = False
+        self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None, go_on: bool = False
     ):
         self.path = path_of(name)
         self.columns = columns
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
-        self._started = resume and self.path.exists()
+        self._started = go_on and self.path.exists()
         if self._started:
             if differing := differences(name, columns, self._stamp):
                 raise SystemExit(
                     f"{self.path} was measured under other conditions: {', '.join(differing)} differ; "
-                    "measure it again without --resume, or restore the old conditions"
+                    "measure it again without --go-on, or restore the old conditions"
                 )
             self.rows = read(name)[0].astype(str).to_dict("records")
 
@@ -159,7 +166,7 @@ def read(name: str) -> tuple[pd.DataFrame, Stamp]:
     return pd.read_csv(path, comment="#"), stamped
 
 
-def can_resume(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -> bool:
+def can_go_on(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -> bool:
     """Return whether a results file exists and was measured in the same way."""
     return path_of(name).exists() and not differences(name, columns, stamped)
 
@@ -184,6 +191,11 @@ def add_experiments(parser: argparse.ArgumentParser, *names: str) -> None:
         return text
 
     parser.add_argument("what", nargs="*", type=experiment, help=f"some of {', '.join(names)} (default: see above)")
+
+
+def add_go_on(parser: argparse.ArgumentParser) -> None:
+    """Add the option that continues an interrupted measurement."""
+    parser.add_argument("--go-on", action="store_true", help="continue an interrupted measurement; keep what it has")
 
 
 def device(name: str) -> str:

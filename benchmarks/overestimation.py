@@ -2,7 +2,7 @@
 """Compare the values that DQN and double DQN predict with the returns that their policies earn, on Pong.
 
     ./overestimation.py                     # one seed of each, two runs at a time: half an hour on two cores
-    ./overestimation.py --seeds 3 --resume  # only what is missing
+    ./overestimation.py --seeds 3 --go-on   # only what is missing
     ./overestimation.py tables              # only the table and the picture of docs/chapter08.md
 
 After training, the greedy policy plays games. A state's predicted value is its largest action value. What the policy
@@ -134,10 +134,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--steps", type=int, default=200_000, help="agent steps of a run (default: 200,000)")
     parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
-    parser.add_argument("--resume", action="store_true", help="keep the runs of an interrupted measurement")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     if not args.what:
-        results = lab.Results(NAME, COLUMNS, lab.stamp(threads=1, steps=args.steps), args.resume)
+        results = lab.Results(NAME, COLUMNS, lab.stamp(threads=1, steps=args.steps), args.go_on)
         turns = itertools.product(range(1, args.seeds + 1), VARIANTS)
         missing = [turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]
         with ThreadPoolExecutor(args.jobs) as pool:

@@ -5,7 +5,7 @@ PPO plays all three, and DQN, by 07_pong_in_minutes.py, Snake and Blocks.
 
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
     ./own_environment.py random snake --seeds 1
-    ./own_environment.py --resume           # after an interruption
+    ./own_environment.py --go-on            # after an interruption
     ./own_environment.py tables             # only the table and the picture of docs/your-environment.md
 
 A player who picks any legal action at random is measured for comparison.
@@ -226,16 +226,14 @@ def main() -> None:
     lab.add_experiments(parser, "random", *GAMES, "tables")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, with a thread each (default: 2)")
-    parser.add_argument("--resume", action="store_true", help="keep the rows of an interrupted measurement")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     chosen = args.what or ["random", *GAMES, "tables"]
     games = [name for name in GAMES if name in chosen]
     if "random" in chosen:
         random_play()
     results = {
-        name: lab.Results(
-            f"own_environment/{name}", COLUMNS, lab.stamp(threads=1, **GAMES[name]._asdict()), args.resume
-        )
+        name: lab.Results(f"own_environment/{name}", COLUMNS, lab.stamp(threads=1, **GAMES[name]._asdict()), args.go_on)
         for name in games
     }
     turns = itertools.product(games, range(1, args.seeds + 1))

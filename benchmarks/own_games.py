@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
     parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103], help="seeds (default: 101 102 103)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, with a thread each (default: 2)")
-    parser.add_argument("--go-on", action="store_true", help="keep the rows of an interrupted measurement")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     if "runs" in (args.what or ["runs"]):
         scripts = args.script or SCRIPTS

@@ -79,8 +79,8 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     from_checkout = version("cleanrl-ppo", checkout) if "cleanrl-ppo" in peers and checkout else ""
     all_pins = {name: pins(name) for name, _ in PEERS.values()}
     stamped = lab.stamp(time_limit=time_limit, pins=all_pins, checkout=from_checkout)
-    resume = lab.can_resume(SUMMARY, COLUMNS, stamped)
-    if lab.path_of(SUMMARY).exists() and not resume and not anew:
+    go_on = lab.can_go_on(SUMMARY, COLUMNS, stamped)
+    if lab.path_of(SUMMARY).exists() and not go_on and not anew:
         lost = sorted(set(lab.read(SUMMARY)[0]["peer"]) - set(peers))
         if lost:
             differing = ", ".join(lab.differences(SUMMARY, COLUMNS, stamped))
@@ -88,7 +88,7 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
                 f"{lab.path_of(SUMMARY)} was measured under other conditions: {differing} differ. "
                 f"Its results of {', '.join(lost)} would be deleted; measure all peers, or give --anew"
             )
-    results = lab.Results(SUMMARY, COLUMNS, stamped, resume)
+    results = lab.Results(SUMMARY, COLUMNS, stamped, go_on)
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # refuse a missing checkout before the first run
     for seed in range(1, seeds + 1):

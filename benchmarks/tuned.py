@@ -142,7 +142,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "runs", "tables")
     parser.add_argument("--jobs", type=int, default=2, help="runs of the comparison at a time (default: 2)")
-    parser.add_argument("--go-on", action="store_true", help="keep the trials and runs of an interrupted measurement")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     if "runs" in (args.what or ["runs"]):
         compare(search(args.go_on), args.jobs, args.go_on)

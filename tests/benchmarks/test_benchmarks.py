@@ -39,10 +39,10 @@ def results(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_an_interrupted_measurement_resumes_with_its_rows(results):
+def test_an_interrupted_measurement_goes_on_with_its_rows(results):
     first = lab.Results("folder/x", ("round", "rung", "value"))
     first.add(round=0, rung="a", value="1.50")
-    second = lab.Results("folder/x", ("round", "rung", "value"), resume=True)
+    second = lab.Results("folder/x", ("round", "rung", "value"), go_on=True)
     assert second.has(round=0, rung="a")
     assert not second.has(round=0, rung="b")
     second.add(round=0, rung="b", value="2.50")
@@ -70,14 +70,14 @@ def test_a_new_measurement_keeps_the_old_rows_until_its_first_row(results):
         ("settings", {"steps": 20}),
     ],
 )
-def test_a_measurement_under_other_conditions_cannot_be_resumed(results, key, changed):
+def test_a_measurement_under_other_conditions_is_not_continued(results, key, changed):
     stamped = lab.stamp(steps=10) | {"commit": "abc"}
     lab.Results("x", ("round",), stamped).add(round=0)
-    assert lab.can_resume("x", ("round",), stamped)
-    assert not lab.can_resume("x", ("round", "more"), stamped)
-    assert not lab.can_resume("x", ("round",), stamped | {key: changed})
+    assert lab.can_go_on("x", ("round",), stamped)
+    assert not lab.can_go_on("x", ("round", "more"), stamped)
+    assert not lab.can_go_on("x", ("round",), stamped | {key: changed})
     with pytest.raises(SystemExit, match=key):
-        lab.Results("x", ("round",), stamped | {key: changed}, resume=True)
+        lab.Results("x", ("round",), stamped | {key: changed}, go_on=True)
 
 
 @pytest.mark.parametrize(
@@ -415,24 +415,24 @@ def test_each_run_of_chapter_8_is_measured_once_and_kept_with_its_commit(monkeyp
     started = fake_runs(lambda seed: ({250: seed / 2, 500: 1.0}, 300.0 if seed == 1 else float("nan")))
     variants = ["basic", "double, n_steps"]
     monkeypatch.setattr(lab, "commit", lambda: "one")
-    chapter08.learn("toy", variants, seeds=1, jobs=1, resume=False)
+    chapter08.learn("toy", variants, seeds=1, jobs=1, go_on=False)
     monkeypatch.setattr(lab, "commit", lambda: "another")
-    chapter08.learn("toy", variants, seeds=2, jobs=2, resume=True)
+    chapter08.learn("toy", variants, seeds=2, jobs=2, go_on=True)
     assert sorted(started) == [(seed, variant) for seed in (1, 2) for variant in variants]
     frame, stamps = chapter08.measured("toy")
     assert {stamped["commit"] for stamped in stamps} == {"one", "another"}
     [*_, basic, both] = chapter08.learn_table("toy", frame).splitlines()
     assert basic == "| basic | 0.88 (0.75 to 1.00) | 1.00 | 375 (250 to 500) | 300, 1 of 2 seeds |"
     assert both.startswith("| double, n_steps |")
-    chapter08.learn("toy", variants, seeds=1, jobs=1, resume=False)
+    chapter08.learn("toy", variants, seeds=1, jobs=1, go_on=False)
     assert len(started) == 6
 
 
 def test_runs_of_chapter_8_with_different_settings_are_not_put_into_one_table(monkeypatch, results, fake_runs):
     fake_runs(lambda seed: ({250: 0.5}, float("nan")))
-    chapter08.learn("toy", ["basic"], seeds=2, jobs=1, resume=True)
+    chapter08.learn("toy", ["basic"], seeds=2, jobs=1, go_on=True)
     monkeypatch.setitem(chapter08.TASKS, "toy", chapter08.TASKS["toy"]._replace(steps=7000))
-    chapter08.learn("toy", ["basic"], seeds=1, jobs=1, resume=False)
+    chapter08.learn("toy", ["basic"], seeds=1, jobs=1, go_on=False)
     with pytest.raises(SystemExit, match="were measured with different settings"):
         chapter08.measured("toy")
 
