@@ -71,7 +71,7 @@ GAMES = {
         ("gamma=0.99", "entropy=0.02", "kl_target=none", "stop_reward=20", "final_temperature=1"),
     ),
     "snake-dqn": Game("examples.snake", "Snake-v0", 300_000, ENDLESS, goal=7.0, rung=DQN),
-    "blocks-dqn": Game("examples.blocks", "Blocks-v0", 900_000, ENDLESS, rung=DQN),
+    "blocks-dqn": Game("examples.blocks", "Blocks-v0", 300_000, ENDLESS, rung=DQN),
 }
 
 
