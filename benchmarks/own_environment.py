@@ -22,6 +22,7 @@ from examples import random_player
 
 import gymnasium as gym
 import matplotlib
+import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
@@ -135,11 +136,11 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
     for name in dict.fromkeys(frame.game):
         goal = goal_of(name, random)
         own = frame[frame.game == name]
-        if goal is None:
-            reached = ""
+        steps = own[own.mean_return >= (np.inf if goal is None else goal)].groupby("seed").step.min()
+        if len(steps):
+            reached = f"{lab.spread(steps, 0)}, {len(steps)} of {own.seed.nunique()} seeds"
         else:
-            steps = own[own.mean_return >= goal].groupby("seed").step.min()
-            reached = f"{lab.spread(steps, 0)}, {len(steps)} of {own.seed.nunique()} seeds" if len(steps) else "never"
+            reached = "" if goal is None else f"not in {GAMES[name].steps:,}"
         rows.append(
             (
                 f"`{GAMES[name].env_id}`",
@@ -170,22 +171,23 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
 def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
     """Draw the curves with the range of their seeds as docs/pictures/own-environment.png."""
     figure, (cells, lengths, lines) = plt.subplots(1, 3, figsize=(12, 3.5), layout="constrained")
-    snakes = {"snake": "no penalty", "penalty": "-0.1 a step"}
+    snakes = {"snake": "PPO", "snake-dqn": "DQN", "penalty": "PPO, -0.1 a step"}
+    blocks = {"blocks": "PPO", "blocks-dqn": "DQN"}
     panels = [
         (cells, "mean_return", 3, snakes),
         (lengths, "mean_steps", 0, snakes),
-        (lines, "mean_return", 0, {"blocks": "Blocks-v0"}),
+        (lines, "mean_return", 0, blocks),
     ]
     for axes, value, offset, labels in panels:
         for name, label in labels.items():
             own = frame[(frame.game == name) & (frame.step <= GAMES[name].steps)]  # without the incomplete last bin
             if own.empty:
                 continue
-            by_step = own.groupby("step")[value]
+            by_step = own.groupby(own.step / 1000)[value]
             [line] = axes.plot(offset + by_step.mean(), label=label)
             low, high = offset + by_step.min(), offset + by_step.max()
             axes.fill_between(low.index, low, high, alpha=0.2, color=line.get_color())
-        axes.set(xlabel="agent steps")
+        axes.set(xlabel="thousand agent steps")
         axes.grid(alpha=0.3)
     for axes, name, offset in ((cells, "snake", 3), (lines, "blocks", 0)):
         goal = goal_of(name, random)
@@ -195,6 +197,7 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
     lengths.set(title="Snake: steps an episode", yscale="log")
     lines.set(title="Blocks: lines cleared")
     cells.legend()
+    lines.legend()
     figure.savefig(lab.PICTURES / "own-environment.png", dpi=110)
     plt.close(figure)
 

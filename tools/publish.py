@@ -19,12 +19,13 @@ from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.run import console, evaluation, run_folder
+from lib.run.episode_player import MAX_STEPS, at_limit
 from lib.system import files
 
 CARD = """# {name}: {env_id}
 
 Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}** (lowest {min:g}, highest {max:g},
-{distinct} distinct).
+{distinct} distinct).{endless}
 
 | | |
 |---|---|
@@ -38,6 +39,9 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 
 `--init {path}` starts a new run of the same script from these weights.
 """
+ENDLESS = """
+
+In {count} of these games the agent repeated its moves until the limit of {limit:,} steps."""
 PRIVATE = ("--runs-dir", "--resume", "--config")  # options whose values are paths on the user's machine
 FILES = ("checkpoints", "params.json", "evaluation.json", "README.md")
 
@@ -114,6 +118,7 @@ def public(argv: list[str]) -> list[str]:
 
 def card(agent: TrainedAgent, name: str, size: float, session: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md."""
+    endless = at_limit(metrics["lengths"])
     return CARD.format(
         name=name,
         env_id=agent.env_id,
@@ -122,6 +127,7 @@ def card(agent: TrainedAgent, name: str, size: float, session: dict[str, Any], m
         commit=str(session["commit"])[:12],
         megabytes=size,
         path=f"models/{name}",
+        endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         **metrics,
     )
 

@@ -8,7 +8,7 @@ from typing import Any
 from ignite.engine import Engine
 
 from lib.run import checkpoint_files
-from lib.run.episode_player import MAX_STEPS
+from lib.run.episode_player import MAX_STEPS, at_limit
 from lib.run.episodes import Episodes
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
@@ -16,8 +16,6 @@ from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_duration
 
 log = logging.getLogger(__name__)
-
-NEAR_LIMIT = 0.99  # share of MAX_STEPS. An Atari game counts its no-ops, and is cut some steps earlier.
 
 
 def attach_start(engine: Engine, speed: Speed, warm_up: int) -> None:
@@ -82,7 +80,7 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
         result["episodes"],
         result["distinct"],
     )
-    endless = sum(length > NEAR_LIMIT * MAX_STEPS for length in result["lengths"])
+    endless = at_limit(result["lengths"])
     if endless:
         log.warning(
             "Episodes that reached the limit of %s steps: %d. The agent probably repeats its moves there. Try "

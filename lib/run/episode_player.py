@@ -14,6 +14,12 @@ from lib.system.seeds import tagged_seed
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
 
 MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may never finish an episode
+NEAR_LIMIT = 0.99  # share of MAX_STEPS. An Atari game counts its no-ops, and is cut some steps earlier.
+
+
+def at_limit(lengths: Sequence[int]) -> int:
+    """Return how many episodes reached the limit of MAX_STEPS, given the lengths of all."""
+    return sum(length > NEAR_LIMIT * MAX_STEPS for length in lengths)
 
 
 class EpisodeResult(NamedTuple):

@@ -376,6 +376,8 @@ def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_ran
     [row] = own_environment.table(frame, random).splitlines()[2:]
     assert "| 16.5 (13.0 to 20.0) | 21.0 (21.0 to 21.0) | 15.0 |" in row
     assert "2 of 2 seeds" in row
+    [row] = own_environment.table(frame, random * 10).splitlines()[2:]  # the goal is ten times higher
+    assert "| 150.0 | not in 900,000 |" in row
 
 
 def test_the_planned_speed_of_many_actors_is_worked_by_hand():

@@ -50,6 +50,12 @@ def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
     assert json.loads((model / "evaluation.json").read_text())["returns"] == evaluation["returns"]
 
 
+def test_a_card_says_how_many_games_reached_the_limit(answer, original_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("lib.run.episode_player.MAX_STEPS", 2)
+    answer(PUBLISH, original_run, tmp_path / "model", *FAKES, "--episodes", 3)
+    assert "In 3 of these games the agent repeated its moves" in (tmp_path / "model/README.md").read_text()
+
+
 def test_only_a_model_is_replaced(answer, refused, model, original_run):
     answer(PUBLISH, original_run, model, *FAKES, "--episodes", 2)
     assert json.loads((model / "evaluation.json").read_text())["episodes"] == 2
