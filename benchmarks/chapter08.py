@@ -2,7 +2,7 @@
 """Compare chapter 8's extensions: what they learn from equal numbers of steps, and what a step costs.
 
     ./chapter08.py                          # step, draws and toy: about half an hour
-    ./chapter08.py toy --seeds 5 --go-on    # only what is missing
+    ./chapter08.py toy --seeds 5 --go-on    # keep the runs that have ended, and measure the others
     ./chapter08.py pong --seeds 3 --go-on --variants basic n_steps "double, n_steps" rainbow
                                             # 320,000 steps of Pong per run: an hour a seed
     ./chapter08.py tables                   # only the tables and pictures of docs/chapter08.md
@@ -284,7 +284,7 @@ def steps_of_seeds(steps: pd.Series, seeds: int) -> str:
         return f"0 of {seeds} seeds"
     if len(steps) == seeds:
         return lab.spread(steps, 0, single="seed")
-    return f"{lab.spread(steps, 0)}, {len(steps)} of {seeds} seeds"
+    return lab.spread_of_seeds(steps, seeds)
 
 
 def draw(task: str, frame: pd.DataFrame) -> None:

@@ -4,7 +4,7 @@
     ./chapter09.py                       # speeds, and the sweep over environments: about twenty minutes on two cores
     ./chapter09.py speed --rounds 3      # one of them
     ./chapter09.py speed --device cuda   # into a file of its own
-    ./chapter09.py --go-on               # after an interruption: only what is missing
+    ./chapter09.py --go-on               # after an interruption: keep the rows, and measure the rest
     ./chapter09.py --params best         # train every rung until Pong is solved, with tuned hyperparameters; hours
     ./chapter09.py --params best --go-on # after an interruption: finished runs are kept, others go on
     ./chapter09.py --params best --rung 03_parallel --seeds 1

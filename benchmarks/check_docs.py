@@ -55,7 +55,7 @@ def without_results(page: Path, blocks: Collection[lab.Block]) -> Iterator[str]:
     """Yield a line for each filled block of a page that no benchmark makes, because its results are missing."""
     name = str(page.relative_to(lab.PROJECT))
     made = {block.marker for block in blocks if block.page == name}
-    for marker, text in lab.BLOCK.findall(page.read_text()):
+    for marker, text in lab.block_pattern().findall(page.read_text()):
         if text and marker not in made:
             yield f"{name}: block {marker!r} has no results; measure it again, or empty it"
 

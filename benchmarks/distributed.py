@@ -260,7 +260,7 @@ def curve_table(frame: pd.DataFrame) -> str:
         late = own[own["second"] > CURVE_SECONDS - 20].groupby("seed")["mean_return"].mean()
         reached = own[own["mean_return"] >= 100].groupby("seed")["second"].min()
         steps = own.groupby("seed")["steps"].max()
-        times = f"{lab.spread(reached, 0)}, {len(reached)} of {len(late)} seeds" if len(reached) else "never"
+        times = lab.spread_of_seeds(reached, len(late)) if len(reached) else "never"
         rows.append((actors, lab.spread(late, 0), times, lab.spread(steps, 0)))
     return lab.table(("actors", "mean return, last 20 s", "seconds to a mean of 100", "agent steps"), rows)
 

@@ -39,8 +39,6 @@ MEASUREMENTS = "benchmarks/notes/measurements.md"  # the tables that are too lon
 BASELINE = "01_baseline"
 WARM_UP = 2000  # agent steps before the timed part of a run
 
-BLOCK = re.compile(r"<!-- ([\w-]+) -->\n(.*?)<!-- /\1 -->", re.S)  # in a page: the marker and the text of a Block
-
 Stamp = dict[str, Any]
 
 
@@ -63,15 +61,15 @@ class Block(NamedTuple):
         Raises:
             ValueError: if the page has no such block.
         """
-        if self.marker not in dict(BLOCK.findall(content)):
+        pattern = block_pattern(self.marker)
+        if not pattern.search(content):
             raise ValueError(f"{self.page} has no block <!-- {self.marker} --> ... <!-- /{self.marker} -->")
+        return pattern.sub(lambda match: f"<!-- {match[1]} -->\n{self.text}\n<!-- /{match[1]} -->", content)
 
-        def filled(match: re.Match[str]) -> str:
-            if match[1] != self.marker:
-                return match[0]
-            return f"<!-- {self.marker} -->\n{self.text}\n<!-- /{self.marker} -->"
 
-        return BLOCK.sub(filled, content)
+def block_pattern(marker: str = r"[\w-]+") -> re.Pattern[str]:
+    """Return the pattern of a page's blocks, with the groups marker and text. Without a marker, it matches all."""
+    return re.compile(rf"<!-- ({marker}) -->\n(.*?)<!-- /\1 -->", re.S)
 
 
 def write(blocks: Iterable[Block]) -> None:
@@ -195,7 +193,9 @@ def add_experiments(parser: argparse.ArgumentParser, *names: str) -> None:
 
 def add_go_on(parser: argparse.ArgumentParser) -> None:
     """Add the option that continues an interrupted measurement."""
-    parser.add_argument("--go-on", action="store_true", help="continue an interrupted measurement; keep what it has")
+    parser.add_argument(
+        "--go-on", action="store_true", help="keep what an interrupted measurement has, and measure the rest"
+    )
 
 
 def device(name: str) -> str:
@@ -382,6 +382,11 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
     if len(values) == 1:
         return f"{median} (one {single})" if single else median
     return f"{median} ({text(values.min())} to {text(values.max())})"
+
+
+def spread_of_seeds(values: pd.Series, seeds: int) -> str:
+    """Return median and range of the seeds that reached a goal, and how many did: "300 (200 to 400), 2 of 3 seeds"."""
+    return f"{spread(values, 0)}, {len(values)} of {seeds} seeds"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -2,7 +2,7 @@
 """Compare the values that DQN and double DQN predict with the returns that their policies earn, on Pong.
 
     ./overestimation.py                     # one seed of each, two runs at a time: half an hour on two cores
-    ./overestimation.py --seeds 3 --go-on   # only what is missing
+    ./overestimation.py --seeds 3 --go-on   # keep the runs that have ended, and measure the others
     ./overestimation.py tables              # only the table and the picture of docs/chapter08.md
 
 After training, the greedy policy plays games. A state's predicted value is its largest action value. What the policy

@@ -5,7 +5,7 @@ PPO plays all three, and DQN, by 07_pong_in_minutes.py, Snake and Blocks.
 
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
     ./own_environment.py random snake --seeds 1
-    ./own_environment.py --go-on            # after an interruption
+    ./own_environment.py --go-on            # after an interruption: keep the runs that have ended
     ./own_environment.py tables             # only the table and the picture of docs/your-environment.md
 
 A player who picks any legal action at random is measured for comparison.
@@ -22,7 +22,6 @@ from examples import random_player
 
 import gymnasium as gym
 import matplotlib
-import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
@@ -130,17 +129,26 @@ def goal_of(name: str, random: pd.DataFrame) -> float | None:
     return float(10 * random.mean_return["blocks"]) if name.startswith("blocks") else GAMES[name].goal
 
 
+def steps_to(goal: float | None, own: pd.DataFrame, most: int) -> str:
+    """Return the steps in which the runs of a game reached its goal as text; empty without a goal.
+
+    Args:
+        goal: mean return over BIN steps.
+        own: curves of the game.
+        most: agent steps of a run.
+    """
+    if goal is None:
+        return ""
+    steps = own[own.mean_return >= goal].groupby("seed").step.min()
+    return lab.spread_of_seeds(steps, own.seed.nunique()) if len(steps) else f"not in {most:,}"
+
+
 def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
     """Return a row per game."""
     rows = []
     for name in dict.fromkeys(frame.game):
         goal = goal_of(name, random)
         own = frame[frame.game == name]
-        steps = own[own.mean_return >= (np.inf if goal is None else goal)].groupby("seed").step.min()
-        if len(steps):
-            reached = f"{lab.spread(steps, 0)}, {len(steps)} of {own.seed.nunique()} seeds"
-        else:
-            reached = "" if goal is None else f"not in {GAMES[name].steps:,}"
         rows.append(
             (
                 f"`{GAMES[name].env_id}`",
@@ -149,7 +157,7 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
                 lab.spread(last_means(frame, name, "mean_return")),
                 lab.spread(own.groupby("seed").greedy_return.last()),
                 "" if goal is None else f"{goal:.1f}",
-                reached,
+                steps_to(goal, own, GAMES[name].steps),
                 lab.spread(last_means(frame, name, "mean_steps"), 0),
                 f"{random.mean_steps[name.removesuffix('-dqn')]:.0f}",
             )

@@ -19,7 +19,7 @@ from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.run import console, evaluation, run_folder
-from lib.run.episode_player import MAX_STEPS, at_limit
+from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.system import files
 
 CARD = """# {name}: {env_id}
@@ -118,7 +118,7 @@ def public(argv: list[str]) -> list[str]:
 
 def card(agent: TrainedAgent, name: str, size: float, session: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md."""
-    endless = at_limit(metrics["lengths"])
+    endless = count_at_limit(metrics["lengths"])
     return CARD.format(
         name=name,
         env_id=agent.env_id,

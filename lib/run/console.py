@@ -8,7 +8,7 @@ from typing import Any
 from ignite.engine import Engine
 
 from lib.run import checkpoint_files
-from lib.run.episode_player import MAX_STEPS, at_limit
+from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import Episodes
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
@@ -80,7 +80,7 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
         result["episodes"],
         result["distinct"],
     )
-    endless = at_limit(result["lengths"])
+    endless = count_at_limit(result["lengths"])
     if endless:
         log.warning(
             "Episodes that reached the limit of %s steps: %d. The agent probably repeats its moves there. Try "

@@ -17,7 +17,7 @@ MAX_STEPS = 27_000  # half an hour of an Atari game; a deterministic policy may 
 NEAR_LIMIT = 0.99  # share of MAX_STEPS. An Atari game counts its no-ops, and is cut some steps earlier.
 
 
-def at_limit(lengths: Sequence[int]) -> int:
+def count_at_limit(lengths: Sequence[int]) -> int:
     """Return how many episodes reached the limit of MAX_STEPS, given the lengths of all."""
     return sum(length > NEAR_LIMIT * MAX_STEPS for length in lengths)
 
