@@ -23,6 +23,8 @@ from typing import NamedTuple
 
 import curve
 import lab
+import launch
+import markup
 import minutes
 from lib import cli
 from lib.run import run_folder
@@ -88,7 +90,7 @@ def train(steps: int, turn: tuple[str, str, int]) -> Path:
     if not runs or not minutes.finished(runs[-1]):
         options = ["--resume", str(runs[-1])] if runs else [*new, "--runs-dir", str(folder)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        words = lab.command(script, *options, "--quiet")
+        words = launch.command(script, *options, "--quiet")
         subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
         runs = minutes.runs_in(folder)
     return runs[-1]
@@ -111,7 +113,7 @@ def keep(run: Path, script: str, game: str, seed: int) -> None:
 
 def name_of(script: str, game: str, seed: int) -> str:
     """Return the name of a run's results file, and of the folder of the run."""
-    return f"{FOLDER}/{lab.slug(f'{script} {game} seed{seed}')}"
+    return f"{FOLDER}/{markup.slug(f'{script} {game} seed{seed}')}"
 
 
 class Run(NamedTuple):
@@ -141,10 +143,10 @@ def table(runs: Sequence[Run]) -> str:
         ends = [pd.Series([run.mean_100 for run in runs if (run.game, run.script) == (name, each)]) for each in SCRIPTS]
         if any(map(len, ends)):
             published = [f"{score:,.1f}" for score in (game.random, game.dqn, game.rainbow, game.human)]
-            cells = [lab.spread(means, 1) if len(means) else "" for means in ends]
+            cells = [markup.spread(means, 1) if len(means) else "" for means in ends]
             rows.append((name, max(map(len, ends)), *cells, *published))
     names = [f"`{script.rpartition('/')[2]}`" for script in SCRIPTS]
-    return lab.table(("game", "seeds", *names, "random", "DQN", "Rainbow", "human"), rows)
+    return markup.table(("game", "seeds", *names, "random", "DQN", "Rainbow", "human"), rows)
 
 
 def draw(runs: Sequence[Run]) -> None:
@@ -176,10 +178,10 @@ def draw(runs: Sequence[Run]) -> None:
     plt.close(figure)
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page, if there are results."""
     if runs := read():
-        yield lab.Block(PAGE, "atari", f"{table(runs)}\n\n{lab.measured_on(run.stamped for run in runs)}")
+        yield markup.Block(PAGE, "atari", f"{table(runs)}\n\n{markup.measured_on(run.stamped for run in runs)}")
 
 
 def measure(games: Sequence[str], scripts: Sequence[str], seeds: Sequence[int], steps: int, jobs: int) -> None:
@@ -190,7 +192,7 @@ def measure(games: Sequence[str], scripts: Sequence[str], seeds: Sequence[int], 
         for seed, game, script in itertools.product(numbers, games, scripts)
         if (seeds or seed <= GAMES[game].seeds) and not lab.path_of(name_of(script, game, seed)).exists()
     ]
-    with lab.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
+    with launch.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
         runs = pool.map(partial(train, steps), turns)
         for turn, run in tqdm(zip(turns, runs, strict=True), total=len(turns)):
             keep(run, *turn)
@@ -209,7 +211,7 @@ def main() -> None:
         measure(args.game or list(GAMES), args.script or SCRIPTS, args.seeds, args.steps, args.jobs)
     if runs := read():
         draw(runs)
-    lab.write(blocks())
+    markup.write(blocks())
 
 
 if __name__ == "__main__":

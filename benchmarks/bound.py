@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import lab
+import launch
+import markup
 from lib import common
 from lib.experience import replay_buffer
 from lib.experience.replay_buffer import ReplayBuffer
@@ -49,7 +51,7 @@ def measure(rung: str, what: str, steps: int) -> float:
         steps: agent steps to time, after the warm-up.
     """
     with tempfile.TemporaryDirectory() as folder:
-        module, params, args = lab.load(rung, steps, folder)
+        module, params, args = launch.load(rung, steps, folder)
         if what == PLAYERS:
             return players_alone(module, params, args, steps)
         if what == LEARNER:
@@ -70,7 +72,7 @@ def watch(setup_ignite: Callable[..., Any], marks: list[Mark], steps: int) -> Ca
             marks.append((time.perf_counter(), source.steps_done))
 
         def learnt_enough(engine: Engine, event: int) -> bool:
-            return bool(source.steps_done >= lab.WARM_UP + steps)
+            return bool(source.steps_done >= launch.WARM_UP + steps)
 
         engine.add_event_handler(TrainingEvents.LEARNING_STARTED, mark)
         engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=learnt_enough), mark)
@@ -83,7 +85,7 @@ def endless_buffer() -> type[ReplayBuffer]:
     """Return a replay buffer class that repeats the first transitions of its source, at no cost."""
 
     def repeat(source: Any, transitions: Iterator[Any]) -> Iterator[Any]:
-        recorded = list(itertools.islice(transitions, lab.WARM_UP))
+        recorded = list(itertools.islice(transitions, launch.WARM_UP))
         yield from recorded
         source.close()
         source.metrics = lambda: dict.fromkeys(source.METRICS, 0.0)
@@ -107,7 +109,7 @@ def players_alone(module: Any, params: Any, args: Any, steps: int) -> float:
         def __init__(self, source: Any, *rest: Any, **options: Any):
             super().__init__(source, *rest, **options)
             marks: list[Mark] = []
-            for count in (lab.WARM_UP, steps):
+            for count in (launch.WARM_UP, steps):
                 for _ in itertools.islice(self.experience_source_iter, count):
                     pass
                 marks.append((time.perf_counter(), source.steps_done))
@@ -134,8 +136,8 @@ def table(frame: pd.DataFrame) -> str:
         times = lab.rounds(own, "what", "milliseconds")
         bound = times[[LEARNER, PLAYERS]].max(axis=1)
         medians = [f"{times[what].median():.2f}" for what in (LEARNER, PLAYERS, TOGETHER)]
-        rows.append((f"`{rung}`", *medians, lab.spread(bound / times[TOGETHER], 2)))
-    return lab.table(("median ms per agent step", LEARNER, PLAYERS, TOGETHER, "share of the bound"), rows)
+        rows.append((f"`{rung}`", *medians, markup.spread(bound / times[TOGETHER], 2)))
+    return markup.table(("median ms per agent step", LEARNER, PLAYERS, TOGETHER, "share of the bound"), rows)
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lab
+import launch
+import markup
 from lib.system.machine import cores
 
 import numpy as np
@@ -46,7 +48,7 @@ def measure(turn: tuple[int, str]) -> list[float]:
     seed, rung = turn
     options = ["--env-id", "fakes:Catch-v0", "--seed", str(seed), "--stop-after", str(STEPS)]
     environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
-    with lab.finished_run(rung, *options, *lab.assignments(SETTINGS), **environment) as run:
+    with launch.finished_run(rung, *options, *launch.assignments(SETTINGS), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
     return list(frame.groupby((frame.step - 1) // BIN)["return"].mean().loc[: STEPS // BIN - 1])
 
@@ -65,9 +67,13 @@ def table(frame: pd.DataFrame) -> str:
     late = frame[frame.step > 0.75 * STEPS].groupby(["rung", "seed"], sort=False)["mean_return"].mean()
     rows = []
     for rung in dict.fromkeys(frame.rung):
-        p = "" if rung == lab.BASELINE else f"{permutation_test(whole[rung].values, whole[lab.BASELINE].values):.2f}"
-        rows.append((f"`{rung}`", lab.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
-    return lab.table(("script", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
+        p = (
+            ""
+            if rung == launch.BASELINE
+            else f"{permutation_test(whole[rung].values, whole[launch.BASELINE].values):.2f}"
+        )
+        rows.append((f"`{rung}`", markup.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
+    return markup.table(("script", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
 
 
 def draw(frame: pd.DataFrame) -> None:
@@ -80,7 +86,7 @@ def draw(frame: pd.DataFrame) -> None:
     axes.set(xlabel="agent steps, warm-up included", ylabel="return: mean and range of the seeds")
     axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(lab.PICTURES / "chapter09-catch.png", dpi=110)
+    figure.savefig(markup.PICTURES / "chapter09-catch.png", dpi=110)
 
 
 def main() -> None:

@@ -21,6 +21,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import lab
+import launch
+import markup
 
 import matplotlib
 import numpy as np
@@ -135,7 +137,7 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) ->
 
 def file_of(task: str, seed: int, variant: str) -> str:
     """Return the name of a run's results file."""
-    return f"chapter08/{task}-{lab.slug(variant)}-seed{seed}"
+    return f"chapter08/{task}-{markup.slug(variant)}-seed{seed}"
 
 
 def measured(name: str) -> tuple[pd.DataFrame, list[lab.Stamp]]:
@@ -163,8 +165,8 @@ def curve(task: str, seed: int, variant: str) -> tuple[dict[int, float], float]:
     limits = ("--stop-after", str(steps), "--set", "stop_reward=none", "--seed", str(seed))
     modules = os.pathsep.join([str(lab.PROJECT), str(lab.PROJECT / "tests")])
     environment = {"PYTHONPATH": modules, "OMP_NUM_THREADS": "1"}
-    words = [*without, *options, *lab.assignments(fields), *limits]
-    with lab.finished_run("chapter08/08_dqn_rainbow", *words, **environment) as run:
+    words = [*without, *options, *launch.assignments(fields), *limits]
+    with launch.finished_run("chapter08/08_dqn_rainbow", *words, **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
     means = frame.groupby((frame["step"] - 1) // width)["return"].mean()
     reached = frame["step"][frame["return"].rolling(100).mean() >= goal].min()
@@ -175,10 +177,10 @@ def step(rounds: int, go_on: bool) -> None:
     """Measure the milliseconds of an agent step, learning included, of every script in turn."""
     columns = ("round", "script", "milliseconds")
     results = lab.Results("chapter08/step", columns, lab.stamp(steps=TIMED_STEPS), go_on)
-    limits = ("--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + TIMED_STEPS))
+    limits = ("--set", f"replay_initial={launch.WARM_UP}", "--stop-after", str(launch.WARM_UP + TIMED_STEPS))
     for number, script in tqdm(list(lab.turns(rounds, TIMED_SCRIPTS))):
         if not results.has(round=number, script=script):
-            milliseconds = 1000 / lab.timed(script, *limits)["steps_per_second"]
+            milliseconds = 1000 / launch.timed(script, *limits)["steps_per_second"]
             results.add(round=number, script=script, milliseconds=f"{milliseconds:.3f}")
 
 
@@ -275,7 +277,7 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
         f"steps until the mean over {width:,} steps reaches {goal:g}",
         f"steps until the mean over 100 episodes reaches {goal:g}",
     )
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def steps_of_seeds(steps: pd.Series, seeds: int) -> str:
@@ -283,8 +285,8 @@ def steps_of_seeds(steps: pd.Series, seeds: int) -> str:
     if steps.empty:
         return f"0 of {seeds} seeds"
     if len(steps) == seeds:
-        return lab.spread(steps, 0, single="seed")
-    return lab.spread_of_seeds(steps, seeds)
+        return markup.spread(steps, 0, single="seed")
+    return markup.spread_of_seeds(steps, seeds)
 
 
 def draw(task: str, frame: pd.DataFrame) -> None:
@@ -298,7 +300,7 @@ def draw(task: str, frame: pd.DataFrame) -> None:
     axes.set(xlabel="agent steps", ylabel="mean return")
     axes.legend(fontsize="x-small")
     axes.grid(alpha=0.3)
-    figure.savefig(lab.PICTURES / f"chapter08-{task}.png", dpi=110)
+    figure.savefig(markup.PICTURES / f"chapter08-{task}.png", dpi=110)
 
 
 def step_table(frame: pd.DataFrame) -> str:
@@ -312,29 +314,29 @@ def step_table(frame: pd.DataFrame) -> str:
             if script == BARE_RAINBOW
             else f"`{script.removeprefix('chapter08/')}`"
         )
-        rows.append((name, lab.spread(spent[script]), lab.spread(to_basic[script], 2)))
-    return lab.table(("script", "ms per agent step", "ratio to 01"), rows)
+        rows.append((name, markup.spread(spent[script]), markup.spread(to_basic[script], 2)))
+    return markup.table(("script", "ms per agent step", "ratio to 01"), rows)
 
 
 def draws_table(frame: pd.DataFrame) -> str:
     """Return a row per replay."""
     rows = [(row.replay, f"{row.size:,}", f"{row.microseconds:,.0f}") for row in frame.itertuples(index=False)]
-    return lab.table(("replay", "transitions", "µs for a batch of 32"), rows)
+    return markup.table(("replay", "transitions", "µs for a batch of 32"), rows)
 
 
 TABLES: dict[str, tuple[str, Callable[[pd.DataFrame], str]]] = {  # page and table of each experiment
-    "toy": (lab.MEASUREMENTS, partial(learn_table, "toy")),
+    "toy": (markup.MEASUREMENTS, partial(learn_table, "toy")),
     "pong": (PAGE, partial(learn_table, "pong")),
-    "step": (lab.MEASUREMENTS, step_table),
-    "draws": (lab.MEASUREMENTS, draws_table),
+    "step": (markup.MEASUREMENTS, step_table),
+    "draws": (markup.MEASUREMENTS, draws_table),
 }
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
     for name, (page, make_table) in TABLES.items():
         frame, stamps = measured(name)
-        yield lab.Block(page, name, f"{make_table(frame)}\n\n{lab.measured_on(stamps)}")
+        yield markup.Block(page, name, f"{make_table(frame)}\n\n{markup.measured_on(stamps)}")
 
 
 def pictures() -> None:
@@ -360,7 +362,7 @@ def main() -> None:
     for task in TASKS:
         if task in chosen:
             learn(task, args.variants, args.seeds, args.jobs, args.go_on)
-    lab.write(blocks())
+    markup.write(blocks())
     pictures()
 
 

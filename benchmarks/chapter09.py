@@ -24,6 +24,8 @@ import catch
 import curve
 import lab
 import ladder
+import launch
+import markup
 import minutes
 import profiles
 import wrappers
@@ -52,13 +54,13 @@ PLAIN_WRAPPERS = "04_wrappers --envs 3"
 
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
     """Measure the agent steps per second of every rung after its warm-up, and the milliseconds of each part."""
-    limits = ["--set", f"replay_initial={lab.WARM_UP}", "--stop-after", str(lab.WARM_UP + args.steps)]
+    limits = ["--set", f"replay_initial={launch.WARM_UP}", "--stop-after", str(launch.WARM_UP + args.steps)]
     if args.params:
         limits += ["--params", args.params]
     for number, rung in tqdm(list(lab.turns(args.rounds, rungs))):
         if results.has(round=number, rung=rung):
             continue
-        measured = lab.timed(rung, *limits, "--device", args.device)
+        measured = launch.timed(rung, *limits, "--device", args.device)
         parts = measured["parts"] | {"rest": measured["training_seconds"] - sum(measured["parts"].values())}
         results.add(
             round=number,
@@ -73,14 +75,14 @@ def speed_table(frame: pd.DataFrame) -> str:
     """Return a row per rung: its speed, its ratio to the baseline, its warm-up, and the book's figures."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
     warm_up = lab.rounds(frame, "rung", "warm_up_steps_per_second")
-    ratios = lab.ratios(speeds, lab.BASELINE)
+    ratios = lab.ratios(speeds, launch.BASELINE)
     rows = []
     for rung in speeds:
         frames, _ = BOOK[rung]
-        book = f"{frames} ({frames / BOOK[lab.BASELINE][0]:.2f})"
-        speed, ratio = lab.spread(speeds[rung]), lab.spread(ratios[rung], 2)
+        book = f"{frames} ({frames / BOOK[launch.BASELINE][0]:.2f})"
+        speed, ratio = markup.spread(speeds[rung]), markup.spread(ratios[rung], 2)
         rows.append((f"`{rung}`", speed, ratio, f"{warm_up[rung].median():,.0f}", book))
-    return lab.table(("script", "agent steps/s", "ratio to 01", "warm-up steps/s", "book f/s (ratio)"), rows)
+    return markup.table(("script", "agent steps/s", "ratio to 01", "warm-up steps/s", "book f/s (ratio)"), rows)
 
 
 def parts_table(frame: pd.DataFrame) -> str:
@@ -89,7 +91,7 @@ def parts_table(frame: pd.DataFrame) -> str:
     rows = []
     for rung, row in medians.iterrows():
         rows.append((f"`{rung}`", *(f"{value:.2f}" if value else "" for value in row), f"{row.sum():.2f}"))
-    return lab.table(("median ms per agent step", *PARTS, "all"), rows)
+    return markup.table(("median ms per agent step", *PARTS, "all"), rows)
 
 
 def sweep_table(frame: pd.DataFrame) -> str:
@@ -99,8 +101,8 @@ def sweep_table(frame: pd.DataFrame) -> str:
     rows = []
     for rung in speeds:
         n = int(rung.split()[-1])
-        rows.append((n, 32 * n, lab.spread(speeds[rung]), lab.spread(ratios[rung], 2)))
-    return lab.table(("N", "batch", "agent steps/s", "ratio to N = 1"), rows)
+        rows.append((n, 32 * n, markup.spread(speeds[rung]), markup.spread(ratios[rung], 2)))
+    return markup.table(("N", "batch", "agent steps/s", "ratio to N = 1"), rows)
 
 
 def curves_table(curves: list[curve.Curve]) -> str:
@@ -116,22 +118,22 @@ def curves_table(curves: list[curve.Curve]) -> str:
         beside = stamped["beside"] or "none"
         rows.append((f"`{name}`", f"{int(last.step):,}", f"{last.mean_100:.1f}", solved, device, beside))
     header = ("run", "agent steps", "mean of the last 100", "solved", "device", "other runs on the machine")
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def draw_speed(frame: pd.DataFrame) -> None:
     """Draw the speeds beside the book's, as ratios to the baseline, as docs/pictures/chapter09-speed.png."""
-    ratios = lab.ratios(lab.rounds(frame, "rung", "steps_per_second"), lab.BASELINE)
+    ratios = lab.ratios(lab.rounds(frame, "rung", "steps_per_second"), launch.BASELINE)
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
     places = range(len(ratios.columns))
     low, high = (ratios.median() - ratios.min()), (ratios.max() - ratios.median())
-    book = [BOOK[rung][0] / BOOK[lab.BASELINE][0] for rung in ratios]
+    book = [BOOK[rung][0] / BOOK[launch.BASELINE][0] for rung in ratios]
     axes.barh([place - 0.2 for place in places], ratios.median(), 0.38, xerr=[low, high], label="here", capsize=2)
     axes.barh([place + 0.2 for place in places], book, 0.38, label="book, GPU")
     axes.set(yticks=list(places), yticklabels=list(ratios.columns), xlabel="agent steps/s, ratio to 01_baseline")
     axes.invert_yaxis()
     axes.legend()
-    figure.savefig(lab.PICTURES / "chapter09-speed.png", dpi=110)
+    figure.savefig(markup.PICTURES / "chapter09-speed.png", dpi=110)
 
 
 def draw_sweep(frame: pd.DataFrame) -> None:
@@ -143,39 +145,39 @@ def draw_sweep(frame: pd.DataFrame) -> None:
     axes.plot(numbers, speeds.median(), marker="o")
     axes.set(xlabel="environments", ylabel="agent steps/s", ylim=(0, None))
     axes.grid(alpha=0.3)
-    figure.savefig(lab.PICTURES / "chapter09-sweep.png", dpi=110)
+    figure.savefig(markup.PICTURES / "chapter09-sweep.png", dpi=110)
 
 
 # Results file, page, marker and table.
 TABLES: tuple[tuple[str, str, str, Callable[[pd.DataFrame], str]], ...] = (
     ("chapter09/speed", PAGE, "speed", speed_table),
-    ("chapter09/speed-cuda", lab.MEASUREMENTS, "speed-cuda", speed_table),
-    ("chapter09/speed", lab.MEASUREMENTS, "rungs-parts", parts_table),
-    ("chapter09/speed-cuda", lab.MEASUREMENTS, "rungs-parts-cuda", parts_table),
-    ("chapter09/sweep", lab.MEASUREMENTS, "sweep", sweep_table),
-    (bound.NAME, lab.MEASUREMENTS, "bound", bound.table),
-    (wrappers.NAME, lab.MEASUREMENTS, "wrappers", wrappers.table),
-    (catch.NAME, lab.MEASUREMENTS, "catch", catch.table),
-    (profiles.PARTS, lab.MEASUREMENTS, "parts", profiles.parts_table),
-    (profiles.MEMORY, lab.MEASUREMENTS, "memory", profiles.memory_table),
+    ("chapter09/speed-cuda", markup.MEASUREMENTS, "speed-cuda", speed_table),
+    ("chapter09/speed", markup.MEASUREMENTS, "rungs-parts", parts_table),
+    ("chapter09/speed-cuda", markup.MEASUREMENTS, "rungs-parts-cuda", parts_table),
+    ("chapter09/sweep", markup.MEASUREMENTS, "sweep", sweep_table),
+    (bound.NAME, markup.MEASUREMENTS, "bound", bound.table),
+    (wrappers.NAME, markup.MEASUREMENTS, "wrappers", wrappers.table),
+    (catch.NAME, markup.MEASUREMENTS, "catch", catch.table),
+    (profiles.PARTS, markup.MEASUREMENTS, "parts", profiles.parts_table),
+    (profiles.MEMORY, markup.MEASUREMENTS, "memory", profiles.memory_table),
 )
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages, the ladder included."""
     for name, page, marker, make_table in TABLES:
         frame, stamped = lab.read(name)
-        yield lab.Block(page, marker, f"{make_table(frame)}\n\n{lab.measured_on([stamped])}")
+        yield markup.Block(page, marker, f"{make_table(frame)}\n\n{markup.measured_on([stamped])}")
     yield from ladder.blocks()
     yield from minutes_blocks()
     curves = curve.kept("pong")
     usual = [own.stamped for own in curves if not own.stamped["changed"]]
-    yield lab.Block(lab.MEASUREMENTS, "curves", f"{curves_table(curves)}\n\n{lab.measured_on(usual)}")
+    yield markup.Block(markup.MEASUREMENTS, "curves", f"{curves_table(curves)}\n\n{markup.measured_on(usual)}")
     every = [own.stamped for own in curves]
-    yield lab.Block(lab.MEASUREMENTS, "rates", f"{curve.rates_table(curves)}\n\n{lab.measured_on(every)}")
+    yield markup.Block(markup.MEASUREMENTS, "rates", f"{curve.rates_table(curves)}\n\n{markup.measured_on(every)}")
 
 
-def minutes_blocks() -> Iterator[lab.Block]:
+def minutes_blocks() -> Iterator[markup.Block]:
     """Yield the tables of --params best, if there are runs and their speeds have been measured."""
     trained = minutes.read("best")
     if not trained or not minutes.has_speeds("best"):
@@ -186,9 +188,9 @@ def minutes_blocks() -> Iterator[lab.Block]:
         "minutes-remedies": minutes.table(trained, speeds, [PLAIN_WRAPPERS, *minutes.REMEDIES], PLAIN_WRAPPERS),
         "minutes-sweep": minutes.table(trained, speeds, minutes.SWEEP),
     }
-    source = lab.measured_on([lab.read(minutes.speed_of("best"))[1], *(run.stamped for run in trained)])
+    source = markup.measured_on([lab.read(minutes.speed_of("best"))[1], *(run.stamped for run in trained)])
     for marker, text in tables.items():
-        yield lab.Block(PAGE, marker, f"{text}\n\n{source}")
+        yield markup.Block(PAGE, marker, f"{text}\n\n{source}")
 
 
 def pictures() -> None:
@@ -208,7 +210,7 @@ def train(args: argparse.Namespace) -> None:
     """Train the rungs of --params, measure the speed of each once, and print the table."""
     minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options, args.jobs)
     trained = minutes.read(args.params, args.device)
-    stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP, params=args.params)
+    stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP, params=args.params)
     name = minutes.speed_of(args.params, args.device)
     results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
     speed(results, list(dict.fromkeys(run.rung for run in trained)), args)
@@ -234,7 +236,7 @@ def main() -> None:
         parser.error("--rung, --seeds, --jobs and --options need --params")
     chosen = args.what or (() if args.params else ("speed", "sweep"))
     machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
-    stamped = lab.stamp(args.device, steps=args.steps, warm_up=lab.WARM_UP)
+    stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP)
     # Open all files before the first measurement, so that a file that cannot be continued is refused at once.
     opened = [
         (lab.Results(f"chapter09/{name}{machine}", COLUMNS, stamped, args.go_on), rungs)
@@ -243,7 +245,7 @@ def main() -> None:
     ]
     for results, rungs in opened:
         speed(results, rungs, args)
-    lab.write(blocks())
+    markup.write(blocks())
     pictures()
 
 

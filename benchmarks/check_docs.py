@@ -17,6 +17,7 @@ import chapter08
 import chapter09
 import distributed
 import lab
+import markup
 import own_environment
 import own_games
 import peers
@@ -45,22 +46,22 @@ HEADING = re.compile(r"^#+ +(.*)$", re.M)
 FILE = re.compile(r"`((?:lib|tests|tools|benchmarks|chapter0[89]|distributed|examples|docs)/[\w./-]+)`")
 
 
-def all_blocks() -> Iterator[lab.Block]:
+def all_blocks() -> Iterator[markup.Block]:
     """Yield every block that is made from results."""
     for benchmark in BENCHMARKS:
         yield from benchmark.blocks()
 
 
-def without_results(page: Path, blocks: Collection[lab.Block]) -> Iterator[str]:
+def without_results(page: Path, blocks: Collection[markup.Block]) -> Iterator[str]:
     """Yield a line for each filled block of a page that no benchmark makes, because its results are missing."""
     name = str(page.relative_to(lab.PROJECT))
     made = {block.marker for block in blocks if block.page == name}
-    for marker, text in lab.block_pattern().findall(page.read_text()):
+    for marker, text in markup.block_pattern().findall(page.read_text()):
         if text and marker not in made:
             yield f"{name}: block {marker!r} has no results; measure it again, or empty it"
 
 
-def outdated(blocks: Iterable[lab.Block]) -> Iterator[str]:
+def outdated(blocks: Iterable[markup.Block]) -> Iterator[str]:
     """Yield a line for each block whose text in the page differs from the results."""
     for block in blocks:
         content = (lab.PROJECT / block.page).read_text()
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="make all tables again")
     args = parser.parse_args()
     if args.write:
-        lab.write(all_blocks())
+        markup.write(all_blocks())
     blocks = list(all_blocks())
     problems = [*outdated(blocks), *wrong_tags()]
     for page in pages():

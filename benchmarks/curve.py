@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import lab
+import launch
+import markup
 
 import matplotlib
 import pandas as pd
@@ -163,7 +165,7 @@ def draw(curves: list[Curve]) -> None:
         axes.set(xlabel=label, ylabel="return: episodes, mean of the last 100")
         axes.legend(loc="upper left", fontsize="x-small")
         axes.grid(alpha=0.3)
-        figure.savefig(lab.PICTURES / f"chapter09-reward-{axis}.png", dpi=110)
+        figure.savefig(markup.PICTURES / f"chapter09-reward-{axis}.png", dpi=110)
 
 
 def rates_table(curves: list[Curve]) -> str:
@@ -173,7 +175,7 @@ def rates_table(curves: list[Curve]) -> str:
     bins = range(2, 8)
     rows = []
     for _, frame, stamped in curves:
-        if stamped["rung"] not in tried | {lab.BASELINE}:
+        if stamped["rung"] not in tried | {launch.BASELINE}:
             continue
         means = frame["return"].groupby((frame.step - 1) // 20_000).mean()
         complete = [number in means and frame.step.max() > 20_000 * number + 15_000 for number in bins]
@@ -183,7 +185,7 @@ def rates_table(curves: list[Curve]) -> str:
         rows.append((stamped["rung"], rate, stamped["seed"], *cells, device))
     rows.sort(key=lambda row: row[:3])
     header = ("rung", "learning rate", "seed", *(f"{20 * number}-{20 * number + 20}k" for number in bins), "device")
-    return lab.table(header, [(f"`{row[0]}`", f"{row[1]:g}", *row[2:]) for row in rows])
+    return markup.table(header, [(f"`{row[0]}`", f"{row[1]:g}", *row[2:]) for row in rows])
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator
 
 import lab
+import launch
+import markup
 
 import matplotlib
 import numpy as np
@@ -47,7 +49,7 @@ CURVE_OPTIONS = (
     "pong",
     "--env-id",
     "slow:SlowCartPole-v0",
-    *lab.assignments({"rollout": 64, "minibatch": 64, "gamma": 0.99}),
+    *launch.assignments({"rollout": 64, "minibatch": 64, "gamma": 0.99}),
 )
 CURVE_SECONDS = 90  # seconds of a run of curve
 CURVE_BIN = 5  # seconds between two points of the curve
@@ -78,7 +80,7 @@ def speed(rounds: int, go_on: bool) -> None:
         if results.has(round=number, engine=engine, actors=actors):
             continue
         rung = f"distributed/04_ppo_actors --engine {engine} --actors {actors}"
-        report = lab.timed(rung, "--stop-after", str(TIMED_STEPS))
+        report = launch.timed(rung, "--stop-after", str(TIMED_STEPS))
         results.add(
             round=number,
             engine=engine,
@@ -198,7 +200,7 @@ def curves(seeds: int, go_on: bool) -> None:
             continue
         limits = ("--set", f"envs={2 * actors}", "--seed", str(seed), "--time-limit", str(CURVE_SECONDS))
         rung = f"distributed/04_ppo_actors --actors {actors}"
-        with lab.finished_run(rung, *CURVE_OPTIONS, *limits, **environment) as run:
+        with launch.finished_run(rung, *CURVE_OPTIONS, *limits, **environment) as run:
             frame = pd.read_csv(run / "episodes.csv")
         for number, own in frame.groupby((frame["seconds"] // CURVE_BIN).astype(int)):
             results.add(
@@ -223,8 +225,8 @@ def speed_table(frame: pd.DataFrame) -> str:
     for group in speeds:
         engine, actors = group.split()
         to_inline = speeds[group] / speeds[f"inline {actors}"]
-        rows.append((engine, actors, lab.spread(speeds[group], 0), lab.spread(to_inline, 2)))
-    return lab.table(("engine", "actors", "agent steps/s", "ratio to inline"), rows)
+        rows.append((engine, actors, markup.spread(speeds[group], 0), markup.spread(to_inline, 2)))
+    return markup.table(("engine", "actors", "agent steps/s", "ratio to inline"), rows)
 
 
 def latency_table(frame: pd.DataFrame) -> str:
@@ -234,23 +236,23 @@ def latency_table(frame: pd.DataFrame) -> str:
     for group in speeds:
         engine, actors = group.split()
         times = speeds[group] / speeds[f"{engine} 1"]
-        segments = lab.spread(speeds[group] / LATENCY_ROLLOUT)
-        rows.append((engine, actors, lab.spread(speeds[group], 0), segments, lab.spread(times, 2)))
-    return lab.table(("engine", "actors", "agent steps/s", "segments/s", "ratio to one actor"), rows)
+        segments = markup.spread(speeds[group] / LATENCY_ROLLOUT)
+        rows.append((engine, actors, markup.spread(speeds[group], 0), segments, markup.spread(times, 2)))
+    return markup.table(("engine", "actors", "agent steps/s", "segments/s", "ratio to one actor"), rows)
 
 
 def broadcast_table(frame: pd.DataFrame) -> str:
     """Return a row per engine."""
-    rows = [(name, lab.spread(own["milliseconds"])) for name, own in frame.groupby("engine", sort=False)]
-    return lab.table(("engine", "ms until 8 actors have the weights"), rows)
+    rows = [(name, markup.spread(own["milliseconds"])) for name, own in frame.groupby("engine", sort=False)]
+    return markup.table(("engine", "ms until 8 actors have the weights"), rows)
 
 
 def sgd_table(frame: pd.DataFrame) -> str:
     """Return a row per number of learners and threads."""
     rows = []
     for (learners, threads), own in frame.groupby(["learners", "threads"]):
-        rows.append((learners, threads, lab.spread(own["seconds"], 2)))
-    return lab.table(("learners", "torch threads each", "seconds per update"), rows)
+        rows.append((learners, threads, markup.spread(own["seconds"], 2)))
+    return markup.table(("learners", "torch threads each", "seconds per update"), rows)
 
 
 def curve_table(frame: pd.DataFrame) -> str:
@@ -260,9 +262,9 @@ def curve_table(frame: pd.DataFrame) -> str:
         late = own[own["second"] > CURVE_SECONDS - 20].groupby("seed")["mean_return"].mean()
         reached = own[own["mean_return"] >= 100].groupby("seed")["second"].min()
         steps = own.groupby("seed")["steps"].max()
-        times = lab.spread_of_seeds(reached, len(late)) if len(reached) else "never"
-        rows.append((actors, lab.spread(late, 0), times, lab.spread(steps, 0)))
-    return lab.table(("actors", "mean return, last 20 s", "seconds to a mean of 100", "agent steps"), rows)
+        times = markup.spread_of_seeds(reached, len(late)) if len(reached) else "never"
+        rows.append((actors, markup.spread(late, 0), times, markup.spread(steps, 0)))
+    return markup.table(("actors", "mean return, last 20 s", "seconds to a mean of 100", "agent steps"), rows)
 
 
 def draw_curve(frame: pd.DataFrame) -> None:
@@ -275,7 +277,7 @@ def draw_curve(frame: pd.DataFrame) -> None:
     axes.set(xlabel="seconds since the process started", ylabel="mean return")
     axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(lab.PICTURES / "distributed-curve.png", dpi=110)
+    figure.savefig(markup.PICTURES / "distributed-curve.png", dpi=110)
 
 
 def plan_table(frame: pd.DataFrame) -> str:
@@ -289,17 +291,17 @@ def plan_table(frame: pd.DataFrame) -> str:
     for actors in PLANNED_ACTORS:
         bounds = [actors * acting, learning, slow_network, fast_network]
         rows.append((actors, *(f"{bound:,.0f}" for bound in bounds)))
-    return lab.table(("actors", "actors' bound", "learner's bound", "1 Gbit/s", "10 Gbit/s"), rows)
+    return markup.table(("actors", "actors' bound", "learner's bound", "1 Gbit/s", "10 Gbit/s"), rows)
 
 
 # Results file, page and table of each marker.
 TABLES: dict[str, tuple[str, str, Callable[[pd.DataFrame], str]]] = {
     "speed": ("speed", PAGE, speed_table),
-    "latency": ("latency", lab.MEASUREMENTS, latency_table),
-    "broadcast": ("broadcast", lab.MEASUREMENTS, broadcast_table),
-    "sgd": ("sgd", lab.MEASUREMENTS, sgd_table),
+    "latency": ("latency", markup.MEASUREMENTS, latency_table),
+    "broadcast": ("broadcast", markup.MEASUREMENTS, broadcast_table),
+    "sgd": ("sgd", markup.MEASUREMENTS, sgd_table),
     "curve": ("curve", PAGE, curve_table),
-    "plan": ("speed", lab.MEASUREMENTS, plan_table),
+    "plan": ("speed", markup.MEASUREMENTS, plan_table),
 }
 MEASURES: dict[str, Callable[[int, bool], None]] = {
     "speed": speed,
@@ -309,12 +311,12 @@ MEASURES: dict[str, Callable[[int, bool], None]] = {
 }
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
     for marker, (file, page, make_table) in TABLES.items():
         frame, stamped = lab.read(f"distributed/{file}")
         name = marker if page == PAGE else f"distributed-{marker}"
-        yield lab.Block(page, name, f"{make_table(frame)}\n\n{lab.measured_on([stamped])}")
+        yield markup.Block(page, name, f"{make_table(frame)}\n\n{markup.measured_on([stamped])}")
 
 
 def pictures() -> None:
@@ -335,7 +337,7 @@ def main() -> None:
             measure(args.rounds, args.go_on)
     if "curve" in chosen:
         curves(args.seeds, args.go_on)
-    lab.write(blocks())
+    markup.write(blocks())
     pictures()
 
 

@@ -1,82 +1,27 @@
-"""Shared by the benchmarks: stamped CSV files, timed runs, and blocks of Markdown made from the results.
-
-A rung is a numbered script with its options, such as "02_n_envs --envs 3".
-"""
+"""Shared by the benchmarks: stamped CSV files, their rounds, and common options."""
 
 import argparse
 import csv
 import functools
-import importlib.util
 import json
-import math
-import os
-import re
-import signal
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib outside .venv, and for the examples
 
 from lib import cli
 from lib.errors import UsageError
 from lib.run import provenance
-from lib.run.options import RunOptions
-from lib.run.stopping import NOT_FINITE
 from lib.system import machine
 from lib.system.files import PROJECT
 
 import pandas as pd
 
 RESULTS = PROJECT / "benchmarks" / "results"
-PICTURES = PROJECT / "docs" / "pictures"
-MEASUREMENTS = "benchmarks/notes/measurements.md"  # the tables that are too long for docs/
-BASELINE = "01_baseline"
-WARM_UP = 2000  # agent steps before the timed part of a run
-
 Stamp = dict[str, Any]
-
-
-class Block(NamedTuple):
-    """Markdown made from results: the text between `<!-- marker -->` and `<!-- /marker -->` in a page.
-
-    Attributes:
-        page: path of the page, relative to the project.
-        marker: name of the block in the page.
-        text: Markdown of the block.
-    """
-
-    page: str
-    marker: str
-    text: str
-
-    def put_into(self, content: str) -> str:
-        """Return the page's content with this block replaced.
-
-        Raises:
-            ValueError: if the page has no such block.
-        """
-        pattern = block_pattern(self.marker)
-        if not pattern.search(content):
-            raise ValueError(f"{self.page} has no block <!-- {self.marker} --> ... <!-- /{self.marker} -->")
-        return pattern.sub(lambda match: f"<!-- {match[1]} -->\n{self.text}\n<!-- /{match[1]} -->", content)
-
-
-def block_pattern(marker: str = r"[\w-]+") -> re.Pattern[str]:
-    """Return the pattern of a page's blocks, with the groups marker and text. Without a marker, it matches all."""
-    return re.compile(rf"<!-- ({marker}) -->\n(.*?)<!-- /\1 -->", re.S)
-
-
-def write(blocks: Iterable[Block]) -> None:
-    """Replace the blocks in their pages."""
-    for block in blocks:
-        path = PROJECT / block.page
-        path.write_text(block.put_into(path.read_text()))
 
 
 @functools.cache
@@ -206,132 +151,6 @@ def device(name: str) -> str:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def device_of(options: Sequence[str]) -> str:
-    """Return the device that a script's command-line options select."""
-    known, _ = cli.parser(__doc__).parse_known_args(options)
-    return getattr(known, "device", "cpu")
-
-
-def assignments(fields: Mapping[str, Any]) -> list[str]:
-    """Return hyperparameters as `--set` options of a script."""
-    return [word for name, value in fields.items() for word in ("--set", f"{name}={value}")]
-
-
-def command(rung: str, *options: str) -> list[str]:
-    """Return the command that starts a script.
-
-    Args:
-        rung: name and options of a script of chapter 9, or "folder/name" for other folders.
-        options: further options.
-    """
-    script, *own_options = rung.split()
-    path = PROJECT / (f"{script}.py" if "/" in script else f"chapter09/{script}.py")
-    return [sys.executable, str(path), *own_options, *options]
-
-
-def load(rung: str, steps: int, folder: str) -> tuple[Any, Any, RunOptions]:
-    """Return a script of chapter 9 as a module, with the parameters and options of a short run on Pong.
-
-    Args:
-        rung: name and options of the script.
-        steps: agent steps of learning, after a warm-up of WARM_UP steps.
-        folder: folder for the run.
-    """
-    script, *own_options = rung.split()
-    spec = importlib.util.spec_from_file_location("rung", PROJECT / "chapter09" / f"{script}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    parser = cli.parser(module.__doc__)
-    parser.add_argument("--envs", type=int, default=3)
-    parser.add_argument("--players", type=int, default=1)
-    parser.add_argument("--replay-ratio", type=int)
-    parser.add_argument("--stack", type=int, default=4)
-    parser.add_argument("--noop-max", type=int, default=30)
-    parser.add_argument("--max-frames", type=int, default=1)
-    parser.add_argument("--parallel", action="store_true")
-    parser.add_argument("--engine", default="process")
-    parser.add_argument("--patience", type=int, default=60)
-    parser.add_argument("--address")
-    limits = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
-    params, args = cli.resolve(parser, [*own_options, *limits, "--runs-dir", folder], script)
-    cli.prepare(args.seed)
-    return module, params, args
-
-
-@contextmanager
-def interrupts_left_to_children() -> Iterator[None]:
-    """Ignore Ctrl-C meanwhile. It also reaches the child processes, which save their runs."""
-    before = signal.signal(signal.SIGINT, lambda number, frame: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def start(words: Sequence[str]) -> None:
-    """Run a command to its end.
-
-    Raises:
-        SystemExit: with the command's exit code, if it is not 0.
-    """
-    with interrupts_left_to_children():
-        code = subprocess.run(words, check=False).returncode
-    if code:
-        raise SystemExit(code)
-
-
-@contextmanager
-def finished_run(rung: str, *options: str, **environment: str) -> Iterator[Path]:
-    """Run a script to its end and yield its run folder, which is deleted afterwards.
-
-    Args:
-        rung: name and options of the script, see `command`.
-        options: further options.
-        environment: additional environment variables of the process.
-
-    Raises:
-        CalledProcessError: if the script failed. A run with a non-finite loss counts as finished.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        words = command(rung, *options, "--quiet", "--runs-dir", folder)
-        process = subprocess.run(words, check=False, env=os.environ | environment, stdout=subprocess.DEVNULL)
-        if not diverged(Path(folder)):
-            process.check_returncode()
-        [result] = Path(folder).glob("*/result.json")
-        yield result.parent
-
-
-def evaluate_greedily(run: Path, episodes: int, seed: int, *options: str, **environment: str) -> dict[str, Any]:
-    """Play greedy episodes with the last checkpoint of a run, and return its evaluation.json.
-
-    Args:
-        run: run folder.
-        episodes: number of episodes.
-        seed: seed of the evaluation.
-        options: further options of tools/evaluate.py.
-        environment: additional environment variables of the process.
-    """
-    words = command("tools/evaluate", str(run), "--checkpoint", "last", "--quiet", *options)
-    words += ["--episodes", str(episodes), "--seed", str(seed)]
-    subprocess.run(words, check=True, env=os.environ | environment, stdout=subprocess.DEVNULL)
-    evaluation: dict[str, Any] = json.loads((run / "evaluation.json").read_text())
-    return evaluation
-
-
-def diverged(folder: Path) -> bool:
-    """Return whether a run in this folder ended because its loss was not finite."""
-    return any(json.loads(path.read_text())["stopped"] == NOT_FINITE for path in folder.glob("*/result.json"))
-
-
-def timed(rung: str, *options: str) -> dict[str, Any]:
-    """Run a script and return the speeds that it reports: "this_process" of its result.json."""
-    with finished_run(rung, *options) as run:
-        report: dict[str, Any] = json.loads((run / "result.json").read_text())["this_process"]
-    return report
-
-
 def turns(rounds: int, names: Sequence[Any]) -> Iterator[tuple[int, Any]]:
     """Yield (round, name) in measuring order, which is reversed in every second round.
 
@@ -363,58 +182,3 @@ def ratios(speeds: pd.DataFrame, to: str) -> pd.DataFrame:
     if to not in speeds:
         raise SystemExit(f"{to} was not measured, and the others are compared with it; measure it, too")
     return speeds.div(speeds[to], axis=0)
-
-
-def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "") -> str:
-    """Return median and range as text: "155 s (98 to 272)".
-
-    Args:
-        values: measured values; an infinite one stands for a run that did not reach its goal.
-        digits: digits after the decimal point.
-        unit: unit of the median, with a space before it.
-        single: noun for a single value: "seed" gives "1,616 s (one seed)".
-    """
-
-    def text(value: float) -> str:
-        return f"{value:,.{digits}f}" if math.isfinite(value) else "never"
-
-    median = text(values.median()) + unit
-    if len(values) == 1:
-        return f"{median} (one {single})" if single else median
-    return f"{median} ({text(values.min())} to {text(values.max())})"
-
-
-def spread_of_seeds(values: pd.Series, seeds: int) -> str:
-    """Return median and range of the seeds that reached a goal, and how many did: "300 (200 to 400), 2 of 3 seeds"."""
-    return f"{spread(values, 0)}, {len(values)} of {seeds} seeds"
-
-
-def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
-
-
-def slug(text: str) -> str:
-    """Return a name with its options as part of a file name."""
-    return re.sub(r"[^\w]+", "-", text)
-
-
-def measured_on(stamps: Iterable[Mapping[str, Any]]) -> str:
-    """Return one sentence with the machines, versions and dates of some stamps."""
-    stamps = list(stamps)
-    places = "; and on ".join(dict.fromkeys(map(_place, stamps)))
-    dates = sorted({stamped["measured"][:10] for stamped in stamps})
-    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"Measured on {places}; {days}."
-
-
-def _place(stamped: Mapping[str, Any]) -> str:
-    machine, versions = stamped["machine"], stamped["versions"]
-    processor = machine["processor"].replace("(R)", "").removesuffix(" Processor")
-    gpu = "no GPU" if machine["device"] == "cpu" else machine["device"]
-    threads = machine["torch_threads"]
-    limited = "" if threads == machine["cores"] else f", {threads} torch thread{'s' * (threads != 1)}"
-    cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
-    torch = versions["torch"].removesuffix("+cpu")
-    return f"{cores} ({processor}), {gpu}{limited}, torch {torch}, ale-py {versions['ale-py']}"

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lab
+import launch
+import markup
 
 import pandas as pd
 
@@ -78,7 +80,7 @@ HEADER = ("script", "parent", "changed lines", "keeps", "agent steps/s")
 
 def ladder_table() -> str:
     """Return a row per script."""
-    return lab.table(HEADER, [(f"`{name}`", *rest) for name, *rest in rows()])
+    return markup.table(HEADER, [(f"`{name}`", *rest) for name, *rest in rows()])
 
 
 def speeds(name: str) -> tuple[pd.DataFrame, lab.Stamp]:
@@ -91,9 +93,9 @@ def medians() -> Iterator[tuple[str, float, float]]:
     """Yield the measured rungs: script with options, median agent steps per second, median ratio to the baseline."""
     for name in (SLOW, FAST):
         measured, _ = speeds(name)
-        ratios = lab.ratios(measured, lab.BASELINE)
+        ratios = lab.ratios(measured, launch.BASELINE)
         for rung in measured:
-            if rung.split()[0] in IDEAS and not (name == FAST and rung == lab.BASELINE):
+            if rung.split()[0] in IDEAS and not (name == FAST and rung == launch.BASELINE):
                 yield rung, measured[rung].median(), ratios[rung].median()
 
 
@@ -120,13 +122,13 @@ def speed_table() -> str:
             )
         )
     header = ("script", "idea", "agent steps/s", "ratio to `01_baseline`")
-    return f"{lab.table(header, rows)}\n\n{lab.measured_on(speeds(name)[1] for name in (SLOW, FAST))}"
+    return f"{markup.table(header, rows)}\n\n{markup.measured_on(speeds(name)[1] for name in (SLOW, FAST))}"
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
-    yield lab.Block("docs/chapter09.md", "ladder", ladder_table())
-    yield lab.Block("README.md", "ladder", speed_table())
+    yield markup.Block("docs/chapter09.md", "ladder", ladder_table())
+    yield markup.Block("README.md", "ladder", speed_table())
 
 
 def main() -> None:

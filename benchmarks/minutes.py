@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import curve
 import lab
+import launch
+import markup
 
 import numpy as np
 import pandas as pd
@@ -84,7 +86,7 @@ def train(
             raise SystemExit(f"{runs[-1]} was interrupted; give --go-on to continue it, or delete it")
         new = ["--params", params, "--seed", str(seed), "--runs-dir", str(folder)]
         start = ["--resume", str(runs[-1])] if runs else new
-        commands.append(lab.command(rung, *start, "--device", device, *options))
+        commands.append(launch.command(rung, *start, "--device", device, *options))
     code = run_all(commands, jobs)
     for folder, rung, _ in _folders(params, device, rungs, seeds):
         runs = runs_in(folder)
@@ -104,7 +106,7 @@ def run_all(commands: Sequence[Sequence[str]], jobs: int) -> int:
         if not failed:
             failed = subprocess.run(words, check=False, env=environment).returncode or failed
 
-    with lab.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
+    with launch.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
         list(pool.map(run, commands))
     return failed
 
@@ -114,7 +116,7 @@ def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iter
     ordered = LADDER | SEEDS
     for seed, (rung, number) in itertools.product(range(1, max(SEEDS.values()) + 1), ordered.items()):
         if seed <= (min(seeds, number) if seeds else number) and (not rungs or rung in rungs):
-            yield lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}", rung, seed
+            yield lab.PROJECT / "runs" / folder_of(params, device) / f"{markup.slug(rung)}-seed{seed}", rung, seed
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -152,7 +154,7 @@ def read(params: str, device: str = "cpu") -> list[Trained]:
     """Return the finished runs."""
     runs = []
     for rung in SEEDS:
-        for path in sorted((lab.RESULTS / folder_of(params, device)).glob(f"{lab.slug(rung)}-seed*.csv")):
+        for path in sorted((lab.RESULTS / folder_of(params, device)).glob(f"{markup.slug(rung)}-seed*.csv")):
             runs.append(Trained(rung, *lab.read(f"{folder_of(params, device)}/{path.stem}")))
     return runs
 
@@ -161,7 +163,7 @@ def table(
     runs: Sequence[Trained],
     speeds: Mapping[str, pd.Series],
     rungs: Sequence[str] = tuple(LADDER),
-    to: str = lab.BASELINE,
+    to: str = launch.BASELINE,
 ) -> str:
     """Return a row per rung with the book's columns.
 
@@ -184,15 +186,15 @@ def table(
             (
                 f"`{rung}`",
                 len(group),
-                lab.spread(speeds[rung], 0),
-                *(lab.spread(minutes[rung][goal], 0) for goal in GOALS),
+                markup.spread(speeds[rung], 0),
+                *(markup.spread(minutes[rung][goal], 0) for goal in GOALS),
                 "" if rung == to or not np.isfinite(change) else f"{change:+.0f} %",
-                lab.spread(pd.Series([run.stamped["result"]["episodes"] for run in group]), 0),
-                lab.spread(pd.Series([run.steps_to("18.0") / 1000 for run in group]), 0),
+                markup.spread(pd.Series([run.stamped["result"]["episodes"] for run in group]), 0),
+                markup.spread(pd.Series([run.steps_to("18.0") / 1000 for run in group]), 0),
             )
         )
     header = ("script", "seeds", "frames/s", "minutes to 17", "to 18", "change", "episodes", "thousand steps to 18")
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def draw(runs: Sequence[Trained], speeds: Mapping[str, pd.Series], name: str, rungs: Sequence[str]) -> None:
@@ -210,5 +212,5 @@ def draw(runs: Sequence[Trained], speeds: Mapping[str, pd.Series], name: str, ru
         axes.grid(alpha=0.3)
     both[0].set(ylabel="mean return of the last 100 games")
     both[1].legend(fontsize=8)
-    figure.savefig(lab.PICTURES / f"{name}.png", dpi=110)
+    figure.savefig(markup.PICTURES / f"{name}.png", dpi=110)
     plt.close(figure)

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import lab
+import launch
+import markup
 
 import matplotlib
 import numpy as np
@@ -49,7 +51,7 @@ def measure(turn: tuple[int, str], steps: int) -> list[dict[str, Any]]:
     """
     seed, variant = turn
     options = ["--params", "best", "--seed", str(seed), "--stop-after", str(steps), "--set", "stop_reward=none"]
-    with lab.finished_run(SCRIPT, VARIANTS[variant], *options, OMP_NUM_THREADS="1") as run:
+    with launch.finished_run(SCRIPT, VARIANTS[variant], *options, OMP_NUM_THREADS="1") as run:
         episodes = pd.read_csv(run / "episodes.csv")
         at, values = read_scalars(run)["train/values"]
         predicted, earned = play(run, seed)
@@ -99,8 +101,8 @@ def table(frame: pd.DataFrame) -> str:
         if own.empty:
             continue
         cells = (own.predicted, own.earned, own.predicted - own.earned, own.mean_return)
-        rows.append((variant, len(own), *(lab.spread(cell.reset_index(drop=True), 2) for cell in cells)))
-    return lab.table(
+        rows.append((variant, len(own), *(markup.spread(cell.reset_index(drop=True), 2) for cell in cells)))
+    return markup.table(
         ("", "seeds", "predicted value", "discounted return", "overestimated by", "mean return at the end"), rows
     )
 
@@ -118,14 +120,14 @@ def draw(frame: pd.DataFrame) -> None:
         axes.set(xlabel="thousand agent steps", ylabel=name)
         axes.grid(alpha=0.3)
     both[0].legend(*both[1].get_legend_handles_labels())
-    figure.savefig(lab.PICTURES / "chapter08-overestimation.png", dpi=110)
+    figure.savefig(markup.PICTURES / "chapter08-overestimation.png", dpi=110)
     plt.close(figure)
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page."""
     frame, stamped = lab.read(NAME)
-    yield lab.Block(PAGE, "overestimation", f"{table(frame)}\n\n{lab.measured_on([stamped])}")
+    yield markup.Block(PAGE, "overestimation", f"{table(frame)}\n\n{markup.measured_on([stamped])}")
 
 
 def main() -> None:
@@ -146,7 +148,7 @@ def main() -> None:
             ):
                 for row in rows:
                     results.add(seed=turn[0], variant=turn[1], **row)
-    lab.write(blocks())
+    markup.write(blocks())
     draw(lab.read(NAME)[0])
 
 

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import lab
+import launch
+import markup
 from examples import random_player
 
 import gymnasium as gym
@@ -86,9 +88,9 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
     settings = itertools.chain(*(("--set", assignment) for assignment in game.settings))
     options = ["--env-module", game.module, "--env-id", game.env_id, "--seed", str(seed), *settings]
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
-    with lab.finished_run(game.rung, *options, "--stop-after", str(game.steps), **environment) as run:
+    with launch.finished_run(game.rung, *options, "--stop-after", str(game.steps), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
-        greedy = lab.evaluate_greedily(run, GREEDY_EPISODES, seed, "--env-module", game.module, **environment)
+        greedy = launch.evaluate_greedily(run, GREEDY_EPISODES, seed, "--env-module", game.module, **environment)
     greedy_return = greedy["mean"] + game.penalty * sum(greedy["lengths"]) / GREEDY_EPISODES
     frame["return"] += game.penalty * frame["length"]
     by_bin = frame.groupby(((frame["step"] - 1) // BIN + 1) * BIN)
@@ -140,7 +142,7 @@ def steps_to(goal: float | None, own: pd.DataFrame, most: int) -> str:
     if goal is None:
         return ""
     steps = own[own.mean_return >= goal].groupby("seed").step.min()
-    return lab.spread_of_seeds(steps, own.seed.nunique()) if len(steps) else f"not in {most:,}"
+    return markup.spread_of_seeds(steps, own.seed.nunique()) if len(steps) else f"not in {most:,}"
 
 
 def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
@@ -154,11 +156,11 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
                 f"`{GAMES[name].env_id}`",
                 f"`{GAMES[name].rung.rpartition('/')[2]}`",
                 f"{random.mean_return[name.removesuffix('-dqn')]:.2f}",
-                lab.spread(last_means(frame, name, "mean_return")),
-                lab.spread(own.groupby("seed").greedy_return.last()),
+                markup.spread(last_means(frame, name, "mean_return")),
+                markup.spread(own.groupby("seed").greedy_return.last()),
                 "" if goal is None else f"{goal:.1f}",
                 steps_to(goal, own, GAMES[name].steps),
-                lab.spread(last_means(frame, name, "mean_steps"), 0),
+                markup.spread(last_means(frame, name, "mean_steps"), 0),
                 f"{random.mean_steps[name.removesuffix('-dqn')]:.0f}",
             )
         )
@@ -173,7 +175,7 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
         "episode length",
         "random player's episode length",
     )
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
@@ -206,7 +208,7 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
     lines.set(title="Blocks: lines cleared")
     cells.legend()
     lines.legend()
-    figure.savefig(lab.PICTURES / "own-environment.png", dpi=110)
+    figure.savefig(markup.PICTURES / "own-environment.png", dpi=110)
     plt.close(figure)
 
 
@@ -221,10 +223,10 @@ def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
     return frame, lab.read("own_environment/random")[0].set_index("game")
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page."""
     stamps = [lab.read(f"own_environment/{name}")[1] for name in kept()]
-    yield lab.Block(PAGE, "own-environment", f"{table(*measured())}\n\n{lab.measured_on(stamps)}")
+    yield markup.Block(PAGE, "own-environment", f"{table(*measured())}\n\n{markup.measured_on(stamps)}")
 
 
 def pictures() -> None:
@@ -254,7 +256,7 @@ def main() -> None:
             for row in bins:
                 results[name].add(seed=seed, **row)
     if "tables" in chosen:
-        lab.write(blocks())
+        markup.write(blocks())
         pictures()
 
 

@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lab
+import launch
+import markup
 from lib.envs.single_env import reward_threshold
 from lib.run.episodes import WINDOW
 
@@ -60,10 +62,10 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
     module_option = ["--env-module", module] if module else []
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
     options = [*module_option, "--env-id", env_id, "--seed", str(seed), "--stop-after", str(STEPS[game])]
-    with lab.finished_run(script, *options, **environment) as run:
+    with launch.finished_run(script, *options, **environment) as run:
         result = json.loads((run / "result.json").read_text())
         episodes = pd.read_csv(run / "episodes.csv")
-        greedy = lab.evaluate_greedily(run, EPISODES, seed, *module_option, **environment)
+        greedy = launch.evaluate_greedily(run, EPISODES, seed, *module_option, **environment)
     solved = episodes[episodes["return"].rolling(WINDOW).mean() >= goal_of(game)].head(1)
     return {
         "solved_step": int(solved["step"].iloc[0]) if len(solved) else math.inf,
@@ -89,9 +91,9 @@ def table(frame: pd.DataFrame) -> str:
                 f"{goal_of(game):g}",
                 f"`{script.rpartition('/')[2]}`",
                 f"{len(solved)} of {len(own)}",
-                lab.spread(own.solved_step, 0) if len(solved) else f"not in {STEPS[game]:,}",
-                lab.spread(own.solved_seconds, 0) if len(solved) else "",
-                lab.spread(own.greedy, 2),
+                markup.spread(own.solved_step, 0) if len(solved) else f"not in {STEPS[game]:,}",
+                markup.spread(own.solved_seconds, 0) if len(solved) else "",
+                markup.spread(own.greedy, 2),
             )
         )
     header = (
@@ -103,7 +105,7 @@ def table(frame: pd.DataFrame) -> str:
         "seconds to the goal",
         f"greedy, {EPISODES} episodes",
     )
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def results_of(script: str) -> str:
@@ -111,12 +113,12 @@ def results_of(script: str) -> str:
     return f"{FOLDER}/{script.rpartition('/')[2]}"
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page, if there are results."""
     names = [name for name in map(results_of, SCRIPTS) if lab.path_of(name).exists()]
     if names:
         frames, stamps = zip(*map(lab.read, names), strict=True)
-        yield lab.Block(PAGE, "own-games", f"{table(pd.concat(frames))}\n\n{lab.measured_on(stamps)}")
+        yield markup.Block(PAGE, "own-games", f"{table(pd.concat(frames))}\n\n{markup.measured_on(stamps)}")
 
 
 def main() -> None:
@@ -140,7 +142,7 @@ def main() -> None:
             rows = tqdm(pool.map(measure, missing), total=len(missing))
             for (script, game, seed), row in zip(missing, rows, strict=True):
                 results[script].add(script=script, game=game, seed=seed, **row)
-    lab.write(blocks())
+    markup.write(blocks())
 
 
 if __name__ == "__main__":

@@ -32,6 +32,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import lab
+import launch
+import markup
 import time_to_solve
 
 import matplotlib
@@ -226,7 +228,7 @@ def is_solved(episodes: Sequence[Episode]) -> bool:
 
 def own_run(seed: int, time_limit: int) -> tuple[str, list[Episode]]:
     """Run this project and return the same as `play`. Its own clock starts with its process, too."""
-    with lab.finished_run(OWN, "--seed", str(seed), "--time-limit", str(time_limit)) as run:
+    with launch.finished_run(OWN, "--seed", str(seed), "--time-limit", str(time_limit)) as run:
         frame = pd.read_csv(run / "episodes.csv")
         stopped = json.loads((run / "result.json").read_text())["stopped"]
     return stopped, list(frame[["step", "seconds", "return"]].itertuples(index=False, name=None))
@@ -253,7 +255,7 @@ def table() -> str:
     for (peer, version), own in frame.groupby(["peer", "version"], sort=False):
         solved = own["stopped"] == "solved"
         if solved.any():
-            seconds = lab.spread(own["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
+            seconds = markup.spread(own["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
         else:
             seconds = f"not in {limit} s"
         speeds = pd.Series([learning_speed(peer, seed) for seed in own["seed"]])
@@ -263,10 +265,10 @@ def table() -> str:
                 f"`{peer}`",
                 package,
                 seconds,
-                lab.spread(own["steps"] / 1000, 0),
-                lab.spread(own["mean_100"]),
-                lab.spread(speeds, 0),
-                lab.spread(own["emulator"], 0),
+                markup.spread(own["steps"] / 1000, 0),
+                markup.spread(own["mean_100"]),
+                markup.spread(speeds, 0),
+                markup.spread(own["emulator"], 0),
             )
         )
     header = (
@@ -278,7 +280,7 @@ def table() -> str:
         "agent steps/s",
         "emulator alone",
     )
-    return f"{lab.table(header, rows)}\n\n{lab.measured_on([stamped])}"
+    return f"{markup.table(header, rows)}\n\n{markup.measured_on([stamped])}"
 
 
 def draw() -> None:
@@ -295,12 +297,12 @@ def draw() -> None:
     axes.set(xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
     axes.legend(loc="center right", fontsize="x-small")
     axes.grid(alpha=0.3)
-    figure.savefig(lab.PICTURES / "peers.png", dpi=110)
+    figure.savefig(markup.PICTURES / "peers.png", dpi=110)
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page."""
-    yield lab.Block(time_to_solve.PAGE, "peers", table())
+    yield markup.Block(time_to_solve.PAGE, "peers", table())
 
 
 def main() -> None:
@@ -314,7 +316,7 @@ def main() -> None:
     args = parser.parse_args()
     if not args.tables:
         measure(args.peers, args.seeds, args.time_limit, args.cleanrl, args.anew)
-    lab.write(blocks())
+    markup.write(blocks())
     draw()
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import lab
+import launch
+import markup
 from lib import common, dqn_model
 from lib.envs.atari import DirectAtari
 from lib.envs.single_env import make_env
@@ -85,7 +87,7 @@ def parts(rung: str, steps: int) -> dict[str, float]:
 
     setup.Speed = WatchedSpeed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
-        module, params, args = lab.load(rung, steps, folder)
+        module, params, args = launch.load(rung, steps, folder)
         module.train(params, args)
 
     [run_speed] = attached
@@ -159,15 +161,15 @@ def parts_table(frame: pd.DataFrame) -> str:
     rows.append(("all", *(f"{value:.2f}" for value in times.sum())))
     own = times[times.index.str.startswith(("network", "emulator"))].sum() / times.sum()
     rows.append(("share of the network and the emulator", *(f"{share:.1%}" for share in own)))
-    bound = times[lab.BASELINE].sum() / times[times.index.str.startswith("network")].sum()
+    bound = times[launch.BASELINE].sum() / times[times.index.str.startswith("network")].sum()
     rows.append(("speed relative to 01 if only the network took time", *(f"{ratio:.2f}" for ratio in bound)))
-    return lab.table(("ms per agent step, one run each", *(f"`{rung}`" for rung in times)), rows)
+    return markup.table(("ms per agent step, one run each", *(f"`{rung}`" for rung in times)), rows)
 
 
 def memory_table(frame: pd.DataFrame) -> str:
     """Return a row per measured value."""
     rows = [(row.what, f"{row.value:g} {row.unit}") for row in frame.itertuples()]
-    return lab.table(("filled by random play of Pong", "measured"), rows)
+    return markup.table(("filled by random play of Pong", "measured"), rows)
 
 
 def main() -> None:

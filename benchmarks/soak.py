@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import lab
+import launch
+import markup
 
 import numpy as np
 import pandas as pd
@@ -90,7 +92,7 @@ def soak(script: str, seconds: float, jobs: int) -> None:
     results = lab.Results(file_of(script), COLUMNS, lab.stamp(threads=1, minutes=seconds / 60, jobs=jobs))
     with tempfile.TemporaryDirectory() as folder:
         limits = ["--time-limit", str(round(seconds)), "--quiet", "--runs-dir", folder]
-        words = lab.command(script, *lab.assignments(SCRIPTS[script]), *limits)
+        words = launch.command(script, *launch.assignments(SCRIPTS[script]), *limits)
         process = subprocess.Popen(words, stdout=subprocess.DEVNULL, env=os.environ | {"OMP_NUM_THREADS": "1"})
         start, killed = time.monotonic(), 0
         watched = psutil.Process(process.pid)
@@ -110,7 +112,7 @@ def soak(script: str, seconds: float, jobs: int) -> None:
         [run] = Path(folder).iterdir()
         begun = time.monotonic()
         subprocess.run(
-            [*lab.command("tools/report"), str(run), "--output", folder], check=True, stdout=subprocess.DEVNULL
+            [*launch.command("tools/report"), str(run), "--output", folder], check=True, stdout=subprocess.DEVNULL
         )
         last = {name: value for name, value in results.rows[-1].items() if name != "report"}
         results.add(**last | {"report": round(time.monotonic() - begun, 1)})
@@ -193,7 +195,7 @@ def table(frames: Mapping[str, pd.DataFrame]) -> str:
         "actors killed",
         "report, s",
     )
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def measured() -> dict[str, tuple[pd.DataFrame, lab.Stamp]]:
@@ -203,12 +205,12 @@ def measured() -> dict[str, tuple[pd.DataFrame, lab.Stamp]]:
     return {script: (frame, stamped) for script, (frame, stamped) in read.items() if frame.report.notna().any()}
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page, if there are results."""
     if runs := measured():
         frames = {script: frame for script, (frame, _) in runs.items()}
         stamps = [stamped for _, stamped in runs.values()]
-        yield lab.Block(PAGE, "soak", f"{table(frames)}\n\n{lab.measured_on(stamps)}")
+        yield markup.Block(PAGE, "soak", f"{table(frames)}\n\n{markup.measured_on(stamps)}")
 
 
 def main() -> None:
@@ -222,7 +224,7 @@ def main() -> None:
         with ThreadPoolExecutor(args.jobs) as pool:
             for done in [pool.submit(soak, script, 60 * args.minutes, args.jobs) for script in args.script or SCRIPTS]:
                 done.result()
-    lab.write(blocks())
+    markup.write(blocks())
     if found := [text for script, (frame, _) in measured().items() for text in problems(script, frame)]:
         raise SystemExit("\n".join(found))
 

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 
 import curve
 import lab
+import launch
+import markup
 
 import matplotlib
 import numpy as np
@@ -59,7 +61,7 @@ EMULATOR = "the emulator alone"
 FAST_SPEED = "solve/fast-speed"
 # Timed agent steps of each rung: about 10 to 35 seconds of learning.
 FAST = {
-    lab.BASELINE: 1_100,
+    launch.BASELINE: 1_100,
     "05_native_envs --envs 16": 1_600,
     "06_fast_learner --envs 16": 3_200,
     "07_pong_in_minutes": 8_000,
@@ -106,24 +108,24 @@ def solve(script: str, seeds: Sequence[int], time_limit: int) -> None:
     """Run a script to its end once per seed. Seeds with the same commit, machine and settings are not repeated.
 
     Args:
-        script: script with its options, see lab.command.
+        script: script with its options, see launch.command.
         seeds: seeds in the order of their runs.
         time_limit: seconds after which a run counts as not solved.
     """
     name = results_of(script)
-    stamped = lab.stamp(lab.device_of(script.split()), script=script, time_limit=time_limit)
+    stamped = lab.stamp(launch.device_of(script.split()), script=script, time_limit=time_limit)
     results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
     for seed in seeds:
         if results.has(seed=seed):
             continue
-        folder = lab.PROJECT / "runs" / "time-to-solve" / lab.slug(script) / f"seed{seed}"
+        folder = lab.PROJECT / "runs" / "time-to-solve" / markup.slug(script) / f"seed{seed}"
         shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
         emulator = emulator_speed()
         limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit))
         try:
-            lab.start(lab.command(script, *limits, "--quiet"))
+            launch.start(launch.command(script, *limits, "--quiet"))
         except SystemExit:
-            if not lab.diverged(folder):  # a diverged run has just not solved the game
+            if not launch.diverged(folder):  # a diverged run has just not solved the game
                 raise
         [run] = [path.parent for path in folder.glob("*/result.json")]
         result = json.loads((run / "result.json").read_text())
@@ -155,7 +157,7 @@ def figures(result: dict[str, Any]) -> dict[str, object]:
 
 def results_of(script: str) -> str:
     """Return the name of a script's results file."""
-    return f"solve/{lab.slug(script)}"
+    return f"solve/{markup.slug(script)}"
 
 
 def speed(rounds: int) -> None:
@@ -171,20 +173,20 @@ def rung_speed(rung: str) -> float:
     if rung.startswith("distributed"):
         limits = ["--stop-after", str(FAST[rung])]
     else:
-        limits = ["--stop-after", str(lab.WARM_UP + FAST[rung]), "--set", f"replay_initial={lab.WARM_UP}"]
-    return float(lab.timed(rung, *limits)["steps_per_second"])
+        limits = ["--stop-after", str(launch.WARM_UP + FAST[rung]), "--set", f"replay_initial={launch.WARM_UP}"]
+    return float(launch.timed(rung, *limits)["steps_per_second"])
 
 
 def speed_table(frame: pd.DataFrame) -> str:
     """Return a row per rung: its speed, and its ratios to the baseline and to the emulator alone."""
     speeds = lab.rounds(frame, "rung", "steps_per_second")
-    to_baseline, to_emulator = lab.ratios(speeds, lab.BASELINE), lab.ratios(speeds, EMULATOR)
+    to_baseline, to_emulator = lab.ratios(speeds, launch.BASELINE), lab.ratios(speeds, EMULATOR)
     rows = []
     for rung in [*(rung for rung in FAST if rung in speeds), EMULATOR]:
         name = rung if rung == EMULATOR else f"`{rung}`"
-        ratios = (lab.spread(to_baseline[rung]), lab.spread(to_emulator[rung], 2))
-        rows.append((name, lab.spread(speeds[rung], 0), *ratios))
-    return lab.table(("script", "agent steps/s", "ratio to 01", "ratio to the emulator"), rows)
+        ratios = (markup.spread(to_baseline[rung]), markup.spread(to_emulator[rung], 2))
+        rows.append((name, markup.spread(speeds[rung], 0), *ratios))
+    return markup.table(("script", "agent steps/s", "ratio to 01", "ratio to the emulator"), rows)
 
 
 def solved_results() -> list[Solved]:
@@ -206,7 +208,7 @@ def time_to_goal(own: Solved) -> str:
     solved = own.frame["stopped"] == "solved"
     if not solved.any():
         return f"not in {own.stamped['settings']['time_limit']:,} s"
-    seconds = lab.spread(own.frame["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
+    seconds = markup.spread(own.frame["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
     return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
 
 
@@ -215,14 +217,14 @@ def solve_table(results: list[Solved]) -> str:
     rows = []
     for own in results:
         solved = own.frame[own.frame["stopped"] == "solved"]
-        speed = lab.spread(own.frame["steps_per_second"], 0)
+        speed = markup.spread(own.frame["steps_per_second"], 0)
         if solved.empty:
             rows.append((f"`{own.script}`", time_to_goal(own), "", speed, ""))
         else:
-            steps, worst = lab.spread(solved["steps"] / 1000, 0), f"{solved['evaluation_mean'].min():.1f}"
+            steps, worst = markup.spread(solved["steps"] / 1000, 0), f"{solved['evaluation_mean'].min():.1f}"
             rows.append((f"`{own.script}`", time_to_goal(own), steps, speed, worst))
     header = ("script", "time to solve Pong", "thousand agent steps", "agent steps/s", "lowest greedy mean")
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def short_solve_table(results: list[Solved]) -> str:
@@ -230,8 +232,8 @@ def short_solve_table(results: list[Solved]) -> str:
     rows = []
     for own in results:
         steps = own.frame.loc[own.frame["stopped"] == "solved", "steps"]
-        rows.append((f"`{own.script}`", time_to_goal(own), lab.spread(steps, 0)))
-    return lab.table(("script", "time to solve Pong", "agent steps"), rows)
+        rows.append((f"`{own.script}`", time_to_goal(own), markup.spread(steps, 0)))
+    return markup.table(("script", "time to solve Pong", "agent steps"), rows)
 
 
 def seeds_table(results: list[Solved]) -> str:
@@ -261,7 +263,7 @@ def seeds_table(results: list[Solved]) -> str:
                 )
             )
     header = ("script", "seed", "ended", "seconds", "agent steps", "episodes", "greedy: mean ± std, worst", "distinct")
-    return lab.table((*header, "emulator steps/s", "start-up", *PARTS), rows)
+    return markup.table((*header, "emulator steps/s", "start-up", *PARTS), rows)
 
 
 def draw() -> None:
@@ -283,20 +285,20 @@ def draw() -> None:
     axes.set(xscale="log", xlabel="seconds since the process started", ylabel="mean return of the last 100 episodes")
     axes.legend(loc="upper left", fontsize="x-small")
     axes.grid(alpha=0.3, which="both")
-    figure.savefig(lab.PICTURES / "speed.png", dpi=110)
+    figure.savefig(markup.PICTURES / "speed.png", dpi=110)
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
     results = solved_results()
-    where = lab.measured_on(own.stamped for own in results)
-    yield lab.Block(PAGE, "solve", f"{solve_table(results)}\n\n{where}")
+    where = markup.measured_on(own.stamped for own in results)
+    yield markup.Block(PAGE, "solve", f"{solve_table(results)}\n\n{where}")
     solved = [own for own in results if (own.frame["stopped"] == "solved").any()]
-    solved_where = lab.measured_on(own.stamped for own in solved)
-    yield lab.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
-    yield lab.Block(lab.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
+    solved_where = markup.measured_on(own.stamped for own in solved)
+    yield markup.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
+    yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
     frame, stamped = lab.read(FAST_SPEED)
-    yield lab.Block(lab.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{lab.measured_on([stamped])}")
+    yield markup.Block(markup.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{markup.measured_on([stamped])}")
 
 
 def rung(text: str) -> str:
@@ -304,7 +306,7 @@ def rung(text: str) -> str:
     others = {"--game", "--env-id"} & {word.split("=")[0] for word in text.split()}
     if others:
         raise argparse.ArgumentTypeError(f"every run has to play Pong, but {others.pop()} selects another game")
-    if not text.split() or not Path(lab.command(text)[1]).exists():
+    if not text.split() or not Path(launch.command(text)[1]).exists():
         raise argparse.ArgumentTypeError(
             f"no script is named {text!r}; name it without .py, such as distributed/01_ppo or '07_pong_in_minutes -n 4'"
         )
@@ -324,7 +326,7 @@ def main() -> None:
         solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit)
     elif args.what == "speed":
         speed(args.rounds)
-    lab.write(blocks())
+    markup.write(blocks())
     draw()
 
 

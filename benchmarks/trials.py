@@ -20,6 +20,8 @@ from typing import Any
 
 import catch
 import lab
+import launch
+import markup
 from lib import cli
 from time_to_solve import GOAL, emulator_speed
 
@@ -38,7 +40,7 @@ def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
     """Return the row of a run. Steps and seconds to the goal are infinite if the run did not reach it."""
     emulator = emulator_speed()
     options = ["--seed", str(seed), "--stop-after", str(max_steps)]
-    with lab.finished_run(script, *options, OMP_NUM_THREADS="1") as run:
+    with launch.finished_run(script, *options, OMP_NUM_THREADS="1") as run:
         result = json.loads((run / "result.json").read_text())
     reached = result["reached"].get(GOAL, {"step": math.inf, "seconds": math.inf})
     returns = result.get("evaluation", {}).get("returns", [math.nan])
@@ -56,7 +58,7 @@ def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
 
 def results_of(label: str) -> str:
     """Return the name of a trial's results file."""
-    return f"{FOLDER}/{lab.slug(label)}"
+    return f"{FOLDER}/{markup.slug(label)}"
 
 
 def rank_test(a: pd.Series, b: pd.Series) -> float:
@@ -73,7 +75,7 @@ def rank_test(a: pd.Series, b: pd.Series) -> float:
 def reached_goal(frame: pd.DataFrame) -> tuple[str, str]:
     """Return how many runs of a trial reached the goal, and their thousand steps to it."""
     reached = int(np.isfinite(frame.steps_to_goal).sum())
-    return f"{reached} of {len(frame)}", lab.spread(frame.steps_to_goal / 1000, 0)
+    return f"{reached} of {len(frame)}", markup.spread(frame.steps_to_goal / 1000, 0)
 
 
 def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
@@ -95,7 +97,7 @@ def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
                 *compared,
             )
         )
-    return lab.table(
+    return markup.table(
         ("script", "seeds", "solved", "thousand steps to 18", "lowest greedy mean", "reference", "p"), rows
     )
 
@@ -118,22 +120,22 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
     for frame, stamped in trials:
         label, (reached, steps) = stamped["settings"]["label"], reached_goal(frame)
         rows.append((f"`{label.split()[0]}`", KNOWS_GOAL[label], f"{reached} seeds", steps))
-    return lab.table(
+    return markup.table(
         ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand steps to solve"), rows
     )
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
     names = sorted(path.stem for path in (lab.RESULTS / FOLDER).glob("*.csv"))
     trials = [lab.read(f"{FOLDER}/{name}") for name in names]
     if trials:
-        where = lab.measured_on(stamped for _, stamped in trials)
-        yield lab.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
+        where = markup.measured_on(stamped for _, stamped in trials)
+        yield markup.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
     compared = [trial for trial in trials if trial[1]["settings"]["label"] in KNOWS_GOAL]
     if len(compared) == len(KNOWS_GOAL):
-        where = lab.measured_on(stamped for _, stamped in compared)
-        yield lab.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
+        where = markup.measured_on(stamped for _, stamped in compared)
+        yield markup.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
 
 
 def seeds(text: str) -> range:
@@ -163,7 +165,7 @@ def main() -> None:
             rows = pool.map(lambda seed: measure(args.script, seed, args.max_steps), missing)
             for seed, row in tqdm(zip(missing, rows, strict=True), total=len(missing)):
                 results.add(seed=seed, **row)
-    lab.write(blocks())
+    markup.write(blocks())
 
 
 if __name__ == "__main__":

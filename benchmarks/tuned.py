@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lab
+import launch
+import markup
 
 import matplotlib
 import pandas as pd
@@ -37,7 +39,7 @@ SETTINGS = {  # Pong's other hyperparameters are too large for a game of so few 
     "episodes_to_solve": 1000,  # a trial stops after 10 % more
 }
 STEPS = 150_000  # maximum agent steps of a run
-OPTIONS = ["--env-id", "CartPole-v1", *lab.assignments(SETTINGS), "--stop-after", str(STEPS)]
+OPTIONS = ["--env-id", "CartPole-v1", *launch.assignments(SETTINGS), "--stop-after", str(STEPS)]
 TRIALS = 12
 SEEDS = (101, 102, 103)
 TRIALS_NAME, COMPARED_NAME = "tuning/trials", "tuning/compared"
@@ -49,7 +51,7 @@ def search(go_on: bool) -> dict[str, float]:
     """Search, or go on with a search. Keep the trials in the results, and return the best hyperparameters."""
     if not go_on:
         shutil.rmtree(RUNS, ignore_errors=True)
-    lab.start(lab.command(SCRIPT, *OPTIONS, "--tune", str(TRIALS), "--runs-dir", str(RUNS)))
+    launch.start(launch.command(SCRIPT, *OPTIONS, "--tune", str(TRIALS), "--runs-dir", str(RUNS)))
     [best] = RUNS.glob("tune/*/params.json")
     if not (go_on and lab.path_of(TRIALS_NAME).exists()):
         results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
@@ -61,8 +63,8 @@ def search(go_on: bool) -> dict[str, float]:
 
 def measure(values: Mapping[str, float], seed: int) -> dict[str, Any]:
     """Train with these hyperparameters and return the result. An unsolved run has infinitely many episodes."""
-    options = [*OPTIONS, *lab.assignments(values), "--seed", str(seed)]
-    with lab.finished_run(SCRIPT, *options, OMP_NUM_THREADS="1") as run:
+    options = [*OPTIONS, *launch.assignments(values), "--seed", str(seed)]
+    with launch.finished_run(SCRIPT, *options, OMP_NUM_THREADS="1") as run:
         result = json.loads((run / "result.json").read_text())
     return {
         "stopped": result["stopped"],
@@ -95,9 +97,9 @@ def table(frame: pd.DataFrame) -> str:
                 f"{own.learning_rate.iloc[0]:.2g}",
                 f"{own.gamma.iloc[0]:g}",
                 f"{len(solved)} of {len(own)}",
-                lab.spread(own.episodes, 0),
-                lab.spread(own.steps.where(own.stopped == "solved", math.inf), 0),
-                lab.spread(own.mean_100, 0),
+                markup.spread(own.episodes, 0),
+                markup.spread(own.steps.where(own.stopped == "solved", math.inf), 0),
+                markup.spread(own.mean_100, 0),
             )
         )
     header = (
@@ -109,7 +111,7 @@ def table(frame: pd.DataFrame) -> str:
         "agent steps",
         "last mean of 100 episodes",
     )
-    return lab.table(header, rows)
+    return markup.table(header, rows)
 
 
 def draw(trials: pd.DataFrame) -> None:
@@ -127,15 +129,15 @@ def draw(trials: pd.DataFrame) -> None:
     axes.tick_params(axis="x", which="minor", labelsize=7)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8)
-    figure.savefig(lab.PICTURES / "tuning.png", dpi=110)
+    figure.savefig(markup.PICTURES / "tuning.png", dpi=110)
     plt.close(figure)
 
 
-def blocks() -> Iterator[lab.Block]:
+def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page, if there are results."""
     if lab.path_of(COMPARED_NAME).exists():
         frame, stamped = lab.read(COMPARED_NAME)
-        yield lab.Block(PAGE, "tuned", f"{table(frame)}\n\n{lab.measured_on([stamped])}")
+        yield markup.Block(PAGE, "tuned", f"{table(frame)}\n\n{markup.measured_on([stamped])}")
 
 
 def main() -> None:
@@ -146,7 +148,7 @@ def main() -> None:
     args = parser.parse_args()
     if "runs" in (args.what or ["runs"]):
         compare(search(args.go_on), args.jobs, args.go_on)
-    lab.write(blocks())
+    markup.write(blocks())
     if lab.path_of(TRIALS_NAME).exists():
         draw(lab.read(TRIALS_NAME)[0])
 

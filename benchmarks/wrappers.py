@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import lab
+import markup
 from lib.envs.atari import DirectAtari
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 
@@ -165,20 +166,20 @@ def microseconds(env: gym.Env, repeat: int, steps: int) -> float:
 def table(frame: pd.DataFrame) -> str:
     """Return a row per wrapper: its cost, and what became of it."""
     costs = lab.rounds(frame, "stack", "microseconds")
-    rows = [(*EMULATOR[:2], lab.spread(costs["plain 0"], 0), EMULATOR[2])]
+    rows = [(*EMULATOR[:2], markup.spread(costs["plain 0"], 0), EMULATOR[2])]
     for count, layer in enumerate(PLAIN, 1):
         cost = costs[f"plain {count}"] - costs[f"plain {count - 1}"]
-        rows.append((layer.name, layer.purpose, lab.spread(cost, 0), layer.fate))
-    rows.append(("**plain stack**", "", lab.spread(costs[f"plain {len(PLAIN)}"], 0), ""))
+        rows.append((layer.name, layer.purpose, markup.spread(cost, 0), layer.fate))
+    rows.append(("**plain stack**", "", markup.spread(costs[f"plain {len(PLAIN)}"], 0), ""))
     for count, layer in enumerate(TWEAKED, 1):
         cost = costs[f"tweaked {count}"] - (costs[f"tweaked {count - 1}"] if count > 1 else 0)
-        rows.append((layer.name, layer.purpose, lab.spread(cost, 0), layer.fate))
-    rows.append(("**tweaked stack**", "", lab.spread(costs[f"tweaked {len(TWEAKED)}"], 0), ""))
+        rows.append((layer.name, layer.purpose, markup.spread(cost, 0), layer.fate))
+    rows.append(("**tweaked stack**", "", markup.spread(costs[f"tweaked {len(TWEAKED)}"], 0), ""))
     for count, layer in enumerate(OTHERS, 1):
         rows.append(
-            (layer.name, layer.purpose, lab.spread(costs[f"others {count}"] - costs["others 0"], 0), layer.fate)
+            (layer.name, layer.purpose, markup.spread(costs[f"others {count}"] - costs["others 0"], 0), layer.fate)
         )
-    return lab.table(("wrapper", "what it does", "µs per agent step", "in the tweaked stack"), rows)
+    return markup.table(("wrapper", "what it does", "µs per agent step", "in the tweaked stack"), rows)
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ import check_docs
 import distributed
 import lab
 import ladder
+import launch
+import markup
 import minutes
 import own_environment
 import time_to_solve
@@ -90,7 +92,7 @@ def test_a_measurement_under_other_conditions_is_not_continued(results, key, cha
     ],
 )
 def test_the_device_is_read_from_a_scripts_options(options, device):
-    assert lab.device_of(options) == device
+    assert launch.device_of(options) == device
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_the_device_is_read_from_a_scripts_options(options, device):
     [("01_baseline --envs 3", "chapter09/01_baseline.py"), ("distributed/01_ppo", "distributed/01_ppo.py")],
 )
 def test_a_rung_is_started_from_chapter_9_or_from_its_own_folder(rung, path):
-    python, script, *options = lab.command(rung, "--quiet")
+    python, script, *options = launch.command(rung, "--quiet")
     assert python == sys.executable
     assert script == str(lab.PROJECT / path)
     assert options == [*rung.split()[1:], "--quiet"]
@@ -109,7 +111,7 @@ def test_ctrl_c_is_left_to_the_running_script():
     threading.Timer(1, lambda: [os.kill(child.pid, signal.SIGINT) for child in psutil.Process().children()]).start()
     threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(SystemExit) as ended:
-        lab.start([sys.executable, "-c", slow])
+        launch.start([sys.executable, "-c", slow])
     assert ended.value.code == 9
 
 
@@ -146,10 +148,10 @@ folder.mkdir()
 sys.exit(1)
 """
     script.write_text(text % NOT_FINITE)
-    with lab.finished_run(str(script.with_suffix(""))) as run:
+    with launch.finished_run(str(script.with_suffix(""))) as run:
         assert run.name == "run"
     script.write_text(text % "SIGTERM")
-    with pytest.raises(subprocess.CalledProcessError), lab.finished_run(str(script.with_suffix(""))):
+    with pytest.raises(subprocess.CalledProcessError), launch.finished_run(str(script.with_suffix(""))):
         pass
 
 
@@ -184,7 +186,7 @@ def test_a_table_without_complete_rounds_or_without_its_reference_is_refused():
     ],
 )
 def test_a_spread_is_the_median_and_the_range(values, options, text):
-    assert lab.spread(pd.Series(values), **options) == text
+    assert markup.spread(pd.Series(values), **options) == text
 
 
 def test_one_sentence_says_where_several_files_were_measured():
@@ -194,13 +196,13 @@ def test_one_sentence_says_where_several_files_were_measured():
         "versions": {"torch": "2.13.0+cpu", "ale-py": "0.12.1"},
     }
     other = stamped | {"measured": "2026-11-20T10:00:00"}
-    sentence = lab.measured_on([stamped, other])
+    sentence = markup.measured_on([stamped, other])
     assert sentence.count("2 cores (AMD EPYC), no GPU") == 1
     assert "2026-11-20 to 2026-11-22" in sentence
 
 
 def test_a_block_replaces_only_the_text_between_its_markers():
-    block = lab.Block("page.md", "speed", "new")
+    block = markup.Block("page.md", "speed", "new")
     assert block.put_into("a\n<!-- speed -->\nold\n<!-- /speed -->\nb") == "a\n<!-- speed -->\nnew\n<!-- /speed -->\nb"
     with pytest.raises(ValueError, match=r"page\.md has no block <!-- speed -->"):
         block.put_into("a")
@@ -210,11 +212,11 @@ def test_the_check_of_the_pages_finds_old_tables_and_dead_links(tmp_path, monkey
     monkeypatch.setattr(lab, "PROJECT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text("# A heading\n[x](#a-heading) [y](#none) [z](gone.md)\n`lib/gone.py`\n<!-- t -->\n1\n<!-- /t -->\n")
-    assert list(check_docs.outdated([lab.Block("page.md", "t", "1")])) == []
-    [line] = check_docs.outdated([lab.Block("page.md", "t", "2")])
+    assert list(check_docs.outdated([markup.Block("page.md", "t", "1")])) == []
+    [line] = check_docs.outdated([markup.Block("page.md", "t", "2")])
     assert line.startswith("page.md: block 't'")
-    assert list(check_docs.without_results(page, [lab.Block("page.md", "t", "1")])) == []
-    [line] = check_docs.without_results(page, [lab.Block("other.md", "t", "1")])
+    assert list(check_docs.without_results(page, [markup.Block("page.md", "t", "1")])) == []
+    [line] = check_docs.without_results(page, [markup.Block("other.md", "t", "1")])
     assert line.startswith("page.md: block 't' has no results")
     page.write_text(page.read_text().replace("\n1\n", "\n"))
     assert list(check_docs.without_results(page, [])) == []  # nothing is claimed

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 import lab
+import launch
 import peers
 
 PLAY = """import time
@@ -71,7 +72,7 @@ def test_this_project_is_measured_by_its_own_files_and_clock(tmp_path, monkeypat
         assert (rung, options) == ("distributed/04_ppo_actors", ("--seed", "3", "--time-limit", "600"))
         yield tmp_path
 
-    monkeypatch.setattr(lab, "finished_run", finished_run)
+    monkeypatch.setattr(launch, "finished_run", finished_run)
     frame = pd.DataFrame({"episode": [1, 2], "step": [900, 950], "return": [-21.0, 20.0], "seconds": [7.5, 8.0]})
     frame.to_csv(tmp_path / "episodes.csv", index=False)
     (tmp_path / "result.json").write_text(json.dumps({"stopped": "solved"}))
