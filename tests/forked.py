@@ -5,6 +5,7 @@ process for each script. Its standard output and standard error go into files.
 """
 
 import atexit
+import gc
 import json
 import multiprocessing.process
 import os
@@ -28,6 +29,9 @@ PRELOADED = (
     "gymnasium.wrappers",
     "ignite.handlers",
     "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "mpl_toolkits.mplot3d",
+    "PIL.Image",
     "pandas",
     "ptan",
     "tensorboard.summary.writer.event_file_writer",
@@ -158,6 +162,7 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt the whole process group
     for module in PRELOADED:
         import_module(module)
+    gc.freeze()  # the collector of a forked process would copy all that was imported
     for line in sys.stdin:
         request = json.loads(line)
         reply: int | None

@@ -174,7 +174,7 @@ def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
 @pytest.mark.parametrize("temporary", ["/tmp", pytest.param("/dev/shm", marks=pytest.mark.long)])
 def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script, temporary):
     small = f"mount -t tmpfs -o size=1m tmpfs /dev/shm; export TMPDIR={temporary}"
-    catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 600, "--quiet", "--runs-dir", tmp_path)
+    catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 128, "--quiet", "--runs-dir", tmp_path)
     process = limited(small, script, *catch, *(SMALL_PPO if script == ACTORS else SMALL_DQN))
     if temporary == "/tmp":  # a temporary file serves as well
         assert process.returncode == 0, process.stderr
@@ -190,7 +190,7 @@ def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script, tempo
     ("script", "settings"),
     [
         (BASELINE, ("replay_size=3000", "replay_initial=2000", "batch_size=2000")),
-        (ACTORS, ("envs=16", "rollout=200", "minibatch=3200")),
+        pytest.param(ACTORS, ("envs=16", "rollout=200", "minibatch=3200"), marks=pytest.mark.long),
     ],
     ids=str,
 )
@@ -296,9 +296,21 @@ def test_a_deleted_current_folder_is_reported(tmp_path):
     assert process.stderr == "error: the current folder was deleted; change to another one\n"
 
 
+# `make test` interrupts each script during one of the imports, and `make test-long` during the others.
+IMPORTING = [BASELINE, EVALUATE, ACTORS, Path("tools/doctor.py")]
+IMPORTED = ["ignite.engine", "numpy.linalg", "gymnasium.spaces", "torch"]
+INTERRUPTED = list(zip(IMPORTING, IMPORTED, strict=True))
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [BASELINE, EVALUATE, ACTORS, Path("tools/doctor.py")], ids=str)
-@pytest.mark.parametrize("module", ["torch", "numpy.linalg", "ignite.engine", "gymnasium.spaces"])
+@pytest.mark.parametrize(
+    ("script", "module"),
+    [
+        pytest.param(*case, marks=[] if case in INTERRUPTED else pytest.mark.long)
+        for case in itertools.product(IMPORTING, IMPORTED)
+    ],
+    ids=str,
+)
 def test_ctrl_c_during_any_import_prints_one_line(tmp_path, script, module):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"

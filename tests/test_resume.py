@@ -46,7 +46,9 @@ def uninterrupted(tmp_path_factory):
     return folder(runs_dir)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long), signal.SIGKILL]
+)
 def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, tmp_path, number):
     process = start(BASELINE, *PONG, "--stop-after", LAST, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-00000009*.pt.sha256")), process)
@@ -164,7 +166,7 @@ RING = (
     [
         (NATIVE_DQN[0], "PongNoFrameskip-v4"),
         *(pytest.param(script, "PongNoFrameskip-v4", marks=pytest.mark.long) for script in NATIVE_DQN[1:]),
-        (NATIVE_DQN[0], "fakes:Catch-v0"),
+        pytest.param(NATIVE_DQN[0], "fakes:Catch-v0", marks=pytest.mark.long),
     ],
 )
 def test_dqn_on_native_environments_is_resumed_bit_for_bit(tmp_path, script, env_id):

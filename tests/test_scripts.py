@@ -272,7 +272,11 @@ def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
     assert result_of(path)["evaluation"]["returns"] == result["evaluation"]["returns"]
 
 
-@pytest.mark.parametrize("script", [BASELINE, PARALLEL, Path("chapter09/05_native_envs.py"), PPO], ids=str)
+@pytest.mark.parametrize(
+    "script",
+    [BASELINE, pytest.param(PARALLEL, marks=pytest.mark.long), Path("chapter09/05_native_envs.py"), PPO],
+    ids=str,
+)
 def test_a_run_killed_before_its_result_ends_with_one_if_it_is_resumed_at_its_step_limit(tmp_path, ends, script):
     options = (*VECTORS, *small(script), "--stop-after", 640, "--quiet")
     assert run(script, *options, "--runs-dir", tmp_path).returncode == 0

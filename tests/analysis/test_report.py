@@ -307,8 +307,14 @@ def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, small_pict
     assert {path: path.read_bytes() for path in (tmp_path / "page").iterdir()} == old
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (1280, False),
+        (390, True),
+        *(pytest.param(*case, marks=pytest.mark.long) for case in ((1280, True), (390, False))),
+    ],
+)
 def test_a_browser_shows_the_whole_page(page, tmp_path, width, dark):
     seen = open_page(page, tmp_path / "seen.png", "--width", width, *(["--dark"] if dark else []))
     assert seen["inner"] == width

@@ -88,7 +88,11 @@ def test_a_killed_player_is_replaced_and_the_run_is_the_uninterrupted_one(uninte
 
 @pytest.mark.parametrize(
     ("options", "ratio", "iterations"),
-    [(("--replay-ratio", 4), 4, 120), ((), 2, 60), (("--set", "learn_every=6"), 2, 40)],
+    [
+        (("--replay-ratio", 4), 4, 120),
+        pytest.param((), 2, 60, marks=pytest.mark.long),
+        (("--set", "learn_every=6"), 2, 40),
+    ],
 )
 def test_the_replay_ratio_is_held(tmp_path, options, ratio, iterations):
     assert run(PARALLEL, *GAME, *options, "--stop-after", 360, "--quiet", "--runs-dir", tmp_path).returncode == 0

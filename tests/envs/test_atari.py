@@ -46,7 +46,7 @@ def test_pong_has_the_golden_trace(make):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("game", ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"])
+@pytest.mark.parametrize("game", [pytest.param("PongNoFrameskip-v4", marks=pytest.mark.long), "BreakoutNoFrameskip-v4"])
 def test_tweaked_wrappers_equal_the_plain_ones_over_whole_episodes(game):
     tweaked, plain = make_env(game, tweaked=True), make_env(game)
     generator = np.random.default_rng(3)

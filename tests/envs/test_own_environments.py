@@ -12,6 +12,10 @@ DQN = assignments("replay_initial=60", "replay_size=400", "batch_size=4")
 PPO = assignments("envs=4", "rollout=8", "minibatch=16")
 
 
+# One for each way of choosing actions. `make test-long` runs the others.
+SOME = ("08_dqn_rainbow", "01_baseline", "03_parallel", "07_pong_in_minutes", "01_ppo", "04_ppo_actors")
+
+
 def short_run(script, env_id):
     is_ppo = script.parent.name == "distributed"
     small = (*PPO, *SHORT, 96) if is_ppo else (*DQN, *SHORT, 108)
@@ -22,7 +26,11 @@ def short_run(script, env_id):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "env_id"),
-    [(script, "Board-method-v0") for script in SCRIPTS] + [(script, "Codes-info-v0") for script in SCRIPTS[-4::2]],
+    [
+        pytest.param(script, "Board-method-v0", marks=[] if script.stem in SOME else pytest.mark.long)
+        for script in SCRIPTS
+    ]
+    + [(script, "Codes-info-v0") for script in SCRIPTS[-4::2]],
 )
 def test_every_script_runs_on_own_environments_and_never_takes_an_invalid_action(script, env_id, answer, tmp_path):
     """fakes.Shape raises an error if an action is not allowed."""

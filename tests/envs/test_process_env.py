@@ -183,14 +183,14 @@ def test_atari_games_are_refused():
 
 @pytest.mark.slow
 def test_a_run_may_change_between_both_when_it_is_resumed(tmp_path):
-    small = ("--env-id", SNAKE, *assignments("envs=2", "rollout=32", "minibatch=32", "checkpoint_every=128"))
+    small = ("--env-id", SNAKE, *assignments("envs=2", "rollout=32", "minibatch=32", "checkpoint_every=64"))
     whole, halves = tmp_path / "whole", tmp_path / "halves"
-    process = run(PPO, *small, "--stop-after", 384, "--quiet", "--runs-dir", whole)
+    process = run(PPO, *small, "--stop-after", 256, "--quiet", "--runs-dir", whole)
     assert process.returncode == 0, process.stderr
-    process = run(PPO, *small, "--stop-after", 192, "--quiet", "--runs-dir", halves, "--async-envs")
+    process = run(PPO, *small, "--stop-after", 128, "--quiet", "--runs-dir", halves, "--async-envs")
     assert process.returncode == 0, process.stderr
     path = folder(halves)
-    process = run(PPO, "--resume", path, "--env-module", "examples.snake", "--stop-after", 384, "--async-envs")
+    process = run(PPO, "--resume", path, "--env-module", "examples.snake", "--stop-after", 256, "--async-envs")
     assert process.returncode == 0, process.stderr
     assert differences(checkpoint_of(folder(whole)), checkpoint_of(path)) == []
     assert episodes_of(folder(whole)) == episodes_of(path)

@@ -24,7 +24,12 @@ def slow_twin(env_id):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env_id", "limit"), [("PongNoFrameskip-v4", 1500), ("BreakoutNoFrameskip-v4", 900), ("FreewayNoFrameskip-v4", 200)]
+    ("env_id", "limit"),
+    [
+        pytest.param("PongNoFrameskip-v4", 1500, marks=pytest.mark.long),
+        ("BreakoutNoFrameskip-v4", 900),
+        ("FreewayNoFrameskip-v4", 200),
+    ],
 )
 def test_whole_episodes_equal_gymnasiums_preprocessing_bit_for_bit(env_id, limit):
     twins = [slow_twin(env_id) for _ in range(2)]

@@ -57,7 +57,7 @@ def test_updates_agree_with_the_slow_twin():
             assert torch.allclose(weights, expected, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [Model, FastModel])
+@pytest.mark.parametrize("kind", [pytest.param(Model, marks=pytest.mark.long), FastModel])
 def test_values_are_learnt(kind):
     model = kind(spaces.Box(0.0, 1.0, (1,)), 2)
     trainer_of(model, epochs=800).update(two_valued_rollout())
@@ -79,7 +79,7 @@ def train(make, n, steps, updates, rate=3e-3, kind=Model, **changes):
     return returns, model
 
 
-@pytest.mark.parametrize("kind", [Model, FastModel])
+@pytest.mark.parametrize("kind", [Model, pytest.param(FastModel, marks=pytest.mark.long)])
 def test_a_bandit_is_solved(kind):
     returns, model = train(Bandit, 8, 16, 30, kind=kind)
     assert np.mean(returns[-100:]) > 0.95
@@ -96,7 +96,7 @@ def test_the_chain_is_solved_with_its_known_values(kind):
     assert values.tolist() == pytest.approx([0.9**3, 0.9**2, 0.9, 1.0], abs=0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_cart_pole_is_solved():
     returns, _ = train(lambda: gym.make("CartPole-v1"), 8, 128, 60, gamma=0.99, epochs=6, minibatch=256)
     assert max(np.mean(returns[end - 20 : end]) for end in range(20, len(returns))) >= 475

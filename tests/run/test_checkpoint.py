@@ -310,7 +310,7 @@ WRITER = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("delay", [0.011, 0.043, 0.087])
+@pytest.mark.parametrize("delay", [0.043, *(pytest.param(delay, marks=pytest.mark.long) for delay in (0.011, 0.087))])
 def test_a_process_killed_while_saving_leaves_a_readable_checkpoint(tmp_path, delay):
     writer = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -144,7 +144,10 @@ def test_native_code_that_holds_the_gil_is_ended_at_the_time_limit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGINT, signal.SIGHUP))],
+)
 def test_native_code_that_holds_the_gil_is_reported_and_ended_by_a_signal(number):
     handler = f"signal.signal({number:d}, signal.default_int_handler)"
     with program("hold the GIL", patience=0.5, also=handler) as process:
