@@ -47,9 +47,11 @@ def warm_fork_server() -> None:
 
     Otherwise the server has only the imports of the test that started it, and each actor imports the rest.
     """
+    import lib.actors.player
+    import lib.ppo.actor  # noqa: F401 - the server imports what this process has imported
     from lib.system.processes import start_server
 
-    start_server("lib.actors.process_worker", "lib.actors.player", "lib.ppo.actor", "fakes")
+    start_server()
 
 
 @pytest.fixture

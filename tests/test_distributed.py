@@ -180,6 +180,16 @@ def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] > 2000
 
 
+def test_actors_share_the_memory_of_their_imports(tmp_path):
+    """An actor that imported the script's packages by itself would have 120 MB of its own."""
+    process = start(ACTORS, *REACHABLE, "--runs-dir", tmp_path)
+    wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
+    actors = workers_of(process)
+    assert len(actors) == 2
+    assert max(actor.memory_full_info().uss for actor in actors) < 60 * 2**20
+    process.kill()
+
+
 def test_killing_actors_at_any_time_does_not_change_the_run(uninterrupted, tmp_path):
     process = start(ACTORS, *REACHABLE, "--stop-after", LAST, "--runs-dir", tmp_path)
     rng = np.random.default_rng(1)

@@ -1,7 +1,7 @@
 """Choice of the engine that runs the actors."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from lib.actors.contract import Actors, Make, Weights
@@ -28,7 +28,6 @@ def start_actors(
     depth: int = 1,
     name_of: Callable[[int], str] = "actor {}".format,
     room: int = 2**20,
-    imports: Sequence[str] = (),
     address: str | None = None,
     cpus: float | None = None,
 ) -> Actors:
@@ -37,7 +36,7 @@ def start_actors(
     Args:
         engine: one of ENGINES.
         make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of: see Actors.
-        room, imports: see ProcessActors.
+        room: see ProcessActors.
         address, cpus: see RayActors.
 
     Raises:
@@ -52,7 +51,7 @@ def start_actors(
     if engine == "inline":
         return InlineActors(*common)
     if engine == "process":
-        return ProcessActors(*common, room=room, imports=imports)
+        return ProcessActors(*common, room=room)
     if engine == "ray":
         return RayActors(*common, address=address, cpus=cpus, room=room)
     raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")

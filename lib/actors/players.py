@@ -220,7 +220,6 @@ class Players(ExperienceSource):
             stop_asked=self.stop_asked,
             depth=self._ahead + 1,
             room=block_size(env, self._rounds * envs, envs),
-            imports=("lib.actors.player",),
             address=self._address,
         )
 

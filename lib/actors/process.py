@@ -2,7 +2,7 @@
 
 import atexit
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing import connection
 from typing import Any
@@ -13,8 +13,8 @@ from lib.system import memory
 from lib.system.processes import Child, start_server, to_shared_memory
 from lib.system.shared_memory import SharedWeights, Slots
 
-SERVER_BYTES = 100 * 2**20  # memory of the fork server, measured and rounded up
-ACTOR_BYTES = 120 * 2**20  # memory that an actor does not share, measured for CartPole
+SERVER_BYTES = 230 * 2**20  # memory of the fork server, measured and rounded up
+ACTOR_BYTES = 40 * 2**20  # memory that an actor does not share, measured for CartPole and rounded up
 ENDING = 1.0  # seconds in which all actors may end by themselves when they are closed
 
 
@@ -23,10 +23,9 @@ class ProcessActors(Actors):
 
     Args:
         room: bytes of shared memory for the arrays of a segment. A larger segment goes through a pipe.
-        imports: names of modules that the actors need. The fork server imports them once for all actors.
     """
 
-    def __init__(self, *arguments: Any, room: int = 2**20, imports: Sequence[str] = (), **options: Any):
+    def __init__(self, *arguments: Any, room: int = 2**20, **options: Any):
         super().__init__(*arguments, **options)
         memory.require(
             f"{self.number} processes need",
@@ -34,7 +33,7 @@ class ProcessActors(Actors):
             SERVER_BYTES + self.number * ACTOR_BYTES,
             lambda fitting: f"{fitting} might fit, or use --engine inline",
         )
-        start_server("lib.actors.process_worker", *imports)
+        start_server()
         # One version per open order, and two more, so that an actor can copy one while the learner publishes the next.
         self._weights = SharedWeights(self.model.tensors.values(), self.depth + 2)
         # One slot per open order, and one for the segment that the learner is reading.

@@ -58,7 +58,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 "/dev/shm larger.",
                 states,
             )
-        processes.start_server("lib.envs.vector_env")
+        processes.start_server()
         with processes.signals_blocked(), self._named():
             super().__init__(
                 [make] * num_envs,

@@ -140,7 +140,6 @@ class Segments(ExperienceSource):
             delay_of=lambda number: 2.0 * self._handles[number].seconds_to_repeat,
             name_of=self._name_of,
             room=self.acting.segment_size,
-            imports=("lib.ppo.actor",),
             address=self.acting.address,
             cpus=self.acting.cpus,
         )

@@ -133,7 +133,6 @@ def _side_by_side(
             NO_WEIGHTS,
             start,
             patience=math.inf,  # an episode may take long; the watchdog sees calls that do not return
-            imports=("lib.run.side_by_side",),
             stop_asked=abandon,
         ) as actors:
             for index in filter(missing, range(workers)):

@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -47,17 +48,19 @@ class ChildLost(Fault):
     """A child process has died, has failed or hangs. The message names the process."""
 
 
-def start_server(*modules: str) -> None:
+def start_server() -> None:
     """Start the fork server, unless it runs or the system has none.
 
-    Args:
-        modules: names of modules that the server imports in the background.
+    In the background, the server imports the modules of this project that this process has. Every child runs the main
+    script's imports again, and finds them done.
 
     Raises:
         UsageError: if the path of the folder for temporary files is too long for its socket.
     """
     if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["lib.system.forkserver", *modules])
+        project = __name__.partition(".")[0]
+        ours = [name for name in sys.modules if name.partition(".")[0] == project]
+        context.set_forkserver_preload(["lib.system.forkserver", *ours])
         folder = Path(get_temp_dir())
         _remove_folders_of_killed_processes(folder.parent)
         _own_folder(folder / OWNER)
