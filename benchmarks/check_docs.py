@@ -18,6 +18,7 @@ import chapter09
 import distributed
 import lab
 import markup
+import overestimation
 import own_environment
 import own_games
 import peers
@@ -32,6 +33,7 @@ BENCHMARKS = (
     chapter08,
     chapter09,
     distributed,
+    overestimation,
     own_environment,
     own_games,
     peers,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare the values that DQN and double DQN predict with the returns that their policies earn, on Pong.
 
-    ./overestimation.py                     # one seed of each, two runs at a time: half an hour on two cores
+    ./overestimation.py                     # one seed of each, two runs at a time: an hour and a half on two slow cores
     ./overestimation.py --seeds 3 --go-on   # keep the runs that have ended, and measure the others
     ./overestimation.py tables              # only the table and the picture of docs/chapter08.md
 
