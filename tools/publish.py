@@ -41,7 +41,7 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 """
 ENDLESS = """
 
-In {count} of these games the agent repeated its moves until the limit of {limit:,} steps."""
+{count} of these games ended at the limit of {limit:,} steps; the agent had probably repeated its moves."""
 PRIVATE = ("--runs-dir", "--resume", "--config")  # options whose values are paths on the user's machine
 FILES = ("checkpoints", "params.json", "evaluation.json", "README.md")
 
