@@ -418,7 +418,7 @@ def test_unknown_engines_and_too_few_actors_are_refused(wrong, number, message):
 def test_more_processes_than_fit_into_the_memory_are_refused(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda: int(1e9))
     with pytest.raises(
-        UsageError, match=r"50 processes need .* and 1 GB are free; 6 might fit, or use --engine inline"
+        UsageError, match=r"50 processes need .* and 1 GB are free; 17 might fit, or use --engine inline"
     ):
         started("process", 50)
 
@@ -521,7 +521,7 @@ def test_an_address_without_an_answer_is_refused(address, message):
     start = time.monotonic()
     with pytest.raises(UsageError, match=message):
         check_cluster(address)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 30
 
 
 @pytest.mark.slow
@@ -530,4 +530,4 @@ def test_a_port_without_a_ray_cluster_is_refused():
         start = time.monotonic()
         with pytest.raises(UsageError, match="no Ray cluster answers there"):
             check_cluster(f"127.0.0.1:{server.getsockname()[1]}")
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 30

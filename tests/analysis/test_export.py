@@ -81,16 +81,11 @@ def states_of(space, count=1000):
 @pytest.mark.parametrize(
     ("name", "space"),
     [
-        ("basic", IMAGE),
         ("rainbow", MASKED_BOARD),
         ("ppo with a goal", IMAGE),
         ("ppo", MASKED_VECTOR),
         ("basic", VECTOR),
-        *(
-            pytest.param(name, IMAGE, marks=pytest.mark.long)
-            for name in NETWORKS
-            if name not in ("basic", "ppo with a goal")
-        ),
+        *(pytest.param(name, IMAGE, marks=pytest.mark.long) for name in NETWORKS if name != "ppo with a goal"),
         *(pytest.param(name, MASKED_BOARD, marks=pytest.mark.long) for name in ("ppo", "ppo with a goal")),
     ],
 )
