@@ -59,7 +59,7 @@ def start_server() -> None:
     """
     if context.get_start_method() == "forkserver":
         project = __name__.partition(".")[0]
-        ours = [name for name in sys.modules if name.partition(".")[0] == project]
+        ours = [name for name in list(sys.modules) if name.partition(".")[0] == project]
         context.set_forkserver_preload(["lib.system.forkserver", *ours])
         folder = Path(get_temp_dir())
         _remove_folders_of_killed_processes(folder.parent)
