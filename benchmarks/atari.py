@@ -113,7 +113,7 @@ def keep(run: Path, script: str, game: str, seed: int) -> None:
 
 def name_of(script: str, game: str, seed: int) -> str:
     """Return the name of a run's results file, and of the folder of the run."""
-    return f"{FOLDER}/{markup.slug(f'{script} {game} seed{seed}')}"
+    return f"{FOLDER}/{lab.slug(f'{script} {game} seed{seed}')}"
 
 
 class Run(NamedTuple):

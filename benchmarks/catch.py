@@ -65,13 +65,10 @@ def table(frame: pd.DataFrame) -> str:
     """Return a row per rung: its mean return over the whole run and the last quarter, and its p-value."""
     whole = frame.groupby(["rung", "seed"], sort=False)["mean_return"].mean()
     late = frame[frame.step > 0.75 * STEPS].groupby(["rung", "seed"], sort=False)["mean_return"].mean()
+    baseline = whole[launch.BASELINE].values
     rows = []
     for rung in dict.fromkeys(frame.rung):
-        p = (
-            ""
-            if rung == launch.BASELINE
-            else f"{permutation_test(whole[rung].values, whole[launch.BASELINE].values):.2f}"
-        )
+        p = "" if rung == launch.BASELINE else f"{permutation_test(whole[rung].values, baseline):.2f}"
         rows.append((f"`{rung}`", markup.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
     return markup.table(("script", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
 

@@ -137,7 +137,7 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) ->
 
 def file_of(task: str, seed: int, variant: str) -> str:
     """Return the name of a run's results file."""
-    return f"chapter08/{task}-{markup.slug(variant)}-seed{seed}"
+    return f"chapter08/{task}-{lab.slug(variant)}-seed{seed}"
 
 
 def measured(name: str) -> tuple[pd.DataFrame, list[lab.Stamp]]:

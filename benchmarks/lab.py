@@ -4,6 +4,7 @@ import argparse
 import csv
 import functools
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -94,6 +95,11 @@ class Results:
         self.rows.append({name: str(value) for name, value in row.items()})
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
+
+
+def slug(text: str) -> str:
+    """Return a name with its options as part of a file name."""
+    return re.sub(r"[^\w]+", "-", text)
 
 
 def path_of(name: str) -> Path:

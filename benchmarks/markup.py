@@ -80,11 +80,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def slug(text: str) -> str:
-    """Return a name with its options as part of a file name."""
-    return re.sub(r"[^\w]+", "-", text)
-
-
 def measured_on(stamps: Iterable[Mapping[str, Any]]) -> str:
     """Return one sentence with the machines, versions and dates of some stamps."""
     stamps = list(stamps)

@@ -116,7 +116,7 @@ def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iter
     ordered = LADDER | SEEDS
     for seed, (rung, number) in itertools.product(range(1, max(SEEDS.values()) + 1), ordered.items()):
         if seed <= (min(seeds, number) if seeds else number) and (not rungs or rung in rungs):
-            yield lab.PROJECT / "runs" / folder_of(params, device) / f"{markup.slug(rung)}-seed{seed}", rung, seed
+            yield lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}", rung, seed
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -154,7 +154,7 @@ def read(params: str, device: str = "cpu") -> list[Trained]:
     """Return the finished runs."""
     runs = []
     for rung in SEEDS:
-        for path in sorted((lab.RESULTS / folder_of(params, device)).glob(f"{markup.slug(rung)}-seed*.csv")):
+        for path in sorted((lab.RESULTS / folder_of(params, device)).glob(f"{lab.slug(rung)}-seed*.csv")):
             runs.append(Trained(rung, *lab.read(f"{folder_of(params, device)}/{path.stem}")))
     return runs
 

@@ -118,7 +118,7 @@ def solve(script: str, seeds: Sequence[int], time_limit: int) -> None:
     for seed in seeds:
         if results.has(seed=seed):
             continue
-        folder = lab.PROJECT / "runs" / "time-to-solve" / markup.slug(script) / f"seed{seed}"
+        folder = lab.PROJECT / "runs" / "time-to-solve" / lab.slug(script) / f"seed{seed}"
         shutil.rmtree(folder, ignore_errors=True)  # an interrupted run
         emulator = emulator_speed()
         limits = ("--seed", str(seed), "--runs-dir", str(folder), "--time-limit", str(time_limit))
@@ -157,7 +157,7 @@ def figures(result: dict[str, Any]) -> dict[str, object]:
 
 def results_of(script: str) -> str:
     """Return the name of a script's results file."""
-    return f"solve/{markup.slug(script)}"
+    return f"solve/{lab.slug(script)}"
 
 
 def speed(rounds: int) -> None:

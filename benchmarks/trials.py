@@ -58,7 +58,7 @@ def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
 
 def results_of(label: str) -> str:
     """Return the name of a trial's results file."""
-    return f"{FOLDER}/{markup.slug(label)}"
+    return f"{FOLDER}/{lab.slug(label)}"
 
 
 def rank_test(a: pd.Series, b: pd.Series) -> float:

@@ -181,13 +181,13 @@ def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
 
 
 def test_actors_share_the_memory_of_their_imports(tmp_path):
-    """An actor that imported the script's packages by itself would have 120 MB of its own."""
+    """If each actor imported the packages itself, 120 MB of its memory would be private."""
     process = start(ACTORS, *REACHABLE, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt.sha256")), process)
-    own = [actor.memory_full_info().uss for actor in workers_of(process)]
+    private = [actor.memory_full_info().uss for actor in workers_of(process)]
     process.kill()
-    assert len(own) == 2
-    assert max(own) < 60 * 2**20
+    assert len(private) == 2
+    assert max(private) < 60 * 2**20
 
 
 def test_killing_actors_at_any_time_does_not_change_the_run(uninterrupted, tmp_path):

@@ -96,18 +96,17 @@ SMALL = {
 
 
 PROBLEMS = {"nan": "its reward is nan", "none": "its observation is None", "exit": "SystemExit(0)"}
-# `make test` runs each script with one of the problems, and `make test-long` with the others.
-WRONG = list(zip(SMALL, itertools.cycle(PROBLEMS)))
+
+
+def one_case_each(scripts, cases):
+    """Pair scripts with cases: `make test` runs each script with one of them, `make test-long` with the others."""
+    usual = list(zip(scripts, itertools.cycle(cases)))
+    pairs = itertools.product(scripts, cases)
+    return [pytest.param(*pair, marks=[] if pair in usual else pytest.mark.long) for pair in pairs]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "how"),
-    [
-        pytest.param(*case, marks=[] if case in WRONG else pytest.mark.long)
-        for case in itertools.product(SMALL, PROBLEMS)
-    ],
-)
+@pytest.mark.parametrize(("script", "how"), one_case_each(SMALL, PROBLEMS))
 def test_a_wrong_environment_is_reported(tmp_path, script, how):
     process = run(script, "--env-id", f"fakes:FailingSoon-{how}-v0", *SMALL[script], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
@@ -296,21 +295,12 @@ def test_a_deleted_current_folder_is_reported(tmp_path):
     assert process.stderr == "error: the current folder was deleted; change to another one\n"
 
 
-# `make test` interrupts each script during one of the imports, and `make test-long` during the others.
 IMPORTING = [BASELINE, EVALUATE, ACTORS, Path("tools/doctor.py")]
 IMPORTED = ["ignite.engine", "numpy.linalg", "gymnasium.spaces", "torch"]
-INTERRUPTED = list(zip(IMPORTING, IMPORTED, strict=True))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "module"),
-    [
-        pytest.param(*case, marks=[] if case in INTERRUPTED else pytest.mark.long)
-        for case in itertools.product(IMPORTING, IMPORTED)
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("script", "module"), one_case_each(IMPORTING, IMPORTED), ids=str)
 def test_ctrl_c_during_any_import_prints_one_line(tmp_path, script, module):
     (tmp_path / "sitecustomize.py").write_text(
         "import os, signal, sys\n"
