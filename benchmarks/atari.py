@@ -76,11 +76,12 @@ GAMES = {
 }
 
 
-def train(steps: int, turn: tuple[str, str, int]) -> Path:
+def train(steps: int, device: str, turn: tuple[str, str, int]) -> Path:
     """Train to the end, or go on with a run that was interrupted. Return the run folder.
 
     Args:
         steps: agent steps of the run.
+        device: device of the network.
         turn: script, game and seed.
     """
     script, game, seed = turn
@@ -90,7 +91,7 @@ def train(steps: int, turn: tuple[str, str, int]) -> Path:
     if not runs or not minutes.finished(runs[-1]):
         options = ["--resume", str(runs[-1])] if runs else [*new, "--runs-dir", str(folder)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        words = launch.command(script, *options, "--quiet")
+        words = launch.command(script, *options, "--device", device, "--quiet")
         subprocess.run(words, check=True, env=environment, stdout=subprocess.DEVNULL)
         runs = minutes.runs_in(folder)
     return runs[-1]
@@ -184,7 +185,9 @@ def blocks() -> Iterator[markup.Block]:
         yield markup.Block(PAGE, "atari", f"{table(runs)}\n\n{markup.measured_on(run.stamped for run in runs)}")
 
 
-def measure(games: Sequence[str], scripts: Sequence[str], seeds: Sequence[int], steps: int, jobs: int) -> None:
+def measure(
+    games: Sequence[str], scripts: Sequence[str], seeds: Sequence[int], steps: int, device: str, jobs: int
+) -> None:
     """Train the runs that have no results yet: every game and script with the first seed, then with the next one."""
     numbers = seeds or range(1, max(GAMES[game].seeds for game in games) + 1)
     turns = [
@@ -193,7 +196,7 @@ def measure(games: Sequence[str], scripts: Sequence[str], seeds: Sequence[int], 
         if (seeds or seed <= GAMES[game].seeds) and not lab.path_of(name_of(script, game, seed)).exists()
     ]
     with launch.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
-        runs = pool.map(partial(train, steps), turns)
+        runs = pool.map(partial(train, steps, device), turns)
         for turn, run in tqdm(zip(turns, runs, strict=True), total=len(turns)):
             keep(run, *turn)
 
@@ -205,10 +208,11 @@ def main() -> None:
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
     parser.add_argument("--seeds", type=int, nargs="+", default=[], help="seeds (default: 1; 1 to 3 for Breakout)")
     parser.add_argument("--steps", type=cli.positive, default=STEPS, help=f"agent steps of a run (default: {STEPS:,})")
+    parser.add_argument("--device", type=lab.device, default="cpu", help="device of the networks (default: cpu)")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time, with a thread each (default: 2)")
     args = parser.parse_args()
     if "runs" in (args.what or ["runs"]):
-        measure(args.game or list(GAMES), args.script or SCRIPTS, args.seeds, args.steps, args.jobs)
+        measure(args.game or list(GAMES), args.script or SCRIPTS, args.seeds, args.steps, args.device, args.jobs)
     if runs := read():
         draw(runs)
     markup.write(blocks())

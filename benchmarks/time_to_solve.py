@@ -4,6 +4,7 @@
     ./time_to_solve.py --script distributed/04_ppo_actors --seeds 5    # run it again after an interruption
     ./time_to_solve.py --script "07_pong_in_minutes --envs 32" --time-limit 1200
     ./time_to_solve.py speed                                           # steps/s of the fast rungs, in turn
+    ./time_to_solve.py speed --device cuda                             # steps/s of PPO, with and without a GPU
     ./time_to_solve.py tables                                          # only the tables and the picture
 
 Every run is its own process, as a person would start it. An interrupted run starts again, because its clock would not
@@ -69,6 +70,13 @@ FAST = {
     "distributed/02_ppo_fast": 40_960,
     "distributed/03_ppo_goal": 40_960,
     "distributed/04_ppo_actors": 40_960,
+}
+GPU_SPEED = "solve/gpu-speed"
+ON_GPU = " --device cuda"
+GPU_RUNGS = {
+    "distributed/01_ppo": 16_384,
+    "distributed/02_ppo_fast": 40_960,
+    "distributed/04_ppo_actors --actors 8": 40_960,
 }
 
 
@@ -168,6 +176,25 @@ def speed(rounds: int) -> None:
         results.add(round=number, rung=rung, steps_per_second=f"{measured:.1f}")
 
 
+def gpu_speed(rounds: int) -> None:
+    """Measure the agent steps per second of PPO with its networks on the CPU and on a GPU, in turn."""
+    results = lab.Results(GPU_SPEED, ("round", "rung", "steps_per_second"), lab.stamp("cuda", steps=GPU_RUNGS))
+    for number, rung in tqdm(list(lab.turns(rounds, [rung + on for rung in GPU_RUNGS for on in ("", ON_GPU)]))):
+        measured = launch.timed(rung, "--stop-after", str(GPU_RUNGS[rung.removesuffix(ON_GPU)]))
+        results.add(round=number, rung=rung, steps_per_second=f"{measured['steps_per_second']:.1f}")
+
+
+def gpu_speed_table(frame: pd.DataFrame) -> str:
+    """Return a row per script: its speed on the CPU and on the GPU, and their ratio."""
+    speeds = lab.rounds(frame, "rung", "steps_per_second")
+    rows = []
+    for rung in GPU_RUNGS:
+        on_cpu, on_gpu = speeds[rung], speeds[rung + ON_GPU]
+        ratio = markup.spread(on_gpu / on_cpu, 2)
+        rows.append((f"`{rung}`", markup.spread(on_cpu, 0), markup.spread(on_gpu, 0), ratio))
+    return markup.table(("script", "agent steps/s, network on the CPU", "on the GPU", "ratio"), rows)
+
+
 def rung_speed(rung: str) -> float:
     """Return the agent steps per second of a rung's learning, without start-up and warm-up."""
     if rung.startswith("distributed"):
@@ -193,7 +220,7 @@ def solved_results() -> list[Solved]:
     """Return all results of `solve`."""
     kept = []
     for path in sorted((lab.RESULTS / "solve").glob("*.csv")):
-        if path != lab.path_of(FAST_SPEED) and not re.search(r"-seed\d+$", path.stem):
+        if not re.search(r"-(speed|seed\d+)$", path.stem):
             name = f"solve/{path.stem}"
             frame, stamped = lab.read(name)
             kept.append(Solved(stamped["settings"]["script"], name, frame, stamped))
@@ -299,6 +326,8 @@ def blocks() -> Iterator[markup.Block]:
     yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
     frame, stamped = lab.read(FAST_SPEED)
     yield markup.Block(markup.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{markup.measured_on([stamped])}")
+    frame, stamped = lab.read(GPU_SPEED)
+    yield markup.Block(markup.MEASUREMENTS, "gpu-speed", f"{gpu_speed_table(frame)}\n\n{markup.measured_on([stamped])}")
 
 
 def rung(text: str) -> str:
@@ -320,12 +349,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
     parser.add_argument("--first-seed", type=cli.positive, default=1, help="first seed (default: 1)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
+    parser.add_argument("--device", type=lab.device, default="cpu", help="cuda: measure speeds with and without a GPU")
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit)
     elif args.what == "speed":
-        speed(args.rounds)
+        (speed if args.device == "cpu" else gpu_speed)(args.rounds)
     markup.write(blocks())
     draw()
 

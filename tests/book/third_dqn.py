@@ -42,18 +42,20 @@ def calc_loss_distrib(batch, net, tgt_net, gamma, device):
     next_logits, next_q = tgt_net.both(torch.as_tensor(next_states).to(device))
     best = next_q.max(1)[1].data.cpu().numpy()
     next_distr = tgt_net.apply_softmax(next_logits).data.cpu().numpy()[range(len(batch)), best]
-    projected = torch.tensor(dqn_extra.distr_projection(next_distr, rewards, dones, gamma))
+    projected = torch.tensor(dqn_extra.distr_projection(next_distr, rewards, dones, gamma)).to(device)
     logits = net(torch.as_tensor(states).to(device))[range(len(batch)), torch.as_tensor(actions)]
     return -(nn.functional.log_softmax(logits, dim=1) * projected).sum(dim=1).mean()
 
 
 def calc_loss_prio(batch, weights, net, tgt_net, gamma, device):
     states, actions, rewards, dones, next_states = common.unpack_batch(batch)
-    values = net(torch.as_tensor(states)).gather(1, torch.tensor(actions).unsqueeze(-1)).squeeze(-1)
+    actions_v = torch.tensor(actions).to(device)
+    values = net(torch.as_tensor(states).to(device)).gather(1, actions_v.unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
-        next_values = tgt_net(torch.as_tensor(next_states)).max(1)[0]
+        next_values = tgt_net(torch.as_tensor(next_states).to(device)).max(1)[0]
         next_values[torch.BoolTensor(dones)] = 0.0
-    losses = torch.tensor(weights) * (values - next_values * gamma - torch.tensor(rewards)) ** 2
+    rewards_v, weights_v = torch.tensor(rewards).to(device), torch.tensor(weights).to(device)
+    losses = weights_v * (values - next_values * gamma - rewards_v) ** 2
     return losses.mean(), (losses + 1e-5).data.cpu().numpy()
 
 
@@ -99,7 +101,7 @@ def train(params: common.Hyperparams, device: torch.device, extra: dict) -> tt.O
             states = np.asarray([np.asarray(each.state) for each in buffer.sample(200)])
             metrics["values"] = common.calc_values_of_states(states, net, device)
         if engine.state.iteration % 50 == 0 and kind == "dueling":
-            adv, val = net.adv_val(torch.as_tensor(np.asarray([each.state for each in batch])))
+            adv, val = net.adv_val(torch.as_tensor(np.asarray([each.state for each in batch])).to(device))
             metrics["adv"], metrics["val"] = adv.mean().item(), val.mean().item()
         if engine.state.iteration % 50 == 0 and kind == "noisy":
             metrics["snr_1"], metrics["snr_2"] = net.noisy_layers_sigma_snr()

@@ -1,0 +1,138 @@
+"""Scripts and tools on a GPU. The whole module is skipped where torch finds none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ptan.experience import ExperienceFirstLast
+
+from lib import common
+from lib.dqn_model import DQN
+from running import (
+    BASELINE,
+    PROJECT,
+    assignments,
+    checkpoint_of,
+    differences,
+    episodes_of,
+    folder,
+    resuming,
+    run,
+    run_by_itself,
+    scalars_of,
+)
+
+if not torch.cuda.is_available():
+    pytest.skip("torch finds no GPU", allow_module_level=True)
+
+pytestmark = pytest.mark.slow
+
+ON_GPU = ("--device", "cuda")
+MIDDLE, LAST = 132, 144
+DQN_OPTIONS = (
+    *("--env-id", "fakes:Catch-v0", "--seed", 3, "--quiet"),
+    *assignments("replay_initial=120", "replay_size=2000", "batch_size=8", "target_net_sync=12", "learn_every=2"),
+)
+PPO_OPTIONS = (
+    *("--env-id", "fakes:Catch-v0", "--seed", 3, "--quiet"),
+    *assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128"),
+)
+OWN_OPTIONS = {
+    "03_parallel": [("--replay-ratio", 8)],
+    "04_wrappers": [(), ("--parallel",)],
+    "07_pong_in_minutes": [("--envs", 12)],
+}
+DQNS = [
+    (path.relative_to(PROJECT), own)
+    for path in sorted(PROJECT.glob("chapter0[89]/[0-9][0-9]_*.py"))
+    for own in OWN_OPTIONS.get(path.stem, [()])
+]
+PPOS = [path.relative_to(PROJECT) for path in sorted(PROJECT.glob("distributed/[0-9][0-9]_*.py"))]
+RUNS = [
+    *((script, (*DQN_OPTIONS, *own), MIDDLE, LAST) for script, own in DQNS),
+    *((script, PPO_OPTIONS, 128, 320) for script in PPOS),
+]
+
+
+def finished(script, runs_dir, *options):
+    """Run a script to its end and return its run folder."""
+    process = run(script, *options, "--runs-dir", runs_dir)
+    assert process.returncode == 0, process.stderr
+    return folder(runs_dir)
+
+
+def continued(script, path, *options):
+    """Resume a run of a script to its end."""
+    process = run(script, *resuming(path), *options, "--quiet")
+    assert process.returncode == 0, process.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "middle", "last"), RUNS, ids=lambda value: str(value) if isinstance(value, Path) else ""
+)
+def test_a_script_is_resumed_bit_for_bit(tmp_path, script, options, middle, last):
+    one = finished(script, tmp_path / "one", *options, *ON_GPU, "--stop-after", last)
+    two = finished(script, tmp_path / "two", *options, *ON_GPU, "--stop-after", middle)
+    continued(script, two, *ON_GPU, "--stop-after", last)
+    assert differences(checkpoint_of(one), checkpoint_of(two)) == []
+    assert episodes_of(one) == episodes_of(two)
+
+
+@pytest.mark.parametrize(
+    ("script", "options", "middle", "last"),
+    [(BASELINE, DQN_OPTIONS, MIDDLE, LAST), *((script, PPO_OPTIONS, 128, 320) for script in PPOS)],
+)
+@pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids="-".join)
+def test_a_run_goes_on_with_another_device(tmp_path, script, options, middle, last, devices):
+    first, second = devices
+    path = finished(script, tmp_path / "runs", *options, "--device", first, "--stop-after", middle)
+    continued(script, path, "--device", second, "--stop-after", last)
+    assert checkpoint_of(path)["source"]["steps_done"] == last
+
+
+def test_ppos_first_updates_equal_those_of_a_cpu(tmp_path):
+    losses = []
+    # One minibatch per rollout, because a GPU shuffles with random numbers of its own.
+    options = (*PPO_OPTIONS, *assignments("minibatch=64", "epochs=1"))
+    for device in ("cpu", "cuda"):
+        path = finished(PPOS[0], tmp_path / device, *options, "--device", device, "--stop-after", 128)
+        losses.append([value for _, value in scalars_of(path)["train/loss"]])
+    assert len(losses[0]) == 2
+    # Only to a few digits, because a GPU's convolutions round to TF32.
+    assert losses[1] == pytest.approx(losses[0], rel=0.02, abs=1e-3)
+
+
+def test_the_books_loss_equals_that_of_a_cpu():
+    states = np.random.default_rng(1).integers(0, 256, (9, 4, 84, 84), np.uint8)
+    batch = [ExperienceFirstLast(states[i], i % 6, 1.0, states[i + 1] if i else None) for i in range(8)]
+    torch.manual_seed(1)
+    net, target = DQN((4, 84, 84), 6), DQN((4, 84, 84), 6)
+    on_cpu = common.calc_loss_dqn(batch, net, target, gamma=0.9, device="cpu")
+    on_gpu = common.calc_loss_dqn(batch, net.cuda(), target.cuda(), gamma=0.9, device="cuda")
+    assert on_gpu.device.type == "cuda"
+    assert on_gpu.item() == pytest.approx(on_cpu.item(), rel=0.01)
+
+
+@pytest.mark.parametrize("kind", ["basic", "noisy", "dueling", "distrib", "rainbow"])
+def test_a_script_of_the_third_edition_trains(tmp_path, kind):
+    process = run(Path("tests/book/third_dqn.py"), "--kind", kind, "--dev", "cuda", cwd=tmp_path)
+    assert process.returncode == 0, process.stderr
+    assert "trained True" in process.stdout
+
+
+@pytest.mark.parametrize("script", [BASELINE, PPOS[2]], ids=str)
+def test_a_tool_plays_the_agent(tmp_path, script):
+    options, last = (DQN_OPTIONS, LAST) if script == BASELINE else (PPO_OPTIONS, 128)
+    path = finished(script, tmp_path / "runs", *options, *ON_GPU, "--stop-after", last)
+    for device in ("cpu", "cuda"):
+        words = (path, "--env-module", "fakes", "--checkpoint", "last", "--episodes", 2, "--device", device)
+        process = run_by_itself(Path("tools/evaluate.py"), *words)
+        assert process.returncode == 0, process.stderr
+
+
+def test_more_learners_than_gpus_are_refused(tmp_path):
+    learners = torch.cuda.device_count() + 1
+    process = run(PPOS[3], *PPO_OPTIONS, *ON_GPU, "--learners", learners, "--runs-dir", tmp_path)
+    assert process.returncode == 2
+    assert f"{learners} learners" in process.stderr or "GPU" in process.stderr
