@@ -13,10 +13,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from ignite.engine import Engine, Events
 from torch import nn
 
 from lib.errors import Fault, UsageError
+from lib.ppo.fast import FastModel
 from lib.run import checkpoint
 from lib.run.checkpoint_files import set_aside_newer
 from lib.run.events import EpisodeEvents, register_events
@@ -141,6 +143,19 @@ def test_a_smoothed_loss_of_another_type_is_rejected(tmp_path, wrong):
     state["__metric_state_per_rank"][0].update(wrong)
     with pytest.raises(Fault, match="the smoothed loss is"):
         checkpoint.restore({"average": average}, {"average": state})
+
+
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)], ids=str)
+def test_a_network_goes_on_in_another_precision(dtypes):
+    space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    saved, own = (FastModel(space, 6, dtype) for dtype in dtypes)
+    states = torch.randint(0, 256, (8, 84, 84, 4), dtype=torch.uint8)
+    saved.normalise_by(states)
+    checkpoint.restore({"net": own}, {"net": saved.state_dict()})
+    assert own.body.mean.dtype == dtypes[1]
+    assert torch.equal(own.body.mean.float(), saved.body.mean.float())  # the rounded means fit into both
+    for mine, theirs in zip(own(states), saved(states), strict=True):
+        torch.testing.assert_close(mine, theirs, atol=0.02, rtol=0.0)
 
 
 def test_weights_that_are_not_finite_are_rejected():
