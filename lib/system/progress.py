@@ -53,6 +53,7 @@ class TaskProgress:
         self._shown = _shown if shown is None else shown
         self._done = 0
         self._start = time.monotonic()
+        self._first: tuple[float, int] | None = None  # when the first units were finished, and how many
         self._next = self._start + (ON_TERMINAL if self.on_terminal else FIRST_IN_FILE)
         self._bar: tqdm[Any] | None = None
         if self._shown and stream is not None:
@@ -76,15 +77,26 @@ class TaskProgress:
     def advance(self, count: int = 1) -> None:
         """Count finished units, and show them if an update is due."""
         self._done += count
+        self._first = self._first or (time.monotonic(), self._done)
         if not self.due:
             return
         if not self._total:
             self.show(None, f"{self._task}: {self._done:,} {self._unit}")
             return
-        share = min(1.0, self._done / self._total)
-        left = format_estimate((time.monotonic() - self._start) * (1.0 / share - 1.0)) if share else "unknown time"
-        text = f"{self._done:,} of {self._total:,} {self._unit}, {left} left"
-        self.show(share, f"{self._task}: {text}", text)
+        text = f"{self._done:,} of {self._total:,} {self._unit}{self._left(self._total)}"
+        self.show(min(1.0, self._done / self._total), f"{self._task}: {text}", text)
+
+    def _left(self, total: int) -> str:
+        """Return the time that is left as text: ", 3 min left", or "" while it is unknown.
+
+        It is estimated from the first units on, because processes that have to start delay these.
+        """
+        assert self._first is not None
+        first, before = self._first
+        if self._done == before:
+            return ""
+        per_unit = (time.monotonic() - first) / (self._done - before)
+        return f", {format_estimate(per_unit * max(0, total - self._done))} left"
 
     def count_seconds(self) -> None:
         """Show the seconds since the start, if an update is due. For tasks whose `total` is an estimate in seconds."""
