@@ -38,7 +38,7 @@ PPO_OPTIONS = (
     *("--env-id", "fakes:Catch-v0", "--seed", 3, "--quiet"),
     *assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128"),
 )
-OWN_OPTIONS = {
+OWN_OPTIONS: dict[str, list[tuple[object, ...]]] = {
     "03_parallel": [("--replay-ratio", 8)],
     "04_wrappers": [(), ("--parallel",)],
     "07_pong_in_minutes": [("--envs", 12)],

@@ -5,7 +5,6 @@ rules for processes. Errors name the environment, a process that died is reporte
 import atexit
 import logging
 import pickle
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -116,16 +115,21 @@ class ProcessVectorEnv(AsyncVectorEnv):
         time.sleep(0.1)  # until the exit code is known
         codes = [(index, process.exitcode) for index, process in enumerate(self.processes)]
         dead = [(index, code) for index, code in codes if code is not None]
+        if self.processes[-1].pid is None:
+            raise Fault(
+                f"the process of environment {len(codes) - 1} of {self._env_id} could not be started, because the fork "
+                "server was killed, for example for lack of memory: start again, or leave --async-envs out"
+            ) from error
         if not dead:
             raise Fault(
                 f"{self.describe()} closed its connection: {error!r}. Correct the environment, or "
                 "leave --async-envs out"
             ) from error
         index, code = dead[0]
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
         raise Fault(
-            f"the process of environment {index} of {self._env_id} {how}. If no error is shown above, it was "
-            "probably killed, for example for lack of memory: use fewer environments, or leave --async-envs out"
+            f"the process of environment {index} of {self._env_id} {processes.ending(code)}. If no error is shown "
+            "above, it was probably killed, for example for lack of memory: use fewer environments, or leave "
+            "--async-envs out"
         ) from error
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:

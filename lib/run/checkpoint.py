@@ -424,9 +424,8 @@ def _require_same_types(own: Any, saved: Any, place: str) -> None:
     elif isinstance(own, torch.Tensor) and isinstance(saved, torch.Tensor):
         in_network = place.startswith(("net.", "target."))
         # A network may go on in another precision, on another machine.
-        both_float = own.is_floating_point() and saved.is_floating_point()
-        is_other = own.dtype != saved.dtype and not (in_network and both_float)
-        if own.numel() and is_other:  # an empty one may only be a placeholder
+        fits = own.dtype == saved.dtype or (in_network and {own.dtype, saved.dtype} == {torch.float32, torch.bfloat16})
+        if own.numel() and not fits:  # an empty one may only be a placeholder
             raise ValueError(f"{place} is {saved.dtype}, not {own.dtype}")
         if in_network and not bool(torch.isfinite(saved).all()):
             raise ValueError(f"{place} has numbers that are not finite")

@@ -139,7 +139,7 @@ class Screen:
 
     def _start_warm_up(self) -> None:
         if self.warm_up > 0:
-            progress = self._progress = TaskProgress("Replay warm-up", self.warm_up)
+            progress = self._progress = TaskProgress("Replay warm-up", self.warm_up, from_first=True)
             self.exp_source.on_step = progress.advance
 
     def _start_training(self) -> None:

@@ -1,5 +1,6 @@
-"""Make the fork server end with its parent. The server imports this module first, before the imports that take long."""
+"""Prepare the fork server and its children. The server imports this module first, before the imports that take long."""
 
+import gc
 import multiprocessing
 import os
 import sys
@@ -7,11 +8,24 @@ import traceback
 from pathlib import Path
 from types import TracebackType
 
-from lib.system.parent import OURS, SAFE_PATH, kill_with_parent
+import numpy as np
+
+from lib.system.parent import MODULES_PATH, OURS, SAFE_PATH, kill_with_parent
 
 kill_with_parent()
-if os.environ.get(SAFE_PATH) == OURS:
-    del os.environ[SAFE_PATH]  # programs that environments start are not concerned
+if os.environ.get(SAFE_PATH) == OURS:  # programs that environments start are not concerned
+    del os.environ[SAFE_PATH]
+    _, _, of_user = os.environ.pop(MODULES_PATH).partition(os.pathsep)
+    if of_user:
+        os.environ[MODULES_PATH] = of_user
+
+
+def _begin_child() -> None:
+    gc.freeze()  # otherwise a garbage collection would copy the memory that the child shares with the server
+    np.random.seed()  # otherwise all environments that use this generator would draw the same numbers
+
+
+os.register_at_fork(after_in_child=_begin_child)
 
 
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

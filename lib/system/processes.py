@@ -23,7 +23,8 @@ import cloudpickle
 import psutil
 
 from lib.errors import Fault, UsageError
-from lib.system.parent import OURS, SAFE_PATH
+from lib.system.files import PROJECT
+from lib.system.parent import MODULES_PATH, OURS, SAFE_PATH
 from lib.system.shared_block import SharedBlock
 
 Result = TypeVar("Result")
@@ -35,6 +36,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 OWNER = "pong-ladder.pid"  # file with this process's id, in multiprocessing's temporary folder
 
 SERVER_DEATHS = 10  # attempts to start a process before a dying fork server is reported
+LOST_WITH_SERVER = 255  # exit code that multiprocessing reports if the fork server has died
 IMPORT_TIMEOUT = 120  # seconds for the fork server to finish its imports and start a process
 
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
@@ -194,11 +196,17 @@ class Child:
         code = self.process.exitcode
         if code is None:
             return f"{self} is gone"
-        reason = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
-        return f"{self} {reason}"
+        return f"{self} {ending(code)}"
 
     def __str__(self) -> str:
         return f"{self.name} (process {self.process.pid})"
+
+
+def ending(code: int) -> str:
+    """Describe how a process ended that has this exit code: "was killed by SIGKILL"."""
+    if code == LOST_WITH_SERVER and context.get_start_method() == "forkserver":
+        return "was lost with the fork server, which was killed"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
 
 
 def kill_child(process: Any) -> None:
@@ -248,11 +256,11 @@ def handling(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[No
 def signals_blocked() -> Iterator[None]:
     """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
     if not hasattr(signal, "pthread_sigmask"):
-        with _current_folder_left_out():
+        with _search_path_of_this_project():
             yield
         return
     # If the resource tracker were started together with the process, it would unblock the signals.
-    with _current_folder_left_out():
+    with _search_path_of_this_project():
         resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         try:
@@ -262,17 +270,20 @@ def signals_blocked() -> Iterator[None]:
 
 
 @contextmanager
-def _current_folder_left_out() -> Iterator[None]:
-    """Start processes that do not search the current folder for modules. It may be somebody else's run folder.
+def _search_path_of_this_project() -> Iterator[None]:
+    """Start processes that search for modules in this project first, and not in the current folder.
 
-    The children of the fork server get this process's search path with their first message.
+    Another copy of this project may be installed, and the current folder may be somebody else's run folder. The
+    children of the fork server get this process's search path with their first message, but the server imports earlier.
     """
-    before = os.environ.get(SAFE_PATH)
+    before = {name: os.environ.get(name) for name in (SAFE_PATH, MODULES_PATH)}
     os.environ[SAFE_PATH] = OURS
+    os.environ[MODULES_PATH] = os.pathsep.join(filter(None, (str(PROJECT), before[MODULES_PATH])))
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[SAFE_PATH]
-        else:
-            os.environ[SAFE_PATH] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

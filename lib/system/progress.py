@@ -39,12 +39,21 @@ class TaskProgress:
         total: size of the task, or None if unknown.
         unit: plural of what is counted.
         shown: whether to show anything; None for the setting of this process, see show_progress.
+        from_first: estimate the time that is left from the first finished unit on, because processes that have to start
+            delay it.
 
     Attributes:
         on_terminal: whether a bar is drawn. Otherwise lines are logged.
     """
 
-    def __init__(self, task: str, total: int | None = None, unit: str = "steps", shown: bool | None = None):
+    def __init__(
+        self,
+        task: str,
+        total: int | None = None,
+        unit: str = "steps",
+        shown: bool | None = None,
+        from_first: bool = False,
+    ):
         stream = next((stream for stream in (sys.stderr, sys.stdout) if is_terminal(stream)), None)
         self.on_terminal = stream is not None
         self._task = task
@@ -53,7 +62,8 @@ class TaskProgress:
         self._shown = _shown if shown is None else shown
         self._done = 0
         self._start = time.monotonic()
-        self._first: tuple[float, int] | None = None  # when the first units were finished, and how many
+        # When the time for the estimate started, and how many units were finished then.
+        self._since: tuple[float, int] | None = None if from_first else (self._start, 0)
         self._next = self._start + (ON_TERMINAL if self.on_terminal else FIRST_IN_FILE)
         self._bar: tqdm[Any] | None = None
         if self._shown and stream is not None:
@@ -77,7 +87,7 @@ class TaskProgress:
     def advance(self, count: int = 1) -> None:
         """Count finished units, and show them if an update is due."""
         self._done += count
-        self._first = self._first or (time.monotonic(), self._done)
+        self._since = self._since or (time.monotonic(), self._done)
         if not self.due:
             return
         if not self._total:
@@ -87,15 +97,12 @@ class TaskProgress:
         self.show(min(1.0, self._done / self._total), f"{self._task}: {text}", text)
 
     def _left(self, total: int) -> str:
-        """Return the time that is left as text: ", 3 min left", or "" while it is unknown.
-
-        It is estimated from the first units on, because processes that have to start delay these.
-        """
-        assert self._first is not None
-        first, before = self._first
+        """Return the estimated time that is left as text: ", 3 min left", or "" while it is unknown."""
+        assert self._since is not None
+        since, before = self._since
         if self._done == before:
             return ""
-        per_unit = (time.monotonic() - first) / (self._done - before)
+        per_unit = (time.monotonic() - since) / (self._done - before)
         return f", {format_estimate(per_unit * max(0, total - self._done))} left"
 
     def count_seconds(self) -> None:

@@ -77,6 +77,15 @@ def losable(request):
     return request.param
 
 
+# With Ray, each actor imports everything for four seconds. These cases need none of its own code.
+with_ray_long = pytest.mark.parametrize(
+    "engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.long)], indirect=True
+)
+losable_with_ray_long = pytest.mark.parametrize(
+    "losable", ["process", pytest.param("ray", marks=pytest.mark.long)], indirect=True
+)
+
+
 def test_gather_returns_segments_in_the_actors_order_played_with_the_newest_weights(engine):
     with started(engine, 3) as crew:
         assert numbers(crew.gather()) == [(0, 1, 1), (1, 1, 1), (2, 1, 1)]
@@ -98,6 +107,7 @@ def test_gather_returns_segments_in_the_actors_order_played_with_the_newest_weig
         assert versions[1] == 3
 
 
+@with_ray_long
 def test_a_segment_is_valid_until_the_next_but_one_is_ordered(engine):
     with started(engine, 1) as crew:
         [first] = crew.gather()
@@ -106,6 +116,7 @@ def test_a_segment_is_valid_until_the_next_but_one_is_ordered(engine):
         assert (second["large"] == 2).all()
 
 
+@losable_with_ray_long
 def test_a_segment_stays_valid_if_its_actor_is_replaced(losable):
     with started(losable, 1, state_of=lambda number: {"count": 1}) as crew:
         [first] = crew.gather()
@@ -123,6 +134,7 @@ def test_a_new_actor_has_extra_time_to_restore_its_state():
             crew.take()
 
 
+@with_ray_long
 def test_an_actor_starts_from_the_given_state(engine):
     with started(engine, 2, state_of=lambda number: {"count": 10 * number}) as crew:
         assert numbers(crew.gather()) == [(0, 1, 1), (1, 11, 1)]
@@ -135,6 +147,7 @@ def test_inline_actors_have_no_deadline():
         assert crew.replaced == 0
 
 
+@with_ray_long
 def test_orders_beyond_the_depth_and_takes_without_an_order_are_refused(engine):
     with started(engine) as crew:
         with pytest.raises(RuntimeError, match="no segment was ordered"):
@@ -191,6 +204,7 @@ def test_an_actor_that_cannot_be_made_is_reported_with_its_traceback(engine):
         crew.gather()
 
 
+@with_ray_long
 def test_a_usage_error_of_an_actor_stays_a_usage_error(engine):
     with (
         started(engine, make=fakes.Counter.unaffordable) as crew,
@@ -295,6 +309,7 @@ def test_actors_on_other_nodes_are_not_replaced_because_the_learner_was_away(mon
         assert crew.replaced == 0
 
 
+@losable_with_ray_long
 def test_an_actor_that_has_shown_to_be_slow_is_waited_for(losable):
     with started(losable, 1, make=fakes.Counter.slow, patience=0.1) as crew:
         crew.gather()  # the first segments have more time
@@ -357,6 +372,7 @@ def test_an_actor_whose_code_is_missing_on_its_node_is_not_replaced(monkeypatch)
     assert crew.replaced == 0
 
 
+@with_ray_long
 def test_versions_may_skip_but_not_go_back(engine):
     with started(engine, 2) as crew:
         for version in (1, 2, 6, 11, 12, 20):
@@ -380,6 +396,7 @@ def test_a_stopping_learner_reports_an_actor_that_hangs_and_does_not_wait(losabl
     assert re.search(r"Actor \d has sent no segment for \d+ seconds\. The run stops without it", caplog.text)
 
 
+@losable_with_ray_long
 def test_an_actor_that_dies_again_and_again_ends_the_run(losable, monkeypatch):
     monkeypatch.setattr(Actors, "TRIES", 3)
     with (

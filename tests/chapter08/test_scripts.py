@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import functools
 import importlib.util
 import json
 from pathlib import Path
@@ -20,7 +21,7 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint
 from lib.run.options import RunOptions
-from running import PROJECT, assignments, folder, run, two_at_a_time
+from running import PROJECT, assignments, folder, run
 
 SCRIPTS = sorted((PROJECT / "chapter08").glob("0*.py"))
 
@@ -331,27 +332,31 @@ RUNS = {
 }
 
 
+# Rainbow, which solves the chain, contains these ideas.
+LONG = ("02_dqn_n_steps", "03_dqn_double", "06_dqn_dueling")
+
+
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
-    """Run every script on fakes.Chain, where random play succeeds in one of eight episodes.
+    """Function name -> (process, run folders), which runs a script once on fakes.Chain.
 
-    Returns:
-        {name: (process, run folders)}.
+    There, random play succeeds in one of eight episodes.
     """
 
+    @functools.cache
     def learn(name):
         script, options = RUNS[name]
         runs_dir = tmp_path_factory.mktemp(name)
         process = run(script.relative_to(PROJECT), *CHAIN, *options, "--runs-dir", runs_dir)
         return process, [path.parent for path in runs_dir.glob("*/result.json")]
 
-    return two_at_a_time(tmp_path_factory, learn, RUNS)
+    return learn
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in RUNS])
 def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chain, name):
-    process, paths = chain[name]
+    process, paths = chain(name)
     assert process.returncode == 0, process.stderr
     stopped = [json.loads((path / "result.json").read_text())["stopped"] for path in paths]
     assert stopped == ["solved" if RUNS[name][1][-2:] == LEARN[-2:] else "step limit"]
@@ -359,7 +364,7 @@ def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chai
 
 @pytest.mark.slow
 def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
-    [path] = chain["04_dqn_noisy_net"][1]
+    [path] = chain("04_dqn_noisy_net")[1]
     accumulator = EventAccumulator(str(path))
     accumulator.Reload()
     tags = set(accumulator.Tags()["scalars"])
@@ -373,7 +378,7 @@ def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
 def test_beta_is_logged_and_rises(chain, name):
-    [path] = chain[name][1]
+    [path] = chain(name)[1]
     accumulator = EventAccumulator(str(path))
     accumulator.Reload()
     betas = [scalar.value for scalar in accumulator.Scalars("train/beta")]
@@ -383,7 +388,7 @@ def test_beta_is_logged_and_rises(chain, name):
 @pytest.mark.slow
 def test_the_range_of_rainbows_returns_can_be_given(chain):
     supports = {
-        name: checkpoint.newest(chain[name][1][0] / "checkpoints")["net"]["support"]
+        name: checkpoint.newest(chain(name)[1][0] / "checkpoints")["net"]["support"]
         for name in ("08_dqn_rainbow", "v-max")
     }
     assert torch.equal(supports["08_dqn_rainbow"], torch.linspace(-10.0, 10.0, 51))
@@ -393,7 +398,7 @@ def test_the_range_of_rainbows_returns_can_be_given(chain):
 @pytest.mark.slow
 def test_without_one_part_rainbow_has_all_other_parts(chain):
     def parts_of(name):
-        [path] = chain[name][1]
+        [path] = chain(name)[1]
         content = checkpoint.newest(path / "checkpoints")
         net, ring = content["net"], content["replay"]
         fields = json.loads((path / "params.json").read_text())["hyperparameters"]

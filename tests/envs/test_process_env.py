@@ -1,5 +1,6 @@
 """Environments in processes of their own: the same steps as one after the other, and no process is lost or left."""
 
+import multiprocessing.context
 import os
 import signal
 import subprocess
@@ -205,6 +206,15 @@ def test_states_go_through_pipes_where_there_is_no_room_for_shared_memory(monkey
     assert np.array_equal(envs.reset(seed=3)[0], others.reset(seed=3)[0])
     actions = np.array([0, 1])
     assert all(np.array_equal(a, b) for a, b in zip(envs.step(actions)[:4], others.step(actions)[:4], strict=True))
+
+
+def test_a_fork_server_that_is_killed_while_environments_start_is_named(monkeypatch):
+    def lost(process):
+        raise EOFError
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", lost)
+    with pytest.raises(Fault, match="environment 0 of CartPole-v1 could not be started, because the fork server was"):
+        vector_env.make_vector_env("CartPole-v1", 2, processes=True)
 
 
 @pytest.mark.slow

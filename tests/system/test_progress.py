@@ -11,7 +11,7 @@ def test_the_time_left_is_estimated_from_the_first_unit_on(monkeypatch, caplog):
     monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(progress, "is_terminal", lambda stream: False)
     caplog.set_level(logging.INFO)
-    with progress.TaskProgress("Warm-up", 5000, shown=True) as task:
+    with progress.TaskProgress("Warm-up", 5000, shown=True, from_first=True) as task:
         now = 6.0  # so long does a player take to start
         task.advance()
         for _ in range(300):
