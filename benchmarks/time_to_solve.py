@@ -177,9 +177,9 @@ def speed(rounds: int) -> None:
 
 
 def gpu_speed(rounds: int) -> None:
-    """Measure the agent steps per second of PPO with its networks on the CPU and on a GPU, in turn."""
+    """Measure the agent steps per second of PPO with the learner on the CPU and on a GPU, alternately."""
     results = lab.Results(GPU_SPEED, ("round", "rung", "steps_per_second"), lab.stamp("cuda", steps=GPU_RUNGS))
-    for number, rung in tqdm(list(lab.turns(rounds, [rung + on for rung in GPU_RUNGS for on in ("", ON_GPU)]))):
+    for number, rung in tqdm(list(lab.turns(rounds, [rung + option for rung in GPU_RUNGS for option in ("", ON_GPU)]))):
         measured = launch.timed(rung, "--stop-after", str(GPU_RUNGS[rung.removesuffix(ON_GPU)]))
         results.add(round=number, rung=rung, steps_per_second=f"{measured['steps_per_second']:.1f}")
 
@@ -192,7 +192,7 @@ def gpu_speed_table(frame: pd.DataFrame) -> str:
         on_cpu, on_gpu = speeds[rung], speeds[rung + ON_GPU]
         ratio = markup.spread(on_gpu / on_cpu, 2)
         rows.append((f"`{rung}`", markup.spread(on_cpu, 0), markup.spread(on_gpu, 0), ratio))
-    return markup.table(("script", "agent steps/s, network on the CPU", "on the GPU", "ratio"), rows)
+    return markup.table(("script", "agent steps/s, learner on the CPU", "on the GPU", "ratio"), rows)
 
 
 def rung_speed(rung: str) -> float:
@@ -255,7 +255,7 @@ def solve_table(results: list[Solved]) -> str:
 
 
 def short_solve_table(results: list[Solved]) -> str:
-    """Return the README's table: time and steps of the scripts that solved Pong."""
+    """Return the README's table: time and steps of the scripts that solved Pong on a CPU."""
     rows = []
     for own in results:
         steps = own.frame.loc[own.frame["stopped"] == "solved", "steps"]
@@ -320,7 +320,8 @@ def blocks() -> Iterator[markup.Block]:
     results = solved_results()
     where = markup.measured_on(own.stamped for own in results)
     yield markup.Block(PAGE, "solve", f"{solve_table(results)}\n\n{where}")
-    solved = [own for own in results if (own.frame["stopped"] == "solved").any()]
+    on_cpu = [own for own in results if own.stamped["machine"]["device"] == "cpu"]
+    solved = [own for own in on_cpu if (own.frame["stopped"] == "solved").any()]
     solved_where = markup.measured_on(own.stamped for own in solved)
     yield markup.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
     yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
@@ -349,13 +350,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
     parser.add_argument("--first-seed", type=cli.positive, default=1, help="first seed (default: 1)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
-    parser.add_argument("--device", type=lab.device, default="cpu", help="cuda: measure speeds with and without a GPU")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: speeds of PPO on both")
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit)
+    elif args.what == "speed" and args.device == "cuda":
+        gpu_speed(args.rounds)
     elif args.what == "speed":
-        (speed if args.device == "cpu" else gpu_speed)(args.rounds)
+        speed(args.rounds)
     markup.write(blocks())
     draw()
 

@@ -1,5 +1,6 @@
 """Scripts and tools on a GPU. The whole module is skipped where torch finds none."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +49,9 @@ DQNS = [
     for path in sorted(PROJECT.glob("chapter0[89]/[0-9][0-9]_*.py"))
     for own in OWN_OPTIONS.get(path.stem, [()])
 ]
-PPOS = [path.relative_to(PROJECT) for path in sorted(PROJECT.glob("distributed/[0-9][0-9]_*.py"))]
+PPOS = PPO, _, GOAL_PPO, PPO_ACTORS = [
+    path.relative_to(PROJECT) for path in sorted(PROJECT.glob("distributed/[0-9][0-9]_*.py"))
+]
 RUNS = [
     *((script, (*DQN_OPTIONS, *own), MIDDLE, LAST) for script, own in DQNS),
     *((script, PPO_OPTIONS, 128, 320) for script in PPOS),
@@ -60,6 +63,11 @@ def finished(script, runs_dir, *options):
     process = run(script, *options, "--runs-dir", runs_dir)
     assert process.returncode == 0, process.stderr
     return folder(runs_dir)
+
+
+def devices_of(path):
+    """Return the names of the devices that a run has used."""
+    return [session["machine"]["device"] for session in json.loads((path / "params.json").read_text())["sessions"]]
 
 
 def continued(script, path, *options):
@@ -75,6 +83,7 @@ def test_a_script_is_resumed_bit_for_bit(tmp_path, script, options, middle, last
     one = finished(script, tmp_path / "one", *options, *ON_GPU, "--stop-after", last)
     two = finished(script, tmp_path / "two", *options, *ON_GPU, "--stop-after", middle)
     continued(script, two, *ON_GPU, "--stop-after", last)
+    assert devices_of(two) == [torch.cuda.get_device_name()] * 2
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
 
@@ -89,6 +98,7 @@ def test_a_run_goes_on_with_another_device(tmp_path, script, options, middle, la
     path = finished(script, tmp_path / "runs", *options, "--device", first, "--stop-after", middle)
     continued(script, path, "--device", second, "--stop-after", last)
     assert checkpoint_of(path)["source"]["steps_done"] == last
+    assert sorted(devices_of(path)) == sorted([torch.cuda.get_device_name(), "cpu"])
 
 
 def test_ppos_first_updates_equal_those_of_a_cpu(tmp_path):
@@ -96,7 +106,7 @@ def test_ppos_first_updates_equal_those_of_a_cpu(tmp_path):
     # One minibatch per rollout, because a GPU shuffles with random numbers of its own.
     options = (*PPO_OPTIONS, *assignments("minibatch=64", "epochs=1"))
     for device in ("cpu", "cuda"):
-        path = finished(PPOS[0], tmp_path / device, *options, "--device", device, "--stop-after", 128)
+        path = finished(PPO, tmp_path / device, *options, "--device", device, "--stop-after", 128)
         losses.append([value for _, value in scalars_of(path)["train/loss"]])
     assert len(losses[0]) == 2
     # Only to a few digits, because a GPU's convolutions round to TF32.
@@ -121,8 +131,8 @@ def test_a_script_of_the_third_edition_trains(tmp_path, kind):
     assert "trained True" in process.stdout
 
 
-@pytest.mark.parametrize("script", [BASELINE, PPOS[2]], ids=str)
-def test_a_tool_plays_the_agent(tmp_path, script):
+@pytest.mark.parametrize("script", [BASELINE, GOAL_PPO], ids=str)
+def test_evaluate_runs_on_a_cpu_and_on_a_gpu(tmp_path, script):
     options, last = (DQN_OPTIONS, LAST) if script == BASELINE else (PPO_OPTIONS, 128)
     path = finished(script, tmp_path / "runs", *options, *ON_GPU, "--stop-after", last)
     for device in ("cpu", "cuda"):
@@ -133,6 +143,6 @@ def test_a_tool_plays_the_agent(tmp_path, script):
 
 def test_more_learners_than_gpus_are_refused(tmp_path):
     learners = torch.cuda.device_count() + 1
-    process = run(PPOS[3], *PPO_OPTIONS, *ON_GPU, "--learners", learners, "--runs-dir", tmp_path)
+    process = run(PPO_ACTORS, *PPO_OPTIONS, *ON_GPU, "--learners", learners, "--runs-dir", tmp_path)
     assert process.returncode == 2
-    assert f"{learners} learners" in process.stderr or "GPU" in process.stderr
+    assert f"{learners} learners need one GPU each" in process.stderr

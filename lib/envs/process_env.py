@@ -118,7 +118,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
         if self.processes[-1].pid is None:
             raise Fault(
                 f"the process of environment {len(codes) - 1} of {self._env_id} could not be started, because the fork "
-                "server was killed, for example for lack of memory: start again, or leave --async-envs out"
+                "server died, for example for lack of memory: start again, or leave --async-envs out"
             ) from error
         if not dead:
             raise Fault(
@@ -127,8 +127,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
             ) from error
         index, code = dead[0]
         raise Fault(
-            f"the process of environment {index} of {self._env_id} {processes.ending(code)}. If no error is shown "
-            "above, it was probably killed, for example for lack of memory: use fewer environments, or leave "
+            f"the process of environment {index} of {self._env_id} {processes.describe_exit(code)}. If no error is "
+            "shown above, it was probably killed, for example for lack of memory: use fewer environments, or leave "
             "--async-envs out"
         ) from error
 

@@ -416,14 +416,15 @@ def _require_same_types(own: Any, saved: Any, place: str) -> None:
         place: name of the state.
 
     Raises:
-        ValueError: if a value has another type, or a counter or a weight is not valid.
+        ValueError: if a value has another type (networks may differ in precision), or a counter or a weight is not
+            valid.
     """
     if isinstance(own, Mapping) and isinstance(saved, Mapping):
         for name in own.keys() & saved.keys():
             _require_same_types(own[name], saved[name], f"{place}.{name}")
     elif isinstance(own, torch.Tensor) and isinstance(saved, torch.Tensor):
         in_network = place.startswith(("net.", "target."))
-        # A network may go on in another precision, on another machine.
+        # Not every machine is fast in bfloat16, so a network may be resumed in the other precision.
         fits = own.dtype == saved.dtype or (in_network and {own.dtype, saved.dtype} == {torch.float32, torch.bfloat16})
         if own.numel() and not fits:  # an empty one may only be a placeholder
             raise ValueError(f"{place} is {saved.dtype}, not {own.dtype}")

@@ -13,15 +13,15 @@ import numpy as np
 from lib.system.parent import MODULES_PATH, OURS, SAFE_PATH, kill_with_parent
 
 kill_with_parent()
-if os.environ.get(SAFE_PATH) == OURS:  # programs that environments start are not concerned
+if os.environ.get(SAFE_PATH) == OURS:  # restore the user's settings for programs that environments start
     del os.environ[SAFE_PATH]
-    _, _, of_user = os.environ.pop(MODULES_PATH).partition(os.pathsep)
-    if of_user:
-        os.environ[MODULES_PATH] = of_user
+    _, _, users_path = os.environ.pop(MODULES_PATH).partition(os.pathsep)
+    if users_path:
+        os.environ[MODULES_PATH] = users_path
 
 
 def _begin_child() -> None:
-    gc.freeze()  # otherwise a garbage collection would copy the memory that the child shares with the server
+    gc.freeze()  # a garbage collection would write to the objects of the server, which copies their pages
     np.random.seed()  # otherwise all environments that use this generator would draw the same numbers
 
 

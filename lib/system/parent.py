@@ -16,7 +16,7 @@ import psutil
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 SAFE_PATH = "PYTHONSAFEPATH"  # Python does not search the current folder if this variable is set
-MODULES_PATH = "PYTHONPATH"  # folders that Python searches first
+MODULES_PATH = "PYTHONPATH"  # folders that Python searches before those of the installation
 OURS = "set by pong-ladder"  # value that tells this project's setting from a user's
 
 

@@ -36,7 +36,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 OWNER = "pong-ladder.pid"  # file with this process's id, in multiprocessing's temporary folder
 
 SERVER_DEATHS = 10  # attempts to start a process before a dying fork server is reported
-LOST_WITH_SERVER = 255  # exit code that multiprocessing reports if the fork server has died
+LOST_WITH_SERVER = 255  # exit code that multiprocessing reports if the fork server has died; a child may have it, too
 IMPORT_TIMEOUT = 120  # seconds for the fork server to finish its imports and start a process
 
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
@@ -196,16 +196,16 @@ class Child:
         code = self.process.exitcode
         if code is None:
             return f"{self} is gone"
-        return f"{self} {ending(code)}"
+        return f"{self} {describe_exit(code)}"
 
     def __str__(self) -> str:
         return f"{self.name} (process {self.process.pid})"
 
 
-def ending(code: int) -> str:
-    """Describe how a process ended that has this exit code: "was killed by SIGKILL"."""
+def describe_exit(code: int) -> str:
+    """Describe an exit code, as in "was killed by SIGKILL"."""
     if code == LOST_WITH_SERVER and context.get_start_method() == "forkserver":
-        return "was lost with the fork server, which was killed"
+        return "died with exit code 255, or was lost because the fork server died"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
 
 
@@ -271,7 +271,7 @@ def signals_blocked() -> Iterator[None]:
 
 @contextmanager
 def _search_path_of_this_project() -> Iterator[None]:
-    """Start processes that search for modules in this project first, and not in the current folder.
+    """Let processes started in this context search this project first for modules, and not the current folder.
 
     Another copy of this project may be installed, and the current folder may be somebody else's run folder. The
     children of the fork server get this process's search path with their first message, but the server imports earlier.

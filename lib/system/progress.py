@@ -39,8 +39,7 @@ class TaskProgress:
         total: size of the task, or None if unknown.
         unit: plural of what is counted.
         shown: whether to show anything; None for the setting of this process, see show_progress.
-        from_first: estimate the time that is left from the first finished unit on, because processes that have to start
-            delay it.
+        from_first: whether the estimate excludes the time before the first unit, in which processes may start.
 
     Attributes:
         on_terminal: whether a bar is drawn. Otherwise lines are logged.
@@ -62,7 +61,7 @@ class TaskProgress:
         self._shown = _shown if shown is None else shown
         self._done = 0
         self._start = time.monotonic()
-        # When the time for the estimate started, and how many units were finished then.
+        # Time and finished units at the start of the estimate; None before the first unit.
         self._since: tuple[float, int] | None = None if from_first else (self._start, 0)
         self._next = self._start + (ON_TERMINAL if self.on_terminal else FIRST_IN_FILE)
         self._bar: tqdm[Any] | None = None
@@ -93,11 +92,11 @@ class TaskProgress:
         if not self._total:
             self.show(None, f"{self._task}: {self._done:,} {self._unit}")
             return
-        text = f"{self._done:,} of {self._total:,} {self._unit}{self._left(self._total)}"
+        text = f"{self._done:,} of {self._total:,} {self._unit}{self._remaining(self._total)}"
         self.show(min(1.0, self._done / self._total), f"{self._task}: {text}", text)
 
-    def _left(self, total: int) -> str:
-        """Return the estimated time that is left as text: ", 3 min left", or "" while it is unknown."""
+    def _remaining(self, total: int) -> str:
+        """Return the estimated remaining time, as in ", 3 min left"; "" while it is unknown."""
         assert self._since is not None
         since, before = self._since
         if self._done == before:

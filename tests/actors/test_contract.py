@@ -77,7 +77,7 @@ def losable(request):
     return request.param
 
 
-# With Ray, each actor imports everything for four seconds. These cases need none of its own code.
+# A Ray actor takes four seconds to import. These cases do not test Ray-specific code.
 with_ray_long = pytest.mark.parametrize(
     "engine", ["inline", "process", pytest.param("ray", marks=pytest.mark.long)], indirect=True
 )

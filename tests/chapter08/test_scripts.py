@@ -332,15 +332,15 @@ RUNS = {
 }
 
 
-# Rainbow, which solves the chain, contains these ideas.
+# Left to `make test-long`: Rainbow combines these ideas and solves the chain in `make test`.
 LONG = ("02_dqn_n_steps", "03_dqn_double", "06_dqn_dueling")
 
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
-    """Function name -> (process, run folders), which runs a script once on fakes.Chain.
+    """Function that runs one of RUNS on fakes.Chain, once, and returns (process, run folders).
 
-    There, random play succeeds in one of eight episodes.
+    On the chain, random play succeeds in one of eight episodes.
     """
 
     @functools.cache
@@ -354,7 +354,7 @@ def chain(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in RUNS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in LONG else ()) for name in RUNS])
 def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chain, name):
     process, paths = chain(name)
     assert process.returncode == 0, process.stderr

@@ -208,13 +208,17 @@ def test_states_go_through_pipes_where_there_is_no_room_for_shared_memory(monkey
     assert all(np.array_equal(a, b) for a, b in zip(envs.step(actions)[:4], others.step(actions)[:4], strict=True))
 
 
-def test_a_fork_server_that_is_killed_while_environments_start_is_named(monkeypatch):
-    def lost(process):
-        raise EOFError
+def test_a_process_that_the_fork_server_cannot_start_is_reported(monkeypatch):
+    start = multiprocessing.context.ForkServerProcess.start
 
-    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", lost)
-    with pytest.raises(Fault, match="environment 0 of CartPole-v1 could not be started, because the fork server was"):
-        vector_env.make_vector_env("CartPole-v1", 2, processes=True)
+    def start_all_but_the_second(process):
+        if process.name.endswith("-1"):
+            raise EOFError
+        start(process)
+
+    monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", start_all_but_the_second)
+    with pytest.raises(Fault, match="environment 1 of CartPole-v1 could not be started, because the fork server died"):
+        vector_env.make_vector_env("CartPole-v1", 3, processes=True)
 
 
 @pytest.mark.slow

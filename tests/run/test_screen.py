@@ -38,7 +38,7 @@ def seven_bars():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize("columns", [80, pytest.param(200, marks=pytest.mark.long)])
 def test_the_bar_shows_the_way_to_the_goal_and_lines_come_at_most_once_a_second(tmp_path, columns):
     seen = train_until(seven_bars(), tmp_path, columns)
     assert seen.code == 130

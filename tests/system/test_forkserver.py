@@ -1,4 +1,7 @@
-"""The fork server imports this checkout, and its children start with what they need and nothing else."""
+"""The fork server imports the copy of the project that starts it.
+
+Its children get the user's variables and their own random numbers.
+"""
 
 import json
 import os
@@ -15,10 +18,9 @@ import sys
 sys.path.insert(0, {folder!r})
 import gc, json, os
 import numpy as np
-import lib.envs.frames  # imports numpy
 from lib.system.processes import Child, start_server
 
-def tell(connection):
+def report(connection):
     variables = [os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")]
     imported = sys.modules["lib.system.forkserver"].__file__
     connection.send((imported, variables, np.random.rand(), gc.get_freeze_count()))
@@ -27,39 +29,37 @@ if __name__ == "__main__":
     start_server()
     children = [Child(str(number)) for number in range(2)]
     for child in children:
-        child.launch(tell)
+        child.launch(report)
     print(json.dumps([child.connection.recv() for child in children]))
 """
 
 
 @pytest.fixture(scope="module")
-def children(tmp_path_factory):
-    """What two children tell that a program starts in a copy of this project."""
+def copy(tmp_path_factory):
+    """A copy of lib, and a program that starts two children in it."""
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(PROJECT / "lib", folder / "lib", ignore=shutil.ignore_patterns("__pycache__"))
-    program = folder / "main.py"
-    program.write_text(PROGRAM.format(folder=str(folder)))
-    environment = os.environ | {"PYTHONPATH": "/nowhere"}
-    output = subprocess.run([sys.executable, program], env=environment, capture_output=True, text=True, check=True)
-    return folder, json.loads(output.stdout)
+    (folder / "main.py").write_text(PROGRAM.format(folder=str(folder)))
+    return folder
 
 
-def test_the_server_imports_the_copy_of_this_project_that_starts_it(children):
-    folder, told = children
-    assert [imported for imported, *_ in told] == [str(folder / "lib" / "system" / "forkserver.py")] * 2
+def reports(copy, **variables):
+    """Start the program, and return the reports of its two children."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
+    command = [sys.executable, copy / "main.py"]
+    return json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
 
 
-def test_programs_that_environments_start_have_the_users_variables(children):
-    assert [variables for _, variables, *_ in children[1]] == [["/nowhere", None]] * 2
+def test_children_have_the_modules_of_the_copy_and_random_numbers_of_their_own(copy):
+    (first, variables, number, frozen), (second, *_, other_number, _) = reports(copy)
+    assert first == second == str(copy / "lib" / "system" / "forkserver.py")
+    assert variables == [None, None]
+    assert number != other_number
+    assert frozen > 1000  # objects of the server that no garbage collection touches
 
 
-def test_children_draw_different_random_numbers(children):
-    first, second = (number for *_, number, _ in children[1])
-    assert first != second
-
-
-def test_a_garbage_collection_leaves_shared_memory_alone(children):
-    assert all(frozen > 1000 for *_, frozen in children[1])
+def test_children_have_the_users_search_path(copy):
+    assert [variables for _, variables, *_ in reports(copy, PYTHONPATH="/nowhere")] == [["/nowhere", None]] * 2
 
 
 @pytest.mark.parametrize(

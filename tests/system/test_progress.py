@@ -12,7 +12,7 @@ def test_the_time_left_is_estimated_from_the_first_unit_on(monkeypatch, caplog):
     monkeypatch.setattr(progress, "is_terminal", lambda stream: False)
     caplog.set_level(logging.INFO)
     with progress.TaskProgress("Warm-up", 5000, shown=True, from_first=True) as task:
-        now = 6.0  # so long does a player take to start
+        now = 6.0  # a player takes this long to start
         task.advance()
         for _ in range(300):
             now += 0.1
