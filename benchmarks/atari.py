@@ -100,8 +100,10 @@ def train(steps: int, device: str, turn: tuple[str, str, int]) -> Path:
 def keep(run: Path, script: str, game: str, seed: int) -> None:
     """Write a run's curve: agent step, and mean return of the last 100 training episodes. Its end is in the stamp."""
     result = json.loads((run / "result.json").read_text())
+    first, *later = curve.origins(run_folder.read_params(run))
     stamped = {
-        **curve.origin(run_folder.read_params(run)),
+        **first,
+        "later": later,
         "settings": {"script": script, "game": game, "seed": seed},
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }
@@ -182,7 +184,8 @@ def draw(runs: Sequence[Run]) -> None:
 def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page, if there are results."""
     if runs := read():
-        yield markup.Block(PAGE, "atari", f"{table(runs)}\n\n{markup.measured_on(run.stamped for run in runs)}")
+        sessions = [session for run in runs for session in (run.stamped, *run.stamped.get("later", ()))]
+        yield markup.Block(PAGE, "atari", f"{table(runs)}\n\n{markup.measured_on(sessions)}")
 
 
 def measure(

@@ -258,15 +258,30 @@ def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
     ]
 
 
-def test_the_curve_of_an_atari_run_begins_with_its_tenth_episode(results, tmp_path):
+@pytest.fixture
+def atari_run(results, tmp_path):
     run = make_run(tmp_path / "run", returns=float, episodes=12)  # without videos
     result = json.loads((run / "result.json").read_text())
     run_folder.write_json(run / "result.json", result | {"mean_100": 6.5})
-    atari.keep(run, "distributed/02_ppo_fast", "Boxing", 3)
+    return run
+
+
+def test_the_curve_of_an_atari_run_begins_with_its_tenth_episode(atari_run):
+    atari.keep(atari_run, "distributed/02_ppo_fast", "Boxing", 3)
     [kept] = atari.read()
     assert (kept.game, kept.seed, kept.mean_100) == ("Boxing", 3, 6.5)
     assert list(kept.curve.step) == [1000, 1100, 1200]
     assert list(kept.curve.mean_100) == [5.5, 6.0, 6.5]
+
+
+def test_an_atari_run_that_moved_names_all_its_machines(atari_run):
+    params = run_folder.read_params(atari_run)
+    [first] = params["sessions"]
+    second = first | {"machine": first["machine"] | {"cores": 99}}
+    run_folder.write_json(atari_run / "params.json", params | {"sessions": [first, second]})
+    atari.keep(atari_run, "distributed/02_ppo_fast", "Boxing", 3)
+    [block] = atari.blocks()
+    assert "; and on 99 cores (" in block.text
 
 
 def test_ppo_without_the_goal_stands_beside_ppo_with_it():
