@@ -10,6 +10,7 @@ model is a reduced run folder, so play.py, evaluate.py, export.py and --init acc
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 
 | | |
 |---|---|
-| trained by | `{command}` |
+| trained by | `{command}`{resumed} |
 | agent steps | {step:,} |
 | commit | `{commit}` |
 | size | {megabytes:.1f} MB |
@@ -43,6 +44,7 @@ ENDLESS = """
 
 {count} of these games ended at the limit of {limit:,} steps; the agent had probably repeated its moves."""
 PRIVATE = ("--runs-dir", "--resume", "--config")  # options whose values are paths on the user's machine
+LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
 FILES = ("checkpoints", "params.json", "evaluation.json", "README.md")
 
 
@@ -81,7 +83,7 @@ def require_replaceable(model: Path, run: Path) -> None:
 def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> None:
     """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
     params = run_folder.read_params(agent.run)
-    params["sessions"] = [session | {"argv": public(session["argv"])} for session in params["sessions"]]
+    params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
     params["init"] = None
     # Complete before it takes the place of an old model, because network, card and parameters belong together.
     new, old = (model.with_name(f".{model.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
@@ -92,7 +94,7 @@ def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> No
         files.write(target.with_name(f"{target.name}.sha256"), f"{files.digest(target)}  {target.name}\n")
         run_folder.write_json(new / "params.json", params)
         run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-        files.write(new / "README.md", card(agent, model.name, megabytes(new), params["sessions"][0], metrics))
+        files.write(new / "README.md", card(agent, model.name, megabytes(new), params["sessions"], metrics))
         if model.exists():
             model.rename(old)
         new.rename(model)
@@ -103,11 +105,11 @@ def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> No
     shutil.rmtree(old, ignore_errors=True)
 
 
-def public(argv: list[str]) -> list[str]:
-    """Return a command line without the paths of the user's machine."""
+def without(options: Sequence[str], argv: list[str]) -> list[str]:
+    """Return a command line without some options and their values. The script has no folder."""
     words, skipped = [Path(argv[0]).name], False
     for word in argv[1:]:
-        if word.split("=")[0] in PRIVATE:
+        if word.split("=")[0] in options:
             skipped = "=" not in word
         elif skipped:
             skipped = False
@@ -116,15 +118,18 @@ def public(argv: list[str]) -> list[str]:
     return words
 
 
-def card(agent: TrainedAgent, name: str, size: float, session: dict[str, Any], metrics: dict[str, Any]) -> str:
+def card(agent: TrainedAgent, name: str, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md."""
     endless = count_at_limit(metrics["lengths"])
+    first, *later = sessions
+    devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(
         name=name,
         env_id=agent.env_id,
-        command=" ".join(session["argv"]),
+        command=" ".join(without(LIMITS, first["argv"]) if later else first["argv"]),
+        resumed=f" in {len(sessions)} sessions, on {devices}" if later else "",
         step=agent.step,
-        commit=str(session["commit"])[:12],
+        commit=str(first["commit"])[:12],
         megabytes=size,
         path=f"models/{name}",
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.run import checkpoint
+from lib.run import checkpoint, run_folder
 from running import BASELINE, FAKES, assignments, folder, resuming
 
 pytestmark = pytest.mark.slow
@@ -54,6 +54,18 @@ def test_a_card_says_how_many_games_reached_the_limit(answer, original_run, tmp_
     monkeypatch.setattr("lib.run.episode_player.MAX_STEPS", 2)
     answer(PUBLISH, original_run, tmp_path / "model", *FAKES, "--episodes", 3)
     assert "3 of these games ended at the limit of" in (tmp_path / "model/README.md").read_text()
+
+
+def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run, tmp_path):
+    params = run_folder.read_params(trained_run)
+    [first] = params["sessions"]
+    assert "--stop-after" in first["argv"]
+    second = first | {"machine": first["machine"] | {"device": "Some GPU"}}
+    run_folder.write_json(trained_run / "params.json", params | {"sessions": [first, second]})
+    answer(PUBLISH, trained_run, tmp_path / "model", *FAKES, "--episodes", 1)
+    [trained_by] = [line for line in (tmp_path / "model/README.md").read_text().splitlines() if "trained by" in line]
+    assert "--stop-after" not in trained_by
+    assert trained_by.endswith("` in 2 sessions, on cpu, Some GPU |")
 
 
 def test_only_a_model_is_replaced(answer, refused, model, original_run):
