@@ -89,7 +89,7 @@ def test_a_script_that_attaches_ptans_handlers_itself_solves_its_task(tmp_path, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--parallel"]], ids=["several environments", "a queue"])
+@pytest.mark.parametrize("options", [[], pytest.param(["--parallel"], marks=pytest.mark.long)])
 def test_the_books_wrappers_play_pong(tmp_path, options):
     process = run_book("third_speed.py", "--pong", *options, cwd=tmp_path)
     assert process.returncode == 0, process.stderr

@@ -15,7 +15,7 @@ from lib.system.parent import MODULES_PATH, OURS, SAFE_PATH, kill_with_parent
 kill_with_parent()
 if os.environ.get(SAFE_PATH) == OURS:  # restore the user's settings for programs that environments start
     del os.environ[SAFE_PATH]
-    _, _, users_path = os.environ.pop(MODULES_PATH).partition(os.pathsep)
+    _, _, users_path = os.environ.pop(MODULES_PATH, "").partition(os.pathsep)
     if users_path:
         os.environ[MODULES_PATH] = users_path
 

@@ -327,7 +327,7 @@ def test_an_actor_that_cannot_start_ends_the_run_with_the_reason(tmp_path, monke
     assert crew.replaced == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("_ray")
 def test_an_actor_waits_for_a_cpu_that_another_one_holds(monkeypatch):
     monkeypatch.setattr(Actors, "STARTING", 3.0)

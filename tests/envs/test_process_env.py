@@ -182,7 +182,7 @@ def test_atari_games_are_refused():
         vector_env.make_vector_env("PongNoFrameskip-v4", 2, processes=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_may_change_between_both_when_it_is_resumed(tmp_path):
     small = ("--env-id", SNAKE, *assignments("envs=2", "rollout=32", "minibatch=32", "checkpoint_every=64"))
     whole, halves = tmp_path / "whole", tmp_path / "halves"

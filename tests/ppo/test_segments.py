@@ -64,7 +64,9 @@ def test_the_arrays_of_a_segment_fit_into_the_forecast_size(env_name, envs, acto
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), (2, "ray")])
+@pytest.mark.parametrize(
+    ("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), pytest.param(2, "ray", marks=pytest.mark.long)]
+)
 def test_actors_play_what_one_sampler_plays_with_all_environments(played, actors, engine):
     acting = acting_of(env_name="PongNoFrameskip-v4", actors=actors, engine=engine)
     learner = learner_of(acting)

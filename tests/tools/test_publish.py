@@ -108,7 +108,7 @@ def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch,
     assert list(model.parent.iterdir()) == [model]
 
 
-@pytest.mark.parametrize("script", SMALL, ids=str)
+@pytest.mark.parametrize("script", [BASELINE, pytest.param(PARALLEL, marks=pytest.mark.long), PPO], ids=str)
 def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     # The learning rate is too small to change a weight, so the first checkpoint has the first weights.
     options = (*VECTORS, *SMALL[script], "--set", "learning_rate=1e-30", "--stop-after", 640, "--quiet")
@@ -122,6 +122,7 @@ def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     assert "-init" in folder(tmp_path / "c").name
 
 
+@pytest.mark.long
 def test_a_run_stopped_in_its_warm_up_still_starts_with_those_weights(ends, tmp_path):
     options = (*VECTORS, *SMALL_DQN, "--set", "learning_rate=1e-30", "--quiet")
     assert ends(BASELINE, *options, "--stop-after", 640, "--runs-dir", tmp_path / "a")[0] == 0
