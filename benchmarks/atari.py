@@ -100,10 +100,8 @@ def train(steps: int, device: str, turn: tuple[str, str, int]) -> Path:
 def keep(run: Path, script: str, game: str, seed: int) -> None:
     """Write a run's curve: agent step, and mean return of the last 100 training episodes. Its end is in the stamp."""
     result = json.loads((run / "result.json").read_text())
-    first, *later = curve.origins(run_folder.read_params(run))
     stamped = {
-        **first,
-        "later": later,
+        **curve.origin(run_folder.read_params(run)),
         "settings": {"script": script, "game": game, "seed": seed},
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }
@@ -184,8 +182,7 @@ def draw(runs: Sequence[Run]) -> None:
 def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page, if there are results."""
     if runs := read():
-        sessions = [session for run in runs for session in (run.stamped, *run.stamped.get("later", ()))]
-        yield markup.Block(PAGE, "atari", f"{table(runs)}\n\n{markup.measured_on(sessions)}")
+        yield markup.Block(PAGE, "atari", f"{table(runs)}\n\n{markup.measured_on(run.stamped for run in runs)}")
 
 
 def measure(

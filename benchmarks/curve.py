@@ -92,7 +92,7 @@ def write(run: Path, name: str, rung: str, beside: int = 0) -> None:
     end = run / "result.json"
     result = json.loads(end.read_text()) if end.exists() else {"stopped": "killed", "reached": {}}
     stamped = {
-        **origins(params)[0],
+        **origin(params),
         "rung": rung,
         "seed": params["seed"],
         "changed": changed_fields(params),
@@ -108,12 +108,16 @@ def write(run: Path, name: str, rung: str, beside: int = 0) -> None:
         results.add(**row)
 
 
-def origins(params: lab.Stamp) -> list[lab.Stamp]:
-    """Return the start, the commit, the versions and the machine of each session of a run, for a stamp."""
-    return [
+def origin(params: lab.Stamp) -> lab.Stamp:
+    """Return the start, the commit, the versions and the machine of a run's first session, for a stamp.
+
+    "later" has the same of its other sessions, which may have been on other machines.
+    """
+    first, *later = (
         {"measured": session["started"]} | {name: session[name] for name in ("commit", "versions", "machine")}
         for session in params["sessions"]
-    ]
+    )
+    return first | {"later": later}
 
 
 def rung_of(params: lab.Stamp) -> str:

@@ -81,8 +81,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def measured_on(stamps: Iterable[Mapping[str, Any]]) -> str:
-    """Return one sentence with the machines, versions and dates of some stamps."""
-    stamps = list(stamps)
+    """Return one sentence with the machines, versions and dates of some stamps, and of the later sessions of runs."""
+    stamps = [each for stamped in stamps for each in (stamped, *stamped.get("later", ()))]
     places = "; and on ".join(dict.fromkeys(map(_place, stamps)))
     dates = sorted({stamped["measured"][:10] for stamped in stamps})
     days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"

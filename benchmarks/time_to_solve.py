@@ -168,20 +168,22 @@ def results_of(script: str) -> str:
     return f"solve/{lab.slug(script)}"
 
 
-def speed(rounds: int) -> None:
-    """Measure the agent steps per second of the fast rungs and of the emulator alone, in turn."""
-    results = lab.Results(FAST_SPEED, ("round", "rung", "steps_per_second"), lab.stamp(steps=FAST))
-    for number, rung in tqdm(list(lab.turns(rounds, [EMULATOR, *FAST]))):
-        measured = emulator_speed() if rung == EMULATOR else rung_speed(rung)
+def speed(rounds: int, device: str) -> None:
+    """Measure agent steps per second, in turn.
+
+    Args:
+        rounds: number of rounds.
+        device: "cpu" for the fast rungs and the emulator alone; "cuda" for PPO, with the learner on the CPU and on a
+            GPU alternately.
+    """
+    if device == "cpu":
+        name, steps, rungs = FAST_SPEED, FAST, [EMULATOR, *FAST]
+    else:
+        name, steps, rungs = GPU_SPEED, GPU_RUNGS, [rung + option for rung in GPU_RUNGS for option in ("", ON_GPU)]
+    results = lab.Results(name, ("round", "rung", "steps_per_second"), lab.stamp(device, steps=steps))
+    for number, rung in tqdm(list(lab.turns(rounds, rungs))):
+        measured = emulator_speed() if rung == EMULATOR else rung_speed(rung, steps[rung.removesuffix(ON_GPU)])
         results.add(round=number, rung=rung, steps_per_second=f"{measured:.1f}")
-
-
-def gpu_speed(rounds: int) -> None:
-    """Measure the agent steps per second of PPO with the learner on the CPU and on a GPU, alternately."""
-    results = lab.Results(GPU_SPEED, ("round", "rung", "steps_per_second"), lab.stamp("cuda", steps=GPU_RUNGS))
-    for number, rung in tqdm(list(lab.turns(rounds, [rung + option for rung in GPU_RUNGS for option in ("", ON_GPU)]))):
-        measured = launch.timed(rung, "--stop-after", str(GPU_RUNGS[rung.removesuffix(ON_GPU)]))
-        results.add(round=number, rung=rung, steps_per_second=f"{measured['steps_per_second']:.1f}")
 
 
 def gpu_speed_table(frame: pd.DataFrame) -> str:
@@ -195,12 +197,12 @@ def gpu_speed_table(frame: pd.DataFrame) -> str:
     return markup.table(("script", "agent steps/s, learner on the CPU", "on the GPU", "ratio"), rows)
 
 
-def rung_speed(rung: str) -> float:
-    """Return the agent steps per second of a rung's learning, without start-up and warm-up."""
+def rung_speed(rung: str, steps: int) -> float:
+    """Return the agent steps per second of a rung's `steps` steps of learning, without start-up and warm-up."""
     if rung.startswith("distributed"):
-        limits = ["--stop-after", str(FAST[rung])]
+        limits = ["--stop-after", str(steps)]
     else:
-        limits = ["--stop-after", str(launch.WARM_UP + FAST[rung]), "--set", f"replay_initial={launch.WARM_UP}"]
+        limits = ["--stop-after", str(launch.WARM_UP + steps), "--set", f"replay_initial={launch.WARM_UP}"]
     return float(launch.timed(rung, *limits)["steps_per_second"])
 
 
@@ -355,10 +357,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit)
-    elif args.what == "speed" and args.device == "cuda":
-        gpu_speed(args.rounds)
     elif args.what == "speed":
-        speed(args.rounds)
+        speed(args.rounds, args.device)
     markup.write(blocks())
     draw()
 

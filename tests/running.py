@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -125,6 +126,31 @@ def folder(runs_dir: Path) -> Path:
 def resuming(path: Path) -> tuple[object, ...]:
     """Return the options that resume a run, whose environment may be one of `fakes`."""
     return "--resume", path, *FAKES
+
+
+def run_in_parts(
+    script: Path,
+    options: Iterable[object],
+    runs_dir: Path,
+    stops: Iterable[int],
+    devices: Iterable[str] = repeat("cpu"),
+) -> "tuple[Path, subprocess.CompletedProcess[str]]":
+    """Run a script up to each step of `stops` in turn, by resuming it; return the run folder and the last process.
+
+    Args:
+        script: path of the script in the project.
+        options: options of the new run.
+        runs_dir: empty folder for the run.
+        stops: increasing agent steps, at least one.
+        devices: device of each part.
+    """
+    process = None
+    for stop, device in zip(stops, devices, strict=False):
+        new_or_resumed = ("--runs-dir", runs_dir, *options) if process is None else resuming(folder(runs_dir))
+        process = run(script, *new_or_resumed, "--device", device, "--stop-after", stop, "--quiet")
+        assert process.returncode == 0, process.stderr
+    assert process is not None
+    return folder(runs_dir), process
 
 
 def result_of(path: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Scripts and tools on a GPU. The whole module is skipped where torch finds none."""
 
-import json
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ from ptan.experience import ExperienceFirstLast
 
 from lib import common
 from lib.dqn_model import DQN
+from lib.run import run_folder
 from running import (
     BASELINE,
     PROJECT,
@@ -17,10 +18,9 @@ from running import (
     checkpoint_of,
     differences,
     episodes_of,
-    folder,
-    resuming,
     run,
     run_by_itself,
+    run_in_parts,
     scalars_of,
 )
 
@@ -29,14 +29,14 @@ if not torch.cuda.is_available():
 
 pytestmark = pytest.mark.slow
 
-ON_GPU = ("--device", "cuda")
+GPU = itertools.repeat("cuda")
 MIDDLE, LAST = 132, 144
 DQN_OPTIONS = (
-    *("--env-id", "fakes:Catch-v0", "--seed", 3, "--quiet"),
+    *("--env-id", "fakes:Catch-v0", "--seed", 3),
     *assignments("replay_initial=120", "replay_size=2000", "batch_size=8", "target_net_sync=12", "learn_every=2"),
 )
 PPO_OPTIONS = (
-    *("--env-id", "fakes:Catch-v0", "--seed", 3, "--quiet"),
+    *("--env-id", "fakes:Catch-v0", "--seed", 3),
     *assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128"),
 )
 OWN_OPTIONS: dict[str, list[tuple[object, ...]]] = {
@@ -58,31 +58,17 @@ RUNS = [
 ]
 
 
-def finished(script, runs_dir, *options):
-    """Run a script to its end and return its run folder."""
-    process = run(script, *options, "--runs-dir", runs_dir)
-    assert process.returncode == 0, process.stderr
-    return folder(runs_dir)
-
-
 def devices_of(path):
     """Return the names of the devices that a run has used."""
-    return [session["machine"]["device"] for session in json.loads((path / "params.json").read_text())["sessions"]]
-
-
-def continued(script, path, *options):
-    """Resume a run of a script to its end."""
-    process = run(script, *resuming(path), *options, "--quiet")
-    assert process.returncode == 0, process.stderr
+    return [session["machine"]["device"] for session in run_folder.read_params(path)["sessions"]]
 
 
 @pytest.mark.parametrize(
     ("script", "options", "middle", "last"), RUNS, ids=lambda value: str(value) if isinstance(value, Path) else ""
 )
 def test_a_script_is_resumed_bit_for_bit(tmp_path, script, options, middle, last):
-    one = finished(script, tmp_path / "one", *options, *ON_GPU, "--stop-after", last)
-    two = finished(script, tmp_path / "two", *options, *ON_GPU, "--stop-after", middle)
-    continued(script, two, *ON_GPU, "--stop-after", last)
+    one, _ = run_in_parts(script, options, tmp_path / "one", [last], GPU)
+    two, _ = run_in_parts(script, options, tmp_path / "two", [middle, last], GPU)
     assert devices_of(two) == [torch.cuda.get_device_name()] * 2
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []
     assert episodes_of(one) == episodes_of(two)
@@ -94,9 +80,7 @@ def test_a_script_is_resumed_bit_for_bit(tmp_path, script, options, middle, last
 )
 @pytest.mark.parametrize("devices", [("cuda", "cpu"), ("cpu", "cuda")], ids="-".join)
 def test_a_run_goes_on_with_another_device(tmp_path, script, options, middle, last, devices):
-    first, second = devices
-    path = finished(script, tmp_path / "runs", *options, "--device", first, "--stop-after", middle)
-    continued(script, path, "--device", second, "--stop-after", last)
+    path, _ = run_in_parts(script, options, tmp_path / "runs", [middle, last], devices)
     assert checkpoint_of(path)["source"]["steps_done"] == last
     assert sorted(devices_of(path)) == sorted([torch.cuda.get_device_name(), "cpu"])
 
@@ -106,7 +90,7 @@ def test_ppos_first_updates_equal_those_of_a_cpu(tmp_path):
     # One minibatch per rollout, because a GPU shuffles with random numbers of its own.
     options = (*PPO_OPTIONS, *assignments("minibatch=64", "epochs=1"))
     for device in ("cpu", "cuda"):
-        path = finished(PPO, tmp_path / device, *options, "--device", device, "--stop-after", 128)
+        path, _ = run_in_parts(PPO, options, tmp_path / device, [128], [device])
         losses.append([value for _, value in scalars_of(path)["train/loss"]])
     assert len(losses[0]) == 2
     # Only to a few digits, because a GPU's convolutions round to TF32.
@@ -134,7 +118,7 @@ def test_a_script_of_the_third_edition_trains(tmp_path, kind):
 @pytest.mark.parametrize("script", [BASELINE, GOAL_PPO], ids=str)
 def test_evaluate_runs_on_a_cpu_and_on_a_gpu(tmp_path, script):
     options, last = (DQN_OPTIONS, LAST) if script == BASELINE else (PPO_OPTIONS, 128)
-    path = finished(script, tmp_path / "runs", *options, *ON_GPU, "--stop-after", last)
+    path, _ = run_in_parts(script, options, tmp_path / "runs", [last], GPU)
     for device in ("cpu", "cuda"):
         words = (path, "--env-module", "fakes", "--checkpoint", "last", "--episodes", 2, "--device", device)
         process = run_by_itself(Path("tools/evaluate.py"), *words)
@@ -142,7 +126,7 @@ def test_evaluate_runs_on_a_cpu_and_on_a_gpu(tmp_path, script):
 
 
 def test_more_learners_than_gpus_are_refused(tmp_path):
-    learners = torch.cuda.device_count() + 1
-    process = run(PPO_ACTORS, *PPO_OPTIONS, *ON_GPU, "--learners", learners, "--runs-dir", tmp_path)
+    learners = 32  # a divisor of the minibatch
+    process = run(PPO_ACTORS, *PPO_OPTIONS, "--device", "cuda", "--learners", learners, "--runs-dir", tmp_path)
     assert process.returncode == 2
     assert f"{learners} learners need one GPU each" in process.stderr

@@ -20,6 +20,7 @@ from running import (
     folder,
     resuming,
     run,
+    run_in_parts,
     scalars_of,
     start,
     wait_for,
@@ -121,18 +122,6 @@ def test_a_refused_resume_changes_nothing(uninterrupted):
         process = run(BASELINE, *resuming(uninterrupted), *options)
         assert process.returncode == 2
     assert files() == before
-
-
-def run_in_parts(script, options, runs_dir, stops):
-    """Run a script up to each step of `stops` in turn, by resuming it; return the run folder and the last process."""
-    assert stops
-    process = None
-    for stop in stops:
-        new_or_resumed = ("--runs-dir", runs_dir, *options) if process is None else resuming(folder(runs_dir))
-        process = run(script, *new_or_resumed, "--stop-after", stop, "--quiet")
-        assert process.returncode == 0, process.stderr
-    assert process is not None
-    return folder(runs_dir), process
 
 
 @pytest.mark.parametrize("more", [(), pytest.param(("--parallel",), marks=pytest.mark.long)])

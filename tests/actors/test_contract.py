@@ -32,8 +32,6 @@ from lib.system.shared_memory import SharedWeights
 
 pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
 
-ENGINES = ("inline", "process", "ray")
-
 
 def model_of(version):
     tensors = {"a": torch.arange(6.0).view(2, 3) + version, "b": torch.tensor(version, dtype=torch.bfloat16)}
