@@ -30,7 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _default_signals() -> None:
     """Undo the signal handlers of runs that an earlier test has aborted."""
+    from lib.envs.checked_env import CheckedEnv
+
     forked.restore_default_signals()
+    CheckedEnv.ctrl_c_raises = True
 
 
 @pytest.fixture(scope="module")

@@ -251,9 +251,12 @@ class Checkpointer:
 
     def _exception_raised(self, engine: Engine, error: Exception) -> None:
         # While the next batch is fetched, the learner's state is that of the last complete iteration.
-        if self._acting and engine.state.iteration > 0:
-            self._acting = False
-            self.rescue(engine)
+        try:
+            if self._acting and engine.state.iteration > 0:
+                self._acting = False
+                self.rescue(engine)
+        finally:
+            self.stopper.release_signals()
         raise error
 
     def rescue(self, engine: Engine) -> None:

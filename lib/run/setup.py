@@ -451,8 +451,9 @@ class _Setup:
             self._draw_curve()
             if self.tracker is not None:
                 self.tracker.fail()
-        if self.save is None:
-            raise error  # otherwise the checkpointer does
+        if self.save is None:  # otherwise the checkpointer does both
+            self.stopper.release_signals()
+            raise error
 
     def _draw_curve(self) -> None:
         if not self.episodes.count:

@@ -15,6 +15,7 @@ from torch import nn
 
 from fakes import Counting, Failing
 from lib import common
+from lib.envs.checked_env import CheckedEnv
 from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
@@ -159,6 +160,21 @@ def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves
     content = checkpoint.newest(run.checkpoints)
     assert content["source"]["steps_done"] == saved
     assert content["net"]["weight"].item() == saved - 2  # that of the last complete iteration
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_an_error_gives_ctrl_c_back_to_the_notebook(tmp_path, saves):
+    def process_batch(engine, batch):
+        raise RuntimeError("the loss broke")
+
+    before = signal.getsignal(signal.SIGINT)
+    engine, source = Engine(process_batch), source_of(Counting())
+    save = {"net": nn.Linear(1, 1)} if saves else None
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=RunOptions(runs_dir=tmp_path), save=save)
+    with pytest.raises(RuntimeError, match="broke"):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert signal.getsignal(signal.SIGINT) == before
+    assert CheckedEnv.ctrl_c_raises
 
 
 def test_a_resume_completes_the_steps_of_an_iteration_that_failed():
