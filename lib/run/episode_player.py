@@ -132,12 +132,16 @@ def play_together(
         policy, seed: see EpisodePlayer.play.
         players: players of different environments, at least one for each number.
         numbers: indices of the episodes in the evaluation.
-        stopped: function that is called before every step. The episodes are abandoned if it returns True.
+        stopped: function that is called before every reset and step. The episodes are abandoned if it returns True.
 
     Yields:
         The results in the order in which the episodes end.
     """
-    games = [player.start(seed, number) for player, number in zip(players, numbers, strict=False)]
+    games: list[Game] = []
+    for player, number in zip(players, numbers, strict=False):
+        if stopped():
+            return
+        games.append(player.start(seed, number))
     while games and not stopped():
         actions = policy(np.stack([game.state for game in games]), [game.random for game in games])
         for game, action in zip(games, actions, strict=True):

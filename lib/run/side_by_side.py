@@ -72,10 +72,11 @@ def _play(
     stopped: Callable[[], bool] = lambda: False,
 ) -> Iterator[EpisodeResult]:
     """Play groups one after the other in this process. Groups with episodes that are not yet done are played again."""
-    players = [EpisodePlayer(make_env()) for _ in range(max(map(len, groups)))]
+    players: list[EpisodePlayer] = []
     with ExitStack() as stack:
-        for player in players:
-            stack.callback(player.env.close)
+        while len(players) < max(map(len, groups)) and not stopped():
+            players.append(EpisodePlayer(make_env()))
+            stack.callback(players[-1].env.close)
         for numbers in groups:
             if stopped() or set(numbers) <= set(done):
                 continue

@@ -219,6 +219,19 @@ def test_an_evaluation_that_takes_long_goes_on_in_processes(warm_fork_server, mo
     assert started
 
 
+def test_environments_that_start_slowly_are_left_to_the_processes(warm_fork_server, monkeypatch):
+    monkeypatch.setattr(side_by_side, "SHORT", 0.1)
+    monkeypatch.setattr(side_by_side, "cores", lambda: 2)
+    made = []
+
+    def make():
+        made.append(time.sleep(0.06))
+        return Coded()
+
+    assert evaluate(draw_actions, make, episodes=11, seed=4, processes=None)["episodes"] == 11
+    assert len(made) <= 2  # of ten; those of the processes are not counted here
+
+
 def test_a_player_that_dies_is_replaced(in_three_processes, tmp_path):
     expected = in_three_processes(Coded)
     assert in_three_processes(partial(CodedDying, tmp_path / "died")) == expected
