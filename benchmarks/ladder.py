@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print the ladder: each script's parent, its changed lines, what it keeps of its parent, and its measured speed.
 
-`./chapter09.py tables` puts it into docs/chapter09.md, and the speeds into the README.
+`./chapter09.py tables` puts chapter 9's part into docs/chapter09.md, and the speeds into the README.
 """
 
 import ast
@@ -78,9 +78,9 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
 HEADER = ("script", "parent", "changed lines", "keeps", "agent steps/s")
 
 
-def ladder_table() -> str:
-    """Return a row per script."""
-    return markup.table(HEADER, [(f"`{name}`", *rest) for name, *rest in rows()])
+def ladder_table(folder: str) -> str:
+    """Return a row per script of a folder."""
+    return markup.table(HEADER, [(f"`{name}`", *rest) for name, *rest in rows() if name.startswith(folder)])
 
 
 def speeds(name: str) -> tuple[pd.DataFrame, lab.Stamp]:
@@ -127,7 +127,7 @@ def speed_table() -> str:
 
 def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
-    yield markup.Block("docs/chapter09.md", "ladder", ladder_table())
+    yield markup.Block("docs/chapter09.md", "ladder", ladder_table("chapter09/"))
     yield markup.Block("README.md", "ladder", speed_table())
 
 

@@ -38,6 +38,9 @@ LADDER = {
 REMEDIES = [f"04_wrappers --envs 3 {remedy}" for remedy in ("--stack 2", "--noop-max 0", "--max-frames 0")]
 SWEEP = ["01_baseline", *(f"02_n_envs --envs {n}" for n in range(2, 7))]
 SEEDS = dict.fromkeys([*REMEDIES, *SWEEP], 1) | LADDER
+# Rungs that play and learn bit for bit as their parents do; see tests/test_scripts.py. Only their speeds differ, so
+# they are trained only if --rung names them.
+EQUAL = {"00_slow_grads": "01_baseline", "04_wrappers --envs 3": "02_n_envs --envs 3"}
 GOALS = ("17.0", "18.0")
 
 
@@ -115,7 +118,7 @@ def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iter
     """Yield the folder, the rung and the seed of each run that is asked for, first one seed of each."""
     ordered = LADDER | SEEDS
     for seed, (rung, number) in itertools.product(range(1, max(SEEDS.values()) + 1), ordered.items()):
-        if seed <= (min(seeds, number) if seeds else number) and (not rungs or rung in rungs):
+        if seed <= (min(seeds, number) if seeds else number) and (rung in rungs if rungs else rung not in EQUAL):
             yield lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}", rung, seed
 
 
@@ -151,12 +154,14 @@ def finished(run: Path) -> bool:
 
 
 def read(params: str, device: str = "cpu") -> list[Trained]:
-    """Return the finished runs."""
-    runs = []
+    """Return the finished runs of each rung. A rung in EQUAL has those of its parent if it was not trained itself."""
+    runs = {}
     for rung in SEEDS:
-        for path in sorted((lab.RESULTS / folder_of(params, device)).glob(f"{lab.slug(rung)}-seed*.csv")):
-            runs.append(Trained(rung, *lab.read(f"{folder_of(params, device)}/{path.stem}")))
-    return runs
+        paths = sorted((lab.RESULTS / folder_of(params, device)).glob(f"{lab.slug(rung)}-seed*.csv"))
+        runs[rung] = [Trained(rung, *lab.read(f"{folder_of(params, device)}/{path.stem}")) for path in paths]
+    for rung, parent in EQUAL.items():
+        runs[rung] = runs[rung] or [run._replace(rung=rung) for run in runs[parent]]
+    return [run for group in runs.values() for run in group]
 
 
 def table(

@@ -139,6 +139,20 @@ def test_minutes_are_steps_divided_by_the_median_speed():
     assert parallel.split(" | ")[3:6] == ["20", "40", "-60 %"]
 
 
+def test_a_rung_that_equals_its_parent_has_the_parent_s_steps_to_solve_pong(monkeypatch, tmp_path):
+    monkeypatch.setattr(lab, "RESULTS", tmp_path)
+    for rung, steps in (("01_baseline", 600_000), ("02_n_envs --envs 3", 500_000)):
+        stamped = trained(rung, steps).stamped
+        lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode", "step"), stamped).add(episode=1, step=steps)
+    found = {run.rung: run.steps_to("18.0") for run in minutes.read("best")}
+    assert found == {
+        "00_slow_grads": 600_000,
+        "01_baseline": 600_000,
+        "02_n_envs --envs 3": 500_000,
+        "04_wrappers --envs 3": 500_000,
+    }
+
+
 def test_a_diverged_run_is_a_result_and_a_failed_run_is_not(tmp_path):
     script = tmp_path / "script.py"
     text = """import json, pathlib, sys
