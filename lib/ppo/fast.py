@@ -105,9 +105,13 @@ class FastModel(ActorCritic):
     def normalise_by(self, states: torch.Tensor) -> None:
         """Fit the encoder's input normalisation to these states.
 
+        A model that has learnt before, given by --init, keeps its own normalisation, because its weights depend on it.
+
         Args:
             states: (batch, ...), in the layout that `forward` takes.
         """
+        if self.returns_seen > 0:
+            return
         observations, _ = self.split(states)
         self.body.normalise_by(observations)
 

@@ -15,7 +15,8 @@ class GoalProgress:
 
     Args:
         episodes: counter of the episodes, with a stop_reward.
-        first_returns: returns of the run's first episodes, if it is resumed.
+        first_returns: returns of the run's first episodes, if it is resumed. If its episodes.csv was lost, the oldest
+            known ones are used.
     """
 
     FIRST = 10  # episodes whose mean return is the start
@@ -27,7 +28,7 @@ class GoalProgress:
         assert episodes.stop_reward is not None
         self.episodes = episodes
         self.goal = episodes.stop_reward
-        self._first = list(first_returns[: self.FIRST])
+        self._first = list(first_returns or episodes.returns)[: self.FIRST]
         self._recent: deque[tuple[float, float]] = deque(maxlen=WINDOW)  # (seconds, return) of this process
 
     def add(self) -> None:

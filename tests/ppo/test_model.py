@@ -22,6 +22,16 @@ def test_states_are_normalised_by_those_that_the_model_was_fitted_to():
     assert torch.equal(loaded(states)[0], model(states)[0])
 
 
+def test_a_model_that_has_learnt_keeps_its_normalisation():
+    model = FastModel(IMAGES, 2)
+    states = torch.randint(0, 256, (8, 84, 84, 4), dtype=torch.uint8)
+    model.normalise_by(states)
+    model.normalise_values(torch.tensor([1.0, 2.0]))
+    before = model(states)[0]
+    model.normalise_by(states // 4)  # the first states of a run with --init
+    assert torch.equal(model(states)[0], before)
+
+
 def test_a_bfloat16_model_is_close_to_the_float32_model():
     torch.manual_seed(2)
     plain = FastModel(IMAGES, 6)

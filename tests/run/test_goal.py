@@ -54,6 +54,12 @@ def test_a_trend_is_extrapolated_to_the_goal(seconds_per_episode):
     assert way.seconds_left == pytest.approx(4 * (100 - 99.5 / 4) * seconds_per_episode, rel=0.1)
 
 
+def test_a_resumed_run_that_has_lost_its_first_returns_starts_from_the_oldest_that_are_known():
+    episodes = Episodes(Source(), 100.0)
+    episodes.returns.extend([20.0] * 10 + [60.0] * 90)
+    assert GoalProgress(episodes, []).share == pytest.approx((56 - 20) / (100 - 20))
+
+
 def test_a_goal_that_is_reached_early_still_needs_a_hundred_episodes():
     way = way_of([200.0] * 60)
     assert way.seconds_left == pytest.approx(40, abs=1)
