@@ -138,11 +138,12 @@ class Stopper:
         self._stop(engine, STEPS)
 
     def release_signals(self) -> None:
-        """Restore the previous signal handlers. Called when the end of the run is saved."""
+        """Restore the previous signal handlers. Called when the end of the run is saved, or an error has ended it."""
         for number, handler in self._previous_handlers.items():
             signal.signal(number, handler)
         self._previous_handlers = {}
         CheckedEnv.ctrl_c_raises = True
+        CheckedEnv.interruption = None
 
     def _stop(self, engine: Engine, reason: str) -> None:
         self.reason = self.reason or reason

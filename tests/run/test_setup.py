@@ -177,6 +177,20 @@ def test_an_error_gives_ctrl_c_back_to_the_notebook(tmp_path, saves):
     assert CheckedEnv.ctrl_c_raises
 
 
+def test_after_ctrl_c_in_the_warm_up_a_notebook_can_make_environments(tmp_path):
+    class Interrupted(Counting):
+        def step(self, action):
+            os.kill(os.getpid(), signal.SIGINT)
+            return super().step(action)
+
+    source = source_of(CheckedEnv(Interrupted(), "Interrupted-v0"))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "warm", args=RunOptions(runs_dir=tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    CheckedEnv(Counting(), "Counting-v0").reset()
+
+
 def test_a_resume_completes_the_steps_of_an_iteration_that_failed():
     def buffer_of(numbers):
         buffer = ReplayBuffer(source_of(Counting()), 100)
