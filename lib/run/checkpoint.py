@@ -249,10 +249,11 @@ class Checkpointer:
     def _set_acting(self, engine: Engine, acting: bool) -> None:
         self._acting = acting
 
-    def _exception_raised(self, engine: Engine, error: Exception) -> None:
+    def _exception_raised(self, engine: Engine, error: BaseException) -> None:
         # While the next batch is fetched, the learner's state is that of the last complete iteration.
         try:
-            if self._acting and engine.state.iteration > 0:
+            at_once = isinstance(error, KeyboardInterrupt)  # by a second Ctrl-C, or one in the warm-up
+            if self._acting and engine.state.iteration > 0 and not at_once:
                 self._acting = False
                 self.rescue(engine)
         finally:

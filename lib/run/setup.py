@@ -141,7 +141,7 @@ class _Setup:
         self.episodes = Episodes(source, params.stop_reward, params.milestone)
         self.speed = Speed(source, params.log_every)
         self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
         source.stop_asked = self.stopper.should_stop
 
@@ -438,7 +438,7 @@ class _Setup:
         self.run.close()
         self.stopper.release_signals()
 
-    def _failed(self, engine: Engine, error: Exception) -> None:
+    def _failed(self, engine: Engine, error: BaseException) -> None:
         """Draw the curve of a run that ends with an error, and name the run in a disk error that names no file.
 
         ignite may report the same error twice.
@@ -448,7 +448,8 @@ class _Setup:
         discarded = isinstance(error, UsageError) and self._discard_if_new()
         if error is not self._failure and not discarded:
             self._failure = error
-            self._draw_curve()
+            if not isinstance(error, KeyboardInterrupt):  # which ends the run at once
+                self._draw_curve()
             if self.tracker is not None:
                 self.tracker.fail()
         if self.save is None:  # otherwise the checkpointer does both

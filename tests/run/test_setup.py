@@ -177,6 +177,24 @@ def test_an_error_gives_ctrl_c_back_to_the_notebook(tmp_path, saves):
     assert CheckedEnv.ctrl_c_raises
 
 
+def test_a_second_ctrl_c_saves_nothing(tmp_path):
+    class Interrupted(Counting):
+        def step(self, action):
+            self.steps_so_far = getattr(self, "steps_so_far", 0) + 1
+            for _ in range(2 if self.steps_so_far == 9 else 0):
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().step(action)
+
+    source = source_of(Interrupted())
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    args = RunOptions(runs_dir=tmp_path)
+    run = setup_ignite(engine, HYPERPARAMS["pong"], source, "twice", args=args, save={"net": nn.Linear(1, 1)})
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 3  # of the first iteration
+    assert not (run.path / "curve.png").exists()
+
+
 def test_after_ctrl_c_in_the_warm_up_a_notebook_can_make_environments(tmp_path):
     class Interrupted(Counting):
         def step(self, action):
