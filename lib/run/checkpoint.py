@@ -209,7 +209,7 @@ class Checkpointer:
         self._acting = False
 
     def attach(self, engine: Engine) -> None:
-        """Attach this after the handlers that change the saved objects."""
+        """Attach this after the handlers that change the saved objects, and before one that raises errors again."""
         engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
@@ -251,14 +251,10 @@ class Checkpointer:
 
     def _exception_raised(self, engine: Engine, error: BaseException) -> None:
         # While the next batch is fetched, the learner's state is that of the last complete iteration.
-        try:
-            at_once = isinstance(error, KeyboardInterrupt)  # by a second Ctrl-C, or one in the warm-up
-            if self._acting and engine.state.iteration > 0 and not at_once:
-                self._acting = False
-                self.rescue(engine)
-        finally:
-            self.stopper.release_signals()
-        raise error
+        at_once = isinstance(error, KeyboardInterrupt)  # by a second Ctrl-C, or one in the warm-up
+        if self._acting and engine.state.iteration > 0 and not at_once:
+            self._acting = False
+            self.rescue(engine)
 
     def rescue(self, engine: Engine) -> None:
         """Save the last complete iteration, because an error is about to end the run."""

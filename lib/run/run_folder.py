@@ -212,7 +212,7 @@ class Run:
 
     def close(self) -> None:
         """Release the lock. The operating system releases it, too, when the process dies."""
-        (self.path / "pid").unlink(missing_ok=True)
+        _remove_own_pid(self.path / "pid")
         if self._folder_lock is not None:
             os.close(self._folder_lock)
             self._folder_lock = None

@@ -8,11 +8,13 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import gymnasium as gym
 from ignite.engine import Engine, Events
 from torch import nn
 from torch.optim import Optimizer
@@ -95,8 +97,12 @@ def setup_ignite(
     options = args or RunOptions(runs_dir=Path("runs").absolute())
     show_progress(not options.quiet)
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {})
-    with files.named(setup.run.path):
-        setup.resume()
+    try:
+        with files.named(setup.run.path):
+            setup.resume()
+    except BaseException:
+        setup.run.close()
+        raise
     setup.attach_learning_rate()
     setup.attach_telemetry(extra_metrics)
     setup.attach_evaluation()
@@ -142,6 +148,7 @@ class _Setup:
         self.speed = Speed(source, params.log_every)
         self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: BaseException | None = None
+        self._opened: list[gym.Env | videos.EpisodeReplayer] = []  # for evaluations and videos
         self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
         source.stop_asked = self.stopper.should_stop
 
@@ -303,8 +310,7 @@ class _Setup:
         evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
         evaluation.attach(self.engine, evaluating, self.options.evaluate_every, self.steps, self.speed.paused)
-        for env in envs:
-            self.engine.add_event_handler(Events.COMPLETED, env.close)
+        self._opened += envs
 
     def attach_episode_records(self) -> None:
         """Write episodes.csv, and videos with --record-every."""
@@ -322,7 +328,7 @@ class _Setup:
             recorder.on_video = lambda animation, episode: self._send_video(recorder, animation, episode)
             episode_file.video = lambda: recorder.video
             self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
-            self.engine.add_event_handler(Events.COMPLETED, self.replayer.close)
+            self._opened.append(self.replayer)
         self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
 
     def _send_video(self, recorder: videos.Recorder, animation: Animation, episode: Episode) -> None:
@@ -407,6 +413,8 @@ class _Setup:
                 _unless_interrupted("tracking", finish)
             self._log_next_steps(stopped)
 
+        self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
+
     def _write_result(self, result: Mapping[str, Any]) -> None:
         self.run.write_json("result.json", dict(result))
         self.board.write_end(self._described(), result, self.steps())
@@ -437,6 +445,11 @@ class _Setup:
         self.source.close()
         self.run.close()
         self.stopper.release_signals()
+        for opened in self._opened:
+            try:
+                opened.close()
+            except Exception as error:  # noqa: BLE001 - not our code, and the run is saved
+                log.warning("%s", error)
 
     def _failed(self, engine: Engine, error: BaseException) -> None:
         """Draw the curve of a run that ends with an error, and name the run in a disk error that names no file.
@@ -452,9 +465,14 @@ class _Setup:
                 self._draw_curve()
             if self.tracker is not None:
                 self.tracker.fail()
-        if self.save is None:  # otherwise the checkpointer does both
-            self.stopper.release_signals()
-            raise error
+
+    def _abandon(self, engine: Engine, error: BaseException) -> None:
+        """Close the files of a run that ends with an error, and unlock its folder, so that a notebook can resume it."""
+        for close in (self.board.close, self.run.close):
+            with suppress(OSError):
+                close()
+        self.stopper.release_signals()
+        raise error
 
     def _draw_curve(self) -> None:
         if not self.episodes.count:

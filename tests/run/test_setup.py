@@ -16,6 +16,7 @@ from torch import nn
 from fakes import Counting, Failing
 from lib import common
 from lib.envs.checked_env import CheckedEnv
+from lib.errors import UsageError
 from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
@@ -163,18 +164,40 @@ def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves
 
 
 @pytest.mark.parametrize("saves", [True, False])
-def test_an_error_gives_ctrl_c_back_to_the_notebook(tmp_path, saves):
+def test_after_an_error_a_notebook_has_ctrl_c_back_and_can_resume_the_run(tmp_path, saves):
     def process_batch(engine, batch):
         raise RuntimeError("the loss broke")
 
     before = signal.getsignal(signal.SIGINT)
     engine, source = Engine(process_batch), source_of(Counting())
     save = {"net": nn.Linear(1, 1)} if saves else None
-    setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=RunOptions(runs_dir=tmp_path), save=save)
+    args = RunOptions(runs_dir=tmp_path)
+    run = setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=args, save=save)
     with pytest.raises(RuntimeError, match="broke"):
         engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert signal.getsignal(signal.SIGINT) == before
     assert CheckedEnv.ctrl_c_raises
+    refused = dataclasses.replace(args, resume=run.path, stop_after=1)
+    for _ in range(2):  # a refusal does not lock the run either
+        with pytest.raises(UsageError, match="is already at step 0 and first fills"):
+            setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "fails", args=refused, save=save)
+
+
+def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_path, monkeypatch, caplog):
+    class Stuck(Counting):
+        def close(self):
+            raise RuntimeError("the window is stuck")
+
+    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Stuck())
+    source = source_of(Counting())
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    args = RunOptions(runs_dir=tmp_path, stop_after=40, evaluate_every=1000)
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    run = setup_ignite(engine, params, source, "closes", args=args, save={"net": nn.Linear(1, 1)})
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert "the window is stuck" in caplog.text
+    assert run.read_result()["steps"] == 40
+    assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 40
 
 
 def test_a_second_ctrl_c_saves_nothing(tmp_path):
