@@ -380,6 +380,9 @@ def test_a_recorded_cluster_is_joined_only_if_the_user_names_it(refused, trained
     edit_params(trained_run, lambda params: params["knobs"].update(engine="ray", address="127.0.0.1:45671"))
     message = refused(ACTORS, *resuming(trained_run))
     assert "was played on the Ray cluster at 127.0.0.1:45671. To join it again, add --address" in message
+    message = refused(ACTORS, *resuming(trained_run), "--address", "127.0.0.1:45671")
+    assert "127.0.0.1:45671" in message
+    assert "needs --engine ray" not in message
 
 
 @pytest.mark.slow

@@ -59,8 +59,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     defaults = {name: parser.get_default(name) for name in values}
     config: dict[str, Any] = {}
     if "config" in values:
-        config, own = config_file.read(values["config"], parser, next(iter(parser.hyperparams.values())))
-        parser.set_defaults(**own)
+        config, own = config_file.read(values["config"], parser, type(next(iter(parser.hyperparams.values()))))
+        # argparse would append to a list from the file, but the command line decides.
+        given = [name for name, value in own.items() if isinstance(value, list) and values[name] != defaults[name]]
+        parser.set_defaults(**{name: value for name, value in own.items() if name not in given})
         values = vars(parser.parse_args(argv))
     knobs = {name: value for name, value in values.items() if name not in parser.common}
     options = {name: value for name, value in values.items() if name in parser.common}
@@ -69,7 +71,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     options["device"] = usable_device(options.get("device", "cpu"))
     overrides = options.pop("set", [])
     tuned = options.pop("params", "common") == "best"
-    _check_engine(knobs)
+    if "resume" not in options:
+        _check_engine(knobs)
     if "track" in options:
         tracking.require(options["track"])
     if "tune" in options:
@@ -166,7 +169,10 @@ def _new_params(
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
     if game == OWN and env_id is None:
         raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
-    params = dataclasses.replace(hyperparams[game], **config)
+    try:
+        params = dataclasses.replace(hyperparams[game], **config)
+    except ValueError as error:
+        raise UsageError(f"--config: {error}") from error
     if env_id is not None:
         # The game's stop_reward means nothing in another environment.
         name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id), reward_threshold(env_id)
@@ -222,6 +228,7 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
+    _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
     return params, RunOptions(**options, knobs=knobs, free=parser.free)

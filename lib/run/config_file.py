@@ -11,13 +11,15 @@ from lib.hyperparameters import RunParameters
 from lib.system.checked import require_type
 
 
-def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> tuple[dict[str, Any], dict[str, Any]]:
+def read(
+    path: Path, parser: argparse.ArgumentParser, kind: type[RunParameters]
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Read a file with one JSON object, from names to values.
 
     Args:
         path: path of the file.
         parser: parser of the script.
-        params: hyperparameters of the type that the script uses.
+        kind: type of the script's hyperparameters.
 
     Returns:
         The hyperparameters, and the values of the script's own options.
@@ -34,13 +36,13 @@ def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> 
         raise UsageError(
             f"--config {path} holds a {type(content).__name__}; it has to be an object of names and values"
         )
-    fields = {field.name for field in dataclasses.fields(params)}
+    fields = {field.name for field in dataclasses.fields(kind)}
     actions = {action.dest: action for action in parser._actions if action.default is not argparse.SUPPRESS}
     hyperparameters, options, faults = {}, {}, []
     for name, value in content.items():
         try:
             if name in fields:
-                require_type(type(params), name, value)
+                require_type(kind, name, value)
                 hyperparameters[name] = value
             elif name in actions:
                 options[name] = option_value(actions[name], value)
@@ -51,10 +53,6 @@ def read(path: Path, parser: argparse.ArgumentParser, params: RunParameters) -> 
     if faults:
         allowed = ", ".join([*sorted(fields), *sorted(actions)])
         raise UsageError(f"--config {path}: {'; '.join(faults)}. Known names are {allowed}")
-    try:
-        dataclasses.replace(params, **hyperparameters)
-    except ValueError as error:
-        raise UsageError(f"--config {path}: {error}") from error
     return hyperparameters, options
 
 

@@ -65,6 +65,7 @@ def _again(options: RunOptions) -> list[str]:
         "--evaluate-every": options.evaluate_every,
         "--record-every": options.record_every,
         "--track": options.track,
+        "--address": options.knobs.get("address"),
     }
     words = ["--device", str(options.device)] if options.device.type != "cpu" else []
     return words + [word for name, value in given.items() if value is not None for word in (name, str(value))]

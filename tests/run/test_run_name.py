@@ -73,6 +73,16 @@ def test_a_config_lists_the_values_of_an_option_that_may_be_repeated(tmp_path, p
     config = tmp_path / "params.json"
     config.write_text(json.dumps({"without": parts}))
     assert resolved("--config", str(config))[1].without == parts
+    assert resolved("--config", str(config), "--without", "double")[1].without == ["double"]
+
+
+def test_a_config_is_checked_with_the_hyperparameters_of_its_game(tmp_path):
+    config = tmp_path / "params.json"
+    config.write_text('{"replay_initial": 200000}')  # Pong's replay holds fewer
+    assert resolved("--config", str(config), "--game", "breakout")[0].replay_initial == 200_000
+    config.write_text('{"replay_size": 20000}')
+    with pytest.raises(UsageError, match="--config: replay_initial is 50000; it has to be at most replay_size, 20000"):
+        resolved("--config", str(config), "--game", "breakout")
 
 
 @pytest.mark.parametrize(
