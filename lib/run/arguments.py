@@ -61,8 +61,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     if "config" in values:
         config, own = config_file.read(values["config"], parser, type(next(iter(parser.hyperparams.values()))))
         # argparse would append to a list from the file, but the command line decides.
-        given = [name for name, value in own.items() if isinstance(value, list) and values[name] != defaults[name]]
-        parser.set_defaults(**{name: value for name, value in own.items() if name not in given})
+        lists = [name for name, value in own.items() if isinstance(value, list) and values[name] != defaults[name]]
+        parser.set_defaults(**{name: value for name, value in own.items() if name not in lists})
         values = vars(parser.parse_args(argv))
     knobs = {name: value for name, value in values.items() if name not in parser.common}
     options = {name: value for name, value in values.items() if name in parser.common}

@@ -75,6 +75,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         tune.with_parameters(
             run_trial,
             command=_trial_command(argv),
+            started_in=os.getcwd(),
             threads=None if gpu else 1,
         ),
         {"gpu": 1} if gpu else {"cpu": 1},
@@ -127,12 +128,13 @@ def _as_ctrl_c() -> Iterator[list[int]]:
         yield received
 
 
-def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | None) -> dict[str, Any]:
+def run_trial(config: dict[str, Any], command: Sequence[str], started_in: str, threads: int | None) -> dict[str, Any]:
     """Run the script with a trial's hyperparameters, or resume the trial's run, and return its result.
 
     Args:
         config: hyperparameters of the trial.
         command: command line without them.
+        started_in: folder in which the search was started, to which paths in the command refer.
         threads: threads of the process, or None.
 
     Raises:
@@ -156,6 +158,7 @@ def run_trial(config: dict[str, Any], command: Sequence[str], threads: int | Non
             stdout=output,
             stderr=subprocess.STDOUT,
             env=environment,
+            cwd=started_in,  # Ray Tune changes it
             preexec_fn=kill_with_parent,
         )
         code = process.wait()
@@ -206,8 +209,8 @@ def _text(config: Mapping[str, Any]) -> str:
 
 
 def _trial_command(argv: Sequence[str]) -> list[str]:
-    """Return the command line of a trial: the script's own, without --tune."""
-    words = _without(argv, "--tune")
+    """Return the command line of a trial: the script's own, without --tune. Trials are quiet."""
+    words = [word for word in _without(argv, "--tune") if word not in ("--quiet", "--verbose")]
     return [sys.executable, str(Path(sys.argv[0]).absolute()), *words, "--set", "tuner_mode=true"]
 
 

@@ -156,5 +156,11 @@ def start_ray() -> None:
     """Start Ray on this machine, without output of its workers."""
     ray = import_ray(local_only=True)
     with signals_postponed(signal.SIGINT, signal.SIGTERM):
-        ray.init(include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False, ignore_reinit_error=True)
+        ray.init(
+            address="local",  # not the cluster of RAY_ADDRESS
+            include_dashboard=False,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            ignore_reinit_error=True,
+        )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that it also raises

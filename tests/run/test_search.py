@@ -99,7 +99,8 @@ def trial(tmp_path, monkeypatch):
     def options_of(*words):
         seen = []
 
-        def start(command, **options):
+        def start(command, cwd, **options):
+            assert cwd == "/where/the/user/is"
             seen.extend(command[2:])
             run = tmp_path / "runs/run"
             run.mkdir(parents=True, exist_ok=True)
@@ -109,7 +110,8 @@ def trial(tmp_path, monkeypatch):
 
         monkeypatch.setattr(subprocess, "Popen", start)
         config = {"learning_rate": np.float64(3e-5), "gamma": 0.9}
-        assert search.run_trial(config, ["python", "script.py", *words], None)["trial"] == "00003"
+        trial = search.run_trial(config, ["python", "script.py", *words], "/where/the/user/is", None)
+        assert trial["trial"] == "00003"
         return seen
 
     return options_of
@@ -127,6 +129,11 @@ def test_the_hyperparameters_of_a_trial_win_over_the_users_largest_learning_rate
     for words in (trial("--set", "learning_rate=0.001"), trial("--set", "learning_rate=0.001")):
         assert words.index("learning_rate=0.001") < words.index("learning_rate=3e-05")
         assert "gamma=0.9" in words
+
+
+def test_trials_are_quiet_even_if_the_search_is_verbose():
+    words = search._trial_command(["--tune", "4", "--verbose", "--seed", "2"])
+    assert words[2:] == ["--seed", "2", "--set", "tuner_mode=true"]
 
 
 @pytest.mark.parametrize(("final", "smallest"), [(None, 1e-4), (3e-4, 3e-4), (5e-5, 1e-4)])
