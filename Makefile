@@ -3,7 +3,7 @@
 PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
 PORT ?= 6006
 ARGS ?=
-RUN ?= $(or $(shell ls -td runs/*/params.json 2>/dev/null | head -1 | xargs -r dirname),models/pong)
+RUN ?= $(or $(shell ls -t runs/*/checkpoints/*.pt 2>/dev/null | head -1 | xargs -r dirname | xargs -r dirname),models/pong)
 
 VENV := .venv
 BIN := $(VENV)/bin

@@ -227,16 +227,13 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
         steps: agent steps between two batches, over all environments.
 
     Raises:
-        UsageError: when called, if the buffer would be smaller than a batch after `initial` + `steps` agent steps.
+        UsageError: before the first step, if the buffer would be smaller than a batch after `initial` + `steps` steps.
     """
+    trim = None
     if isinstance(buffer, CheckedReplay):
         buffer.require(batch_size, max(0, initial) + steps)
-    return _batches(buffer, initial, batch_size, steps)
-
-
-def _batches(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int) -> Iterator[BatchT]:
-    # PTAN's buffers may belong to a script that never calls setup_ignite, which returns free memory for all others.
-    trim = None if isinstance(buffer, CheckedReplay) else memory.Trimmer()
+    else:  # PTAN's, perhaps of a script that never calls setup_ignite, which returns free memory for all others
+        trim = memory.Trimmer()
     with suppress(Stopped):
         buffer.populate(initial)
         for number in itertools.count():

@@ -46,9 +46,11 @@ def test_make_play_shows_the_newest_run_or_else_the_published_model(tmp_path):
     for name in ("Makefile", "requirements.lock", "setup.cfg", "pyproject.toml"):
         (tmp_path / name).write_text((PROJECT / name).read_text())
     assert 'tools/play.py "models/pong"' in make("--dry-run", "play", folder=tmp_path).stdout
-    for number, name in enumerate(("newer", "older")):
-        params = tmp_path / "runs" / name / "params.json"
-        params.parent.mkdir(parents=True)
-        params.touch()
-        os.utime(params, (-number, -number))
+    for number, name in enumerate(("refused", "newer", "older")):
+        checkpoints = tmp_path / "runs" / name / "checkpoints"
+        checkpoints.mkdir(parents=True)
+        files = [checkpoints.parent / "params.json", *([checkpoints / "best-5.pt"] if name != "refused" else [])]
+        for file in files:
+            file.touch()
+            os.utime(file, (-number, -number))
     assert 'tools/play.py "runs/newer"' in make("--dry-run", "play", folder=tmp_path).stdout

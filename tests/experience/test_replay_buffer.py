@@ -139,7 +139,7 @@ def test_a_batch_that_can_never_be_drawn_is_refused_before_the_first_step(capaci
     env = Counting()
     ring = ReplayBuffer(source_of(env), capacity)
     with pytest.raises(UsageError, match=f"a batch of 12 cannot be drawn from {kept} transitions"):
-        common.batch_generator(ring, initial, 12, steps=2)
+        next(common.batch_generator(ring, initial, 12, steps=2))
     assert not ring.buffer
     assert env.seeds == []
     assert len(next(common.batch_generator(ring, initial, kept, steps=2))) == kept

@@ -200,6 +200,16 @@ def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_pa
     assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 40
 
 
+def test_a_run_that_is_refused_before_its_first_step_leaves_no_folder(tmp_path):
+    source = source_of(Counting())
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    args = RunOptions(runs_dir=tmp_path)
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "refused", args=args, save={"net": nn.Linear(1, 1)})
+    with pytest.raises(UsageError, match="a batch of 9 cannot be drawn from 5 transitions"):
+        engine.run(common.batch_generator(ReplayBuffer(source, 5), 2, 9, steps=3))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_second_ctrl_c_saves_nothing(tmp_path):
     class Interrupted(Counting):
         def step(self, action):
