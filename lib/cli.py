@@ -67,6 +67,7 @@ __all__ = [
 ]
 
 THREADS_END = 5.0  # seconds in which threads may end after a run
+STOPPED = "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."
 
 log = logging.getLogger(__name__)
 
@@ -229,18 +230,14 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         script: name of the script, such as "01_baseline".
         argv: arguments without the script's name; None for sys.argv[1:].
     """
-    with exit_codes(
-        "Stopped at once. If the run has a checkpoint, --resume with its folder continues from the newest one."
-    ):
+    with _threads_ended(), exit_codes(STOPPED):
         params, args = resolve(parser, argv, script)
         if args.tune is not None:
             sys.exit(search.search(params, args, script, sys.argv[1:] if argv is None else argv))
         prepare(args.seed)
         with checked_env.closing():
             state: Any = train(params, args)
-        code = EXIT_CODES[state.stopped]
-        _end_threads(code)
-        sys.exit(code)
+        sys.exit(EXIT_CODES[state.stopped])
 
 
 @contextlib.contextmanager
@@ -270,17 +267,26 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
         _exit(stopped, EXIT_CODES["SIGINT"])
 
 
-def _end_threads(code: int) -> None:
-    """End the process if other threads, such as an environment's, would keep it alive."""
-    end = time.monotonic() + THREADS_END
-    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-    for thread in others:
-        thread.join(max(0.0, end - time.monotonic()))
-    if names := [thread.name for thread in others if thread.is_alive()]:
+@contextlib.contextmanager
+def _threads_ended() -> Iterator[None]:
+    """End the process, however the run ends, if other threads, such as an environment's, would keep it alive."""
+    try:
+        yield
+    except BaseException as error:
+        end = time.monotonic() + THREADS_END
+        others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+        for thread in others:
+            thread.join(max(0.0, end - time.monotonic()))
+        names = [thread.name for thread in others if thread.is_alive()]
+        if not names:
+            raise
+        code = error.code if isinstance(error, SystemExit) else 1
+        if not isinstance(error, SystemExit):
+            sys.excepthook(type(error), error, error.__traceback__)
         log.warning("The run has ended, but threads are still running (%s). The process ends anyway.", ", ".join(names))
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        os._exit(code)
+        os._exit(code if isinstance(code, int) else 1)
 
 
 def prepare(seed: int) -> None:

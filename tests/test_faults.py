@@ -274,11 +274,22 @@ def test_a_run_ends_although_an_environment_has_forked_a_process(tmp_path, scrip
     assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
 
 
+def with_a_thread(folder, *options):
+    """Run 01_baseline on an environment whose thread does not end."""
+    options = ("--env-id", "fakes:WithThread-v0", *SMALL_DQN, *options, "--quiet", "--runs-dir", folder)
+    command = [sys.executable, PROJECT / BASELINE, *map(str, options)]
+    return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_ends_although_a_thread_of_its_environment_does_not(tmp_path):
+    process = with_a_thread(tmp_path, "--record-every", 1)  # it cannot be rendered
+    assert process.returncode == 2, process.stderr
+
+
 @pytest.mark.slow
 def test_a_run_closes_its_environments_and_ends_although_a_thread_of_theirs_does_not(tmp_path):
-    options = ("--env-id", "fakes:WithThread-v0", *SMALL_DQN, "--quiet", "--stop-after", 80, "--runs-dir", tmp_path)
-    command = [sys.executable, PROJECT / BASELINE, *map(str, options)]
-    process = subprocess.run(command, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    process = with_a_thread(tmp_path, "--stop-after", 80)
     assert process.returncode == 0, process.stderr
     assert "The run has ended, but threads are still running" in process.stdout
     (tmp_path / "closed").unlink()
