@@ -5,6 +5,7 @@ A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 dige
 `best-*` checkpoint holds the networks with the best mean return so far, for playing and evaluating.
 """
 
+import copy
 import errno
 import logging
 import math
@@ -397,7 +398,10 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
                 _require_fit(each, content[name])
             elif not isinstance(each, Settings):
                 _require_same_types(each.state_dict(), content[name], name)
-        Checkpoint.load_objects(objects, {name: content[name] for name in objects})
+        # Copies, because an object that keeps a tensor would keep the file on the disk, even after it was removed. The
+        # replay is large, and copies what it keeps.
+        copied = {name: copy.deepcopy(content[name]) for name in objects if name != "replay"}
+        Checkpoint.load_objects(objects, {name: content[name] for name in objects} | copied)
     except (Fault, UsageError, OSError):
         raise
     except Exception as error:  # a file may hold anything

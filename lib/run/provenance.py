@@ -47,10 +47,10 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """Return the project's commit, or None if git or the repository is missing.
 
-    A "+" is appended if files other than documents and results differ from the commit.
+    A "+" is appended if files other than documents, models and results differ from the commit.
     """
     git = ["git", "-C", str(files.PROJECT)]
-    code = ["--", ".", *(f":(exclude){path}" for path in ("docs", "README.md", "benchmarks/results"))]
+    code = ["--", ".", *(f":(exclude){path}" for path in ("docs", "models", "README.md", "benchmarks/results"))]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         status = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True, check=True)

@@ -4,6 +4,7 @@
 attached is the order in which they run.
 """
 
+import copy
 import dataclasses
 import logging
 import math
@@ -237,9 +238,11 @@ class _Setup:
         ignite resets the iteration counter and the running averages on STARTED. No handler draws random numbers
         between EPOCH_STARTED and the first batch.
         """
+        # A copy, because the handler is kept, and would keep the file of the checkpoint.
+        state = copy.deepcopy({name: content[name] for name in self._loop_state() if name in content})
 
         def restore(engine: Engine) -> None:
-            checkpoint.restore(self._loop_state(), content)
+            checkpoint.restore(self._loop_state(), state)
             self.episodes.ask(engine)  # the run may have been stopped in `_confirm`
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)

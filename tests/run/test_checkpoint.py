@@ -1,4 +1,5 @@
 import errno
+import gc
 import math
 import os
 import pickle
@@ -473,6 +474,25 @@ def test_an_edited_params_json_does_not_hide_the_error_of_an_environment(tmp_pat
     checkpoint.Checkpointer(objects, tmp_path, 10, stopper).attach(engine)
     engine.run(batches())  # nobody raises the error again
     assert "params.json was changed" in caplog.text
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the mapped files")
+def test_a_restored_object_may_keep_its_tensors_without_keeping_the_file(tmp_path):
+    class Keeper:
+        kept = WEIGHTS["net"]
+
+        def state_dict(self):
+            return self.kept
+
+        def load_state_dict(self, state):
+            self.kept = state
+
+    keeper = Keeper()
+    save(tmp_path)
+    checkpoint.restore({"net": keeper}, checkpoint.newest(tmp_path))
+    gc.collect()
+    assert torch.equal(keeper.kept["w"], WEIGHTS["net"]["w"])
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_copies_beside_the_checkpoints_are_left_alone(tmp_path):

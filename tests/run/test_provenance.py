@@ -11,7 +11,7 @@ def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_o
 
     monkeypatch.setattr(files, "PROJECT", tmp_path)
     git("init")
-    for name in ("code.py", "README.md", "docs/page.md", "benchmarks/results/figures.csv"):
+    for name in ("code.py", "README.md", "docs/page.md", "models/pong/card.md", "benchmarks/results/figures.csv"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("old")
     git("add", ".")
@@ -20,6 +20,7 @@ def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_o
     assert provenance.commit() == head
     (tmp_path / "docs" / "page.md").write_text("new")
     (tmp_path / "README.md").write_text("new")
+    (tmp_path / "models" / "pong" / "card.md").write_text("new")
     (tmp_path / "benchmarks" / "results" / "figures.csv").unlink()
     assert provenance.commit() == head
     (tmp_path / "code.py").write_text("new")
