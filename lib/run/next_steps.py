@@ -13,7 +13,14 @@ from lib.system.files import PROJECT
 
 
 def next_steps(
-    run: Path, options: RunOptions, saved: bool, solved: bool, steps_done: int | None, has_episode: bool
+    run: Path,
+    options: RunOptions,
+    *,
+    saved: bool,
+    solved: bool,
+    complete: bool,
+    steps_done: int | None,
+    has_episode: bool,
 ) -> dict[str, str]:
     """Return commands by their purpose, as a shell in the current folder reads them.
 
@@ -23,6 +30,7 @@ def next_steps(
         saved: whether the run has a checkpoint. Without one, only its report can be shown.
         solved: whether the run was solved. A solved run is not trained any further, so its evaluation is repeated with
             more episodes instead.
+        complete: whether more steps would teach nothing, because the learning rate has fallen to 0.
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
     """
@@ -34,6 +42,8 @@ def next_steps(
     commands = {"watch it play": command(PROJECT / "tools/play.py", shown(run), *module_option), **commands}
     if solved:
         commands["play 100 episodes"] = command(PROJECT / "tools/evaluate.py", shown(run), *module_option)
+    elif complete:
+        return commands
     elif Path(sys.argv[0]).is_file() and hasattr(sys.modules["__main__"], "__file__"):  # a notebook has no script
         commands["go on"] = command(Path(sys.argv[0]), "--resume", shown(run), *module_option, *_again(options))
         if steps_done is not None:

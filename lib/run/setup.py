@@ -24,7 +24,7 @@ from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
-from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
+from lib.hyperparameters import Hyperparameters, PPOHyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, checkpoint_files, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
@@ -493,9 +493,10 @@ class _Setup:
         steps = next_steps(
             self.run.path,
             self.options,
-            saved,
-            stopped == SOLVED,
-            self.steps() if at_limit else None,
+            saved=saved,
+            solved=stopped == SOLVED,
+            complete=at_limit and type(self.params) is PPOHyperparameters,  # see learning_rate_at
+            steps_done=self.steps() if at_limit else None,
             has_episode=self.episodes.count > 0,
         )
         for purpose, command in steps.items():

@@ -1,0 +1,30 @@
+import sys
+
+import pytest
+
+from lib.run.next_steps import next_steps
+from lib.run.options import RunOptions
+from running import PROJECT
+
+
+@pytest.fixture
+def commands(tmp_path, monkeypatch):
+    """Function of next_steps' options that returns the commands of a run of 01_baseline."""
+    monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
+    monkeypatch.setattr(
+        "lib.run.next_steps.read_params", lambda run: {"hyperparameters": {"env_name": "fakes:Catch-v0"}}
+    )
+    usual = {"saved": True, "solved": False, "complete": False, "steps_done": None, "has_episode": True}
+    return lambda knobs=None, **changed: next_steps(tmp_path, RunOptions(knobs=knobs or {}), **usual | changed)
+
+
+def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands):
+    assert commands()["go on"].endswith("--env-module fakes")
+    assert commands(steps_done=500)["go on"].endswith("--stop-after 1000")
+    assert commands(knobs={"engine": "ray", "address": "10.0.0.1:6379"})["go on"].endswith("--address 10.0.0.1:6379")
+
+
+@pytest.mark.parametrize("end", ["saved", "solved", "complete"])
+def test_no_other_run_goes_on(commands, end):
+    assert "go on" not in commands(**{end: end != "saved"})
+    assert "see its report" in commands(**{end: end != "saved"})
