@@ -66,7 +66,7 @@ def _on_ctrl_c(number: int, frame: "FrameType | None") -> None:
         frame = frame.f_back
     line = "" if frame is None else linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     if line.lstrip().startswith(("import ", "from ")):
-        os.write(2, b"Stopped before anything was begun.\n")
+        os.write(2, b"Stopped before the run started.\n")
         os._exit(128 + number)
     signal.default_int_handler(number, frame)
 

@@ -324,7 +324,7 @@ def test_ctrl_c_during_any_import_prints_one_line(tmp_path, script, module):
     env = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"}
     command = [sys.executable, PROJECT / script, "--help"]
     process = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert process.stderr == "Stopped before anything was begun.\n"
+    assert process.stderr == "Stopped before the run started.\n"
     assert (process.returncode, process.stdout) == (128 + signal.SIGINT, "")
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Check whether this machine is fit for training, and what would make it faster. Takes half a minute.
+"""Check whether this machine is suitable for training, and what would make it faster. Takes half a minute.
 
     ./doctor.py
     ./doctor.py --cuda --game breakout        # also checks the GPU, and the memory for this game's replay buffer
@@ -52,7 +52,7 @@ SECONDS = 5  # duration of each speed measurement
 MIN_DISK_SPEED = 50  # MB/s; with a slower disk, saving a full replay buffer interrupts a run for 15 seconds
 DISK_TEST_MEGABYTES = 64
 NUM_ENVS = 16
-REINSTALL = "make clean, then make test; see docs/install.md"
+REINSTALL = "make clean, then make install; see docs/install.md"
 CHECKPOINTS = 3  # largest number of checkpoints on the disk at the same time
 
 
@@ -253,7 +253,7 @@ def print_findings(findings: Iterable[Finding]) -> int:
         advice = f"\n         -> {finding.advice}" if finding.advice else ""
         print(f"{finding.level:<8} {finding.text}{advice}", flush=True)
         problems += finding.level == PROBLEM
-    print(f"\nProblems to solve first: {problems}" if problems else "\nThis machine is fit for training.")
+    print(f"\nProblems to solve first: {problems}" if problems else "\nThis machine is suitable for training.")
     return int(problems > 0)
 
 

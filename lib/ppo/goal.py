@@ -12,7 +12,7 @@ from lib.ppo.progress import Estimate
 from lib.ppo.update import Transitions
 
 PARTS = ("entropy", "kl", "epochs", "temperature")
-FINAL_TEMPERATURE_FROM = 0.75  # value of Estimate.certain from which the final temperature is used
+FINAL_TEMPERATURE_FROM = 0.75  # value of Estimate.lower_bound from which the final temperature is used
 SINGLE_EPOCH_FROM = 0.95  # progress from which an update has a single epoch
 
 
@@ -70,7 +70,7 @@ class GoalSettings(FastSettings):
             now = dataclasses.replace(now, epochs=1)
         if "temperature" not in without:  # less random actions lose fewer games that are nearly won
             # The switch is permanent, so a few lucky episodes must not cause it.
-            now = dataclasses.replace(now, finishing=progress.certain >= FINAL_TEMPERATURE_FROM)
+            now = dataclasses.replace(now, finishing=progress.lower_bound >= FINAL_TEMPERATURE_FROM)
         return now
 
     def _kl_target_at(self, progress: float) -> float | None:

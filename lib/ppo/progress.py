@@ -14,11 +14,11 @@ class Estimate(NamedTuple):
 
     Attributes:
         mean: progress of the mean return of recent episodes, 0 to 1.
-        certain: progress of that mean less Progress.ERRORS standard errors, at most 1; minus infinity if unknown.
+        lower_bound: progress of that mean less Progress.ERRORS standard errors, at most 1; minus infinity if unknown.
     """
 
     mean: float
-    certain: float
+    lower_bound: float
 
 
 NONE = Estimate(0.0, -math.inf)
@@ -32,7 +32,7 @@ class Progress:
 
     Attributes:
         LEAST: smallest number of episodes in the running mean.
-        ERRORS: number of standard errors between `mean` and `certain`.
+        ERRORS: number of standard errors between `mean` and `lower_bound`.
     """
 
     LEAST = 16
@@ -54,7 +54,7 @@ class Progress:
 
         It is 0 without a goal, and until there are enough episodes for the running mean. If the mean of the first
         episodes already reached the goal, a warning is logged once, `mean` is 1 while the recent mean is at least the
-        goal and 0 otherwise, and nothing is certain.
+        goal and 0 otherwise, and the lower bound is minus infinity.
         """
         if self._first_mean is None or goal is None:
             return NONE
@@ -63,15 +63,17 @@ class Progress:
             self._warn(goal, self._first_mean)
             return Estimate(float(mean >= goal), -math.inf)
         error = stdev(self._recent) / math.sqrt(len(self._recent))
-        way = goal - self._first_mean
-        progress, certain = (min(1.0, (value - self._first_mean) / way) for value in (mean, mean - self.ERRORS * error))
-        return Estimate(max(0.0, progress), certain)
+        distance = goal - self._first_mean
+        progress, lower_bound = (
+            min(1.0, (value - self._first_mean) / distance) for value in (mean, mean - self.ERRORS * error)
+        )
+        return Estimate(max(0.0, progress), lower_bound)
 
     def _warn(self, goal: float, first_mean: float) -> None:
         if not self._warned:
             log.warning(
-                "The goal of %g is not above the mean return of the first %d episodes, %.4g: nothing can follow the "
-                "progress toward it. Set a higher one with --set stop_reward.",
+                "The goal of %g is not above the mean return of the first %d episodes, %.4g, so the schedules "
+                "stay constant. Set a higher goal with --set stop_reward.",
                 goal,
                 len(self._recent),
                 first_mean,

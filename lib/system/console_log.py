@@ -1,4 +1,4 @@
-"""The console: this package's log lines between progress bars, streams that never end a run, and words to paste."""
+"""The console: log lines between progress bars, output streams whose errors do not end a run, and shell quoting."""
 
 import logging
 import os
@@ -46,7 +46,7 @@ class LastingStream:
         return getattr(self._stream, name)
 
     def _discard(self) -> None:
-        """Lead the stream to /dev/null, for C libraries and for Python's last flush as well."""
+        """Redirect the stream to /dev/null, for C libraries and for Python's last flush as well."""
         try:
             number = self._stream.fileno()
         except (OSError, ValueError):  # closed, or no file of the system
@@ -68,7 +68,7 @@ class Console(logging.Handler):
 def start_console() -> None:
     """Send this package's log lines to the console. A second call has no effect.
 
-    Whatever becomes of the console, the run goes on. Streams that were closed when the process started are
+    A run goes on if its console is lost. Streams that were closed when the process started are
     redirected to /dev/null, so that no file of the run gets their file descriptors.
     """
     for number in range(3):

@@ -24,7 +24,7 @@ def test_progress_is_the_share_of_the_way_from_the_first_mean_to_the_goal():
     assert progress_of(22.0)(None).mean == 0.0
 
 
-def test_what_is_certain_is_the_progress_less_three_standard_errors():
+def test_the_lower_bound_is_the_progress_less_three_standard_errors():
     returns = [10.0, 14.0] * 8
     error = np.std(returns, ddof=1) / 4
     estimate = progress_of(*returns)(16.0)
@@ -51,7 +51,7 @@ def test_noise_rarely_causes_the_permanent_switch(true_progress, spread, share):
         progress = Progress(16)
         for value in (*[0.0] * 16, *rng.normal(true_progress, spread, 500)):
             progress.add(value)
-            if progress(1.0).certain >= FINAL_TEMPERATURE_FROM:
+            if progress(1.0).lower_bound >= FINAL_TEMPERATURE_FROM:
                 switched += 1
                 break
     assert switched <= 100 * share
