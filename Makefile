@@ -49,7 +49,7 @@ $(DEV): $(READY) requirements-dev.lock
 # TensorBoard runs in the background and ends with the training, even if that is killed. The training saves and ends if
 # make is killed.
 train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ...", PORT=6006
-	@port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
+	@mkdir -p runs; port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
 	training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT HUP; \
 	  $(BIN)/tensorboard --logdir runs --host $(HOST) --port $$port >$$log 2>&1 & page=$$!; ended=; asked=; \
 	  while kill -0 $$training 2>/dev/null; do \
@@ -63,7 +63,7 @@ play: $(READY)  ## watch the newest run's agent, or models/pong if there is no r
 	$(BIN)/python tools/play.py "$(RUN)" $(ARGS)
 
 tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port
-	@port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
+	@mkdir -p runs; port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
 	$(BIN)/tensorboard --logdir runs --host $(HOST) --port $$port
 
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing

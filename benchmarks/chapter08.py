@@ -16,7 +16,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -125,14 +124,11 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) ->
     stamped = lab.stamp(threads=1, place=list(TASKS[task]))
     turns = itertools.product(range(1, seeds + 1), variants)
     missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(task, *turn)).exists())]
-    with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(curve, task, *turn): turn for turn in missing}
-        for run in tqdm(as_completed(running), total=len(running)):
-            seed, variant = running[run]
-            means, reached = run.result()
-            results = lab.Results(file_of(task, seed, variant), COLUMNS, stamped)
-            for last_step, mean in means.items():
-                results.add(variant=variant, seed=seed, step=last_step, mean_return=f"{mean:.4f}", reached=reached)
+    done = launch.in_parallel(jobs, lambda turn: curve(task, *turn), missing)
+    for (seed, variant), (means, reached) in tqdm(done, total=len(missing)):
+        results = lab.Results(file_of(task, seed, variant), COLUMNS, stamped)
+        for last_step, mean in means.items():
+            results.add(variant=variant, seed=seed, step=last_step, mean_return=f"{mean:.4f}", reached=reached)
 
 
 def file_of(task: str, seed: int, variant: str) -> str:

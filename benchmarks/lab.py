@@ -5,6 +5,7 @@ import csv
 import functools
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
@@ -60,10 +61,11 @@ class Results:
         name: path of the file inside benchmarks/results, without .csv: "chapter09/speed".
         columns: names of the columns.
         stamped: stamp of the measurement; None for a new one.
-        go_on: keep the rows of an interrupted measurement, if there are any.
+        go_on: keep the rows of an interrupted measurement, if there are any. An earlier measurement that is committed
+            is replaced.
 
     Raises:
-        SystemExit: if the kept file has another commit, machine, settings or columns.
+        SystemExit: if the kept file has another commit, machine, settings or columns, and is not committed.
     """
 
     def __init__(
@@ -74,12 +76,14 @@ class Results:
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
         self._started = go_on and self.path.exists()
-        if self._started:
-            if differing := differences(name, columns, self._stamp):
+        if self._started and (differing := differences(name, columns, self._stamp)):
+            self._started = not _is_committed(self.path)
+            if self._started:
                 raise SystemExit(
                     f"{self.path} was measured under other conditions: {', '.join(differing)} differ; "
                     "measure it again without --go-on, or restore the old conditions"
                 )
+        if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")
 
     def has(self, **key: Any) -> bool:
@@ -95,6 +99,17 @@ class Results:
         self.rows.append({name: str(value) for name, value in row.items()})
         with self.path.open("a", newline="") as file:
             csv.DictWriter(file, self.columns, lineterminator="\n").writerow(row)
+
+
+def _is_committed(path: Path) -> bool:
+    """Return whether a file is in git, without changes."""
+    git = ["git", "-C", str(path.parent)]
+    try:
+        tracked = subprocess.run([*git, "ls-files", "--error-unmatch", path.name], capture_output=True, check=False)
+        changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", path.name], capture_output=True, check=False)
+    except OSError:
+        return False
+    return tracked.returncode == 0 and changed.returncode == 0
 
 
 def slug(text: str) -> str:
@@ -124,7 +139,7 @@ def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -
     """Return which of commit, versions, machine, settings and columns differ from those of a results file."""
     frame, old = read(name)
     keys = ("commit", "versions", "machine", "settings")
-    differing = [key for key in keys if str(old.get(key)) != str(stamped.get(key))]
+    differing = [key for key in keys if old.get(key) != json.loads(json.dumps(stamped.get(key)))]
     return differing + (["columns"] if list(frame.columns) != list(columns) else [])
 
 

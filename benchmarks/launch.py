@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lab
 from lib import cli
@@ -19,6 +20,9 @@ from lib.run.stopping import NOT_FINITE
 
 BASELINE = "01_baseline"
 WARM_UP = 2000  # agent steps before the timed part of a run
+
+Turn = TypeVar("Turn")
+Result = TypeVar("Result")
 
 
 def device_of(options: Sequence[str]) -> str:
@@ -83,6 +87,21 @@ def interrupts_left_to_children() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def in_parallel(jobs: int, call: Callable[[Turn], Result], turns: Iterable[Turn]) -> Iterator[tuple[Turn, Result]]:
+    """Call a function for each turn, `jobs` at once, and yield the turns with their results as they end.
+
+    After an error or Ctrl-C no further call begins.
+    """
+    with ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(call, turn): turn for turn in turns}
+        try:
+            for done in as_completed(running):
+                yield running[done], done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def start(words: Sequence[str]) -> None:

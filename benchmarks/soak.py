@@ -18,8 +18,8 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -221,9 +221,9 @@ def main() -> None:
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
     args = parser.parse_args()
     if "soak" in (args.what or ["soak"]):
-        with ThreadPoolExecutor(args.jobs) as pool:
-            for done in [pool.submit(soak, script, 60 * args.minutes, args.jobs) for script in args.script or SCRIPTS]:
-                done.result()
+        measure = partial(soak, seconds=60 * args.minutes, jobs=args.jobs)
+        for _ in launch.in_parallel(args.jobs, measure, args.script or SCRIPTS):
+            pass
     markup.write(blocks())
     if found := [text for script, (frame, _) in measured().items() for text in problems(script, frame)]:
         raise SystemExit("\n".join(found))

@@ -241,6 +241,11 @@ def time_to_goal(own: Solved) -> str:
     return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
 
 
+def _steps_to_goal(own: Solved) -> pd.Series:
+    """Return the agent steps to the goal, a number per seed; infinity for an unsolved run."""
+    return own.frame["steps"].where(own.frame["stopped"] == "solved", np.inf)
+
+
 def solve_table(results: list[Solved]) -> str:
     """Return a row per script: seconds and steps of its seeds, its speed, and the worst evaluation."""
     rows = []
@@ -250,7 +255,7 @@ def solve_table(results: list[Solved]) -> str:
         if solved.empty:
             rows.append((f"`{own.script}`", time_to_goal(own), "", speed, ""))
         else:
-            steps, worst = markup.spread(solved["steps"] / 1000, 0), f"{solved['evaluation_mean'].min():.1f}"
+            steps, worst = markup.spread(_steps_to_goal(own) / 1000, 0), f"{solved['evaluation_mean'].min():.1f}"
             rows.append((f"`{own.script}`", time_to_goal(own), steps, speed, worst))
     header = ("script", "time to solve Pong", "thousand agent steps", "agent steps/s", "lowest greedy mean")
     return markup.table(header, rows)
@@ -260,8 +265,7 @@ def short_solve_table(results: list[Solved]) -> str:
     """Return the README's table: time and steps of the scripts that solved Pong on a CPU."""
     rows = []
     for own in results:
-        steps = own.frame.loc[own.frame["stopped"] == "solved", "steps"]
-        rows.append((f"`{own.script}`", time_to_goal(own), markup.spread(steps, 0)))
+        rows.append((f"`{own.script}`", time_to_goal(own), markup.spread(_steps_to_goal(own), 0)))
     return markup.table(("script", "time to solve Pong", "agent steps"), rows)
 
 

@@ -10,6 +10,7 @@ model is a reduced run folder, so play.py, evaluate.py, export.py and --init acc
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 ENDLESS = """
 
 {count} of these games ended at the limit of {limit:,} steps; the agent had probably repeated its moves."""
-PRIVATE = ("--runs-dir", "--resume", "--config")  # options whose values are paths on the user's machine
+PRIVATE = ("--runs-dir", "--resume", "--config", "--init")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
 FILES = ("checkpoints", "params.json", "evaluation.json", "README.md")
 
@@ -58,9 +59,12 @@ def main() -> None:
     args = parser.parse_args()
     require_replaceable(args.model, args.run)
     agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module)
-    metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed)
-    console.log_evaluation(metrics)
-    write_model(agent, args.model.resolve(), metrics)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Path(folder) / agent.file.name  # a run that still trains may remove it
+        files.copy(agent.file, kept)
+        metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed)
+        console.log_evaluation(metrics)
+        write_model(agent, kept, args.model.resolve(), metrics)
     print(f"{args.model}: {megabytes(args.model):.1f} MB")
 
 
@@ -80,7 +84,7 @@ def require_replaceable(model: Path, run: Path) -> None:
         raise UsageError(f"{model} is not a model: it holds {', '.join(others) or 'no files'}; give a new folder")
 
 
-def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> None:
+def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dict[str, Any]) -> None:
     """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
     params = run_folder.read_params(agent.run)
     params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
@@ -90,7 +94,7 @@ def write_model(agent: TrainedAgent, model: Path, metrics: dict[str, Any]) -> No
     target = new / "checkpoints" / f"best-{agent.step:09d}.pt"
     try:
         target.parent.mkdir(parents=True)
-        files.copy(agent.file, target)
+        files.copy(checkpoint, target)
         files.write(target.with_name(f"{target.name}.sha256"), f"{files.digest(target)}  {target.name}\n")
         run_folder.write_json(new / "params.json", params)
         run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
@@ -129,12 +133,17 @@ def card(agent: TrainedAgent, name: str, size: float, sessions: list[dict[str, A
         command=" ".join(without(LIMITS, first["argv"]) if later else first["argv"]),
         resumed=f" in {len(sessions)} sessions, on {devices}" if later else "",
         step=agent.step,
-        commit=str(first["commit"])[:12],
+        commit="`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions)),
         megabytes=size,
         path=f"models/{name}",
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         **metrics,
     )
+
+
+def short_commit(commit: str | None) -> str:
+    """Return the start of a commit, with its "+" if the code differed from it."""
+    return "unknown" if commit is None else commit[:12] + "+" * commit.endswith("+")
 
 
 def megabytes(model: Path) -> float:

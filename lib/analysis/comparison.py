@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -44,7 +45,8 @@ def read_settings(run: Path) -> Settings:
     hyperparameters = defaults | params["hyperparameters"]
     for name in IGNORED:
         hyperparameters.pop(name, None)
-    settings = {"seed": params["seed"], "script": params["script"], **params["knobs"], **hyperparameters}
+    start = {"seed": params["seed"], "script": params["script"], "init": params.get("init")}
+    settings = {**start, **params["knobs"], **hyperparameters}
     return {name: settings[name] for name in FIRST if name in settings} | settings
 
 
@@ -58,7 +60,7 @@ def read_outcome(run: Path) -> dict[str, object]:
     result = run_data.read_result(run)
     stop_reward = str(run_folder.read_params(run)["hyperparameters"].get("stop_reward"))
     solved = result.get("reached", {}).get(stop_reward, {})
-    evaluation = run_data.read_evaluation(run) or result.get("evaluation", {})
+    evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
     return {
         "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else 0)),
         "episodes": len(episodes),
@@ -70,6 +72,14 @@ def read_outcome(run: Path) -> dict[str, object]:
         "evaluated": evaluation.get("mean"),
         "ended": "running" if run_folder.in_use(run) else result.get("stopped", "no result"),
     }
+
+
+def _greedy_evaluation(run: Path) -> dict[str, Any]:
+    """Return what evaluate.py found without exploration, if it played a checkpoint that the run still has."""
+    found = run_data.read_evaluation(run)
+    explored = bool(found.get("epsilon") or found.get("sample"))
+    played = run / "checkpoints" / str(found.get("checkpoint", "."))
+    return {} if explored or not played.exists() else found
 
 
 def settings_table(runs: Sequence[Path]) -> pd.DataFrame:
@@ -111,7 +121,7 @@ def group_runs(runs: Sequence[Path]) -> list[Group]:
     members: dict[frozenset[tuple[str, str]], list[Path]] = {}
     for run in runs:
         settings = read_settings(run)
-        key = frozenset((name, _as_text(settings, name)) for name in settings if name != "seed")
+        key = frozenset((name, text) for name in settings if name != "seed" and (text := _value(settings, name)))
         members.setdefault(key, []).append(run)
     settings_by_group = [read_settings(group[0]) for group in members.values()]
     names = _label_names(settings_by_group)
@@ -130,8 +140,11 @@ def summarise(group: Group) -> str:
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
-    mean = "mean" if len(outcomes) < intervals.MINIMUM else "interquartile mean"
-    summary = f"{mean} return {_centre_and_range(outcomes['mean'])}"
+    means = outcomes["mean"].dropna()  # a run may have no episode yet
+    mean = "mean" if len(means) < intervals.MINIMUM else "interquartile mean"
+    summary = f"{mean} return {_centre_and_range(means)}"
+    if len(means) < len(outcomes):
+        summary += f" in {len(means)} of {len(outcomes)} runs"
     if not solved.empty:
         share = f" in {len(solved)} of {len(outcomes)} runs" if len(solved) < len(outcomes) else ""
         summary += f", solved{share} in {_centre_and_range(solved)} minutes"
@@ -146,7 +159,7 @@ def _centre_and_range(values: pd.Series) -> str:
     else:
         centre, low, high = intervals.interval([np.asarray(values, float)])
     text, lowest, highest = (format_value(float(value)) for value in (centre, low, high))
-    if len(values) == 1:
+    if len(values) < 2:
         return text
     # The interval of three or four runs is their range, see intervals.interval.
     bounds = "range" if len(values) < intervals.NARROWER else f"{intervals.CONFIDENCE:.0%} interval"
@@ -156,11 +169,12 @@ def _centre_and_range(values: pd.Series) -> str:
 def _differing(rows: Sequence[Settings]) -> list[str]:
     """Return the names of the settings that are not equal in all rows. An unset setting equals a missing one."""
     names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if len({_value(row, name) for row in rows}) > 1]
 
-    def value(row: Settings, name: str) -> str:
-        return "" if row.get(name) in (None, []) else _as_text(row, name)
 
-    return [name for name in names if len({value(row, name) for row in rows}) > 1]
+def _value(row: Settings, name: str) -> str:
+    """Return a setting as text; "" if it is not set or missing."""
+    return "" if row.get(name) in (None, []) else _as_text(row, name)
 
 
 def _label_names(rows: Sequence[Settings]) -> list[str]:

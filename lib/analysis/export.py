@@ -172,7 +172,7 @@ def _write_onnx(policy: ExportedPolicy, states: np.ndarray, file: Path) -> Calla
     with _quiet():
         program: Any = torch.onnx.export(
             policy,
-            (torch.from_numpy(states[:2]),),
+            (torch.from_numpy(np.repeat(states[:1], 2, axis=0)),),  # a batch of 1 could not vary
             dynamo=True,
             input_names=["state"],
             output_names=["action", "scores"],

@@ -23,6 +23,7 @@ from lib.run.episodes import WINDOW
 from lib.system import files
 
 TEMPLATE = "report.html"
+PICTURES = ("steps", "minutes", "speed", "parts")
 DPI = 200
 MAX_TITLE = 1_000  # characters; the browser breaks the lines
 VIDEOS_PER_RUN = 3
@@ -101,7 +102,7 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise Fault(f"{what}; {files.REMEDIES[error.errno]}, or give another --output") from error
         raise UsageError(f"{what}; give another --output") from error
-    for old in set(folder.glob("report-*.png")) - set(new):
+    for old in {folder / f"report-{name}.png" for name in PICTURES} - set(new):
         with suppress(OSError):
             old.unlink()
     return folder / TEMPLATE
@@ -217,6 +218,7 @@ def _return_pictures(
 
 
 def _picture(name: str, title: str, caption: str, draw: Callable[[], Figure]) -> Picture:
+    assert name in PICTURES
     light, dark = (_draw_png(draw, dark) for dark in (False, True))
     return Picture(f"report-{name}.png", title, caption, light, dark)
 

@@ -154,7 +154,7 @@ def _require_unchanged(run: Path, path: Path) -> None:
         if recorded:
             raise UsageError(f"{path} was deleted; restore it")
     elif recorded.get("sha256"):
-        require_digest(path, path.stat().st_size if at_end else recorded["size"], recorded["sha256"])
+        require_digest(path, path.stat().st_size if at_end else recorded["size"], recorded["sha256"], "restore it")
     elif not (run / "files.json").exists() and any((run / "checkpoints").glob("step-*.pt")):
         log.warning("%s could not be checked for changes, because files.json of its run is missing.", path)
 

@@ -102,11 +102,19 @@ def _checked(state: Mapping[str, Any]) -> dict[str, tuple[int, str | None]]:
     return {name: (saved["size"], saved.get("sha256")) for name, saved in new.items()}
 
 
-def require_digest(path: Path, size: int, expected: str) -> None:
+def require_digest(
+    path: Path, size: int, expected: str, remedy: str = "restore it, or delete it to go on without it"
+) -> None:
     """Compare the first `size` bytes of a file with an expected SHA-256.
+
+    Args:
+        path: path of the file.
+        size: number of bytes.
+        expected: digest in hexadecimal.
+        remedy: what to do about a change, for the message.
 
     Raises:
         UsageError: if they differ.
     """
     if path.stat().st_size < size or files.digest(path, size) != expected:
-        raise UsageError(f"{path} was changed after it was written; restore it, or delete it to go on without it")
+        raise UsageError(f"{path} was changed after it was written; {remedy}")

@@ -13,6 +13,7 @@ from lib.run.options import RunOptions
 from lib.system import files, machine
 
 PACKAGES = ("torch", "pytorch-ignite", "ptan", "gymnasium", "ale-py", "tensorboard", "numpy")
+CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")  # folders of Python files
 
 
 def describe(script: str, params: RunParameters, options: RunOptions) -> dict[str, Any]:
@@ -47,13 +48,13 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """Return the project's commit, or None if git or the repository is missing.
 
-    A "+" is appended if files other than documents, models and results differ from the commit.
+    A "+" is appended if the code or the versions of its packages differ from the commit.
     """
     git = ["git", "-C", str(files.PROJECT)]
-    code = ["--", ".", *(f":(exclude){path}" for path in ("docs", "models", "README.md", "benchmarks/results"))]
+    status = ["status", "--porcelain", "--", *(f"{folder}/*.py" for folder in CODE), "setup.cfg", "requirements.lock"]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        status = subprocess.run([*git, "status", "--porcelain", *code], capture_output=True, text=True, check=True)
+        changed = subprocess.run([*git, *status], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head + ("+" if status.stdout else "")
+    return head + ("+" if changed.stdout else "")

@@ -30,7 +30,7 @@ from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
 from lib.run.run_folder import read_json, write_json
-from lib.run.stopping import SOLVED, handled_signals
+from lib.run.stopping import EXIT_CODES, SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
@@ -74,6 +74,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     trainable = tune.with_resources(
         tune.with_parameters(
             run_trial,
+            folder=folder,
             command=_trial_command(argv),
             started_in=os.getcwd(),
             threads=None if gpu else 1,
@@ -107,7 +108,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         _write_results(folder, sorted(trials, key=_rank), list(space), title)
     if results.num_errors:
         raise Fault(
-            f"{results.num_errors} trials failed; their messages are in {folder / 'ray'}. The same command retries"
+            f"{results.num_errors} trials failed; their output is in {folder / 'trials'}. The same command retries"
         )
     if len(trials) < len(results):
         log.info("Interrupted after %d of %d trials. The same command continues.", len(trials), len(results))
@@ -128,11 +129,15 @@ def _as_ctrl_c() -> Iterator[list[int]]:
         yield received
 
 
-def run_trial(config: dict[str, Any], command: Sequence[str], started_in: str, threads: int | None) -> dict[str, Any]:
+def run_trial(
+    config: dict[str, Any], folder: Path, command: Sequence[str], started_in: str, threads: int | None
+) -> dict[str, Any]:
     """Run the script with a trial's hyperparameters, or resume the trial's run, and return its result.
 
     Args:
         config: hyperparameters of the trial.
+        folder: folder of the search. The trial's own is in it, because Ray Tune forgets its folder of a trial when the
+            search is interrupted.
         command: command line without them.
         started_in: folder in which the search was started, to which paths in the command refer.
         threads: threads of the process, or None.
@@ -142,8 +147,12 @@ def run_trial(config: dict[str, Any], command: Sequence[str], started_in: str, t
     """
     from ray import tune
 
-    folder = Path(tune.get_context().get_trial_dir())
+    trial_id = tune.get_context().get_trial_id()
+    folder = folder / "trials" / _number(trial_id)
+    folder.mkdir(parents=True, exist_ok=True)
     runs = sorted((folder / "runs").glob("*/params.json"))
+    if result := _complete(folder):
+        return _outcome(result, trial_id)
     if runs:
         # The run has recorded its hyperparameters, but not --stop-after, --device and the like.
         words = ["--resume", str(runs[-1].parent), *_without(command[2:], "--params", "--init")]
@@ -162,12 +171,24 @@ def run_trial(config: dict[str, Any], command: Sequence[str], started_in: str, t
             preexec_fn=kill_with_parent,
         )
         code = process.wait()
-    results = sorted((folder / "runs").glob("*/result.json"))
-    if code or not results:
+    result = _complete(folder)
+    if code or not result:
         raise Fault(f"the trial ended with exit code {code}; its output is in {folder / 'output.txt'}")
-    result = json.loads(results[-1].read_text())
+    return _outcome(result, trial_id)
+
+
+def _complete(folder: Path) -> dict[str, Any]:
+    """Return the result of a trial's run if it has ended by itself, otherwise {}."""
+    for file in sorted((folder / "runs").glob("*/result.json")):
+        result: dict[str, Any] = json.loads(file.read_text())
+        if EXIT_CODES.get(result["stopped"]) == 0:
+            return result
+    return {}
+
+
+def _outcome(result: Mapping[str, Any], trial_id: str) -> dict[str, Any]:
     return {
-        "trial": _number(tune.get_context().get_trial_id()),
+        "trial": _number(trial_id),
         "stopped": result["stopped"],
         "episodes": result["episodes"] if result["stopped"] == SOLVED else UNSOLVED,
         "best_mean": result["best_mean"],
@@ -194,7 +215,7 @@ def _report_trials(callback: Any) -> Any:
             )
 
         def on_trial_error(self, iteration: int, trials: Sequence[Any], trial: Any, **info: Any) -> None:
-            log.warning("Trial %s failed; see %s", _number(trial.trial_id), trial.path)
+            log.warning("Trial %s failed", _number(trial.trial_id))
 
     return Report()
 

@@ -461,13 +461,13 @@ class _Setup:
         """
         if isinstance(error, OSError):
             files.set_path(error, self.run.path)
+        is_new = error is not self._failure and not isinstance(error, KeyboardInterrupt)  # which ends the run at once
+        self._failure = error
+        if is_new and self.tracker is not None:
+            self.tracker.fail()
         discarded = isinstance(error, UsageError) and self._discard_if_new()
-        if error is not self._failure and not discarded:
-            self._failure = error
-            if not isinstance(error, KeyboardInterrupt):  # which ends the run at once
-                self._draw_curve()
-            if self.tracker is not None:
-                self.tracker.fail()
+        if is_new and not discarded:
+            self._draw_curve()
 
     def _abandon(self, engine: Engine, error: BaseException) -> None:
         """Close the files of a run that ends with an error, and unlock its folder, so that a notebook can resume it."""

@@ -10,6 +10,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -169,7 +170,8 @@ class MLflow(Tracker):
             mlflow.set_tracking_uri(f"sqlite:///{_folder(run) / 'mlflow.db'}")
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT_NAME)
         if mlflow.get_experiment_by_name(name) is None:
-            mlflow.create_experiment(name, (_folder(run) / "mlartifacts").as_uri() if local else None)
+            with suppress(mlflow.MlflowException):  # another run has just created it
+                mlflow.create_experiment(name, (_folder(run) / "mlartifacts").as_uri() if local else None)
         mlflow.set_experiment(name)
         tags = {"pong_ladder_run": _identity(run)}
         same = f"tags.pong_ladder_run = '{tags['pong_ladder_run']}'"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from finished_runs import in_use, make_run
+from finished_runs import edit_params, in_use, make_run
 from lib.analysis import intervals
 from lib.analysis.comparison import (
     Group,
@@ -36,6 +36,22 @@ def test_a_setting_that_is_not_set_equals_a_missing_one(tmp_path):
         make_run(tmp_path / "b", 2, knobs={}, episodes=1),
     ]
     assert list(settings_table(runs)) == ["seed", "players"]
+    third = make_run(tmp_path / "c", 3, knobs={"players": 2}, episodes=1)
+    assert [len(group.runs) for group in group_runs([*runs, third])] == [2, 1]
+
+
+def test_a_run_with_initial_weights_is_in_a_group_of_its_own(tmp_path):
+    runs = [make_run(tmp_path / name, seed, episodes=1) for seed, name in enumerate("ab")]
+    edit_params(runs[1], lambda params: params.update(init="models/pong"))
+    assert len(group_runs(runs)) == 2
+    assert list(settings_table(runs)) == ["seed", "init"]
+
+
+def test_a_run_without_an_episode_leaves_the_others_their_mean(tmp_path):
+    runs = [make_run(tmp_path / f"{seed}", seed, lambda n: 10.0) for seed in range(3)]
+    (runs[2] / "result.json").unlink()
+    (runs[2] / "episodes.csv").write_text((runs[2] / "episodes.csv").read_text().splitlines()[0] + "\n")
+    assert summarise(Group("", tuple(runs))).startswith("mean return 10.00 (range 10.00 to 10.00) in 2 of 3 runs")
 
 
 def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
@@ -74,7 +90,11 @@ def test_outcomes_that_no_run_has_are_left_out(tmp_path):
     one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
     assert "evaluated" not in outcome_table([one, two])
     (two / "evaluation.json").write_text('{"mean": 20.5}')
+    (two / "checkpoints").mkdir(exist_ok=True)
     assert outcome_table([one, two])["evaluated"].tolist()[1] == 20.5
+    for other in ('"epsilon": 0.05', '"sample": true', '"checkpoint": "best-000000009.pt"'):  # it is no longer there
+        (two / "evaluation.json").write_text(f'{{"mean": 20.5, {other}}}')
+        assert "evaluated" not in outcome_table([one, two])
 
 
 def test_short_names_leave_out_the_time_and_what_all_runs_share(tmp_path):

@@ -80,6 +80,19 @@ def test_a_measurement_under_other_conditions_is_not_continued(results, key, cha
     assert not lab.can_go_on("x", ("round",), stamped | {key: changed})
     with pytest.raises(SystemExit, match=key):
         lab.Results("x", ("round",), stamped | {key: changed}, go_on=True)
+    for command in (("init", "-q"), ("add", "x.csv"), ("commit", "-qm", "measured")):  # by an earlier measurement
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(results), *command]
+        subprocess.run(git, check=True)
+    again = lab.Results("x", ("round",), stamped | {key: changed}, go_on=True)
+    assert not again.has(round=0)
+    again.add(round=9)
+    assert lab.read("x")[0]["round"].tolist() == [9]
+
+
+def test_settings_are_compared_as_they_are_written(results):
+    stamped = lab.stamp(settings=("envs=2",), place=(1, (2, 3)))
+    lab.Results("x", ("round",), stamped).add(round=0)
+    assert lab.Results("x", ("round",), stamped, go_on=True).has(round=0)
 
 
 @pytest.mark.parametrize(
@@ -113,6 +126,21 @@ def test_ctrl_c_is_left_to_the_running_script():
     with pytest.raises(SystemExit) as ended:
         launch.start([sys.executable, "-c", slow])
     assert ended.value.code == 9
+
+
+def test_after_a_failed_call_no_other_begins():
+    begun = []
+
+    def call(number):
+        begun.append(number)
+        if number == 1:
+            raise ValueError("it broke")
+        return 10 * number
+
+    with pytest.raises(ValueError, match="it broke"):
+        assert list(launch.in_parallel(1, call, range(500)))
+    assert len(begun) < 500
+    assert sorted(launch.in_parallel(2, call, [2, 3])) == [(2, 20), (3, 30)]
 
 
 def test_after_a_failed_run_no_other_is_started(tmp_path):
@@ -245,6 +273,13 @@ def test_the_permutation_test_on_numbers_worked_by_hand():
     # Of the 6 ways to draw two of four, only {3, 4} and {1, 2} are as far apart.
     assert catch.permutation_test(np.array([1.0, 2.0]), np.array([3.0, 4.0])) == pytest.approx(2 / 6)
     assert catch.permutation_test(np.array([1.0, 1.0]), np.array([1.0, 1.0])) == 1.0
+
+
+def test_the_permutation_test_draws_divisions_if_there_are_too_many(monkeypatch):
+    a, b = np.arange(6.0), np.arange(6.0) + 1.5
+    exact = catch.permutation_test(a, b)
+    monkeypatch.setattr(catch, "MOST_DIVISIONS", 900)
+    assert catch.permutation_test(a, b) == pytest.approx(exact, abs=0.05)
 
 
 def test_runs_without_the_goal_share_the_last_rank():

@@ -11,7 +11,8 @@ def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_o
 
     monkeypatch.setattr(files, "PROJECT", tmp_path)
     git("init")
-    for name in ("code.py", "README.md", "docs/page.md", "models/pong/card.md", "benchmarks/results/figures.csv"):
+    others = ("README.md", "docs/page.md", "models/pong/card.md", "benchmarks/results/figures.csv")
+    for name in ("lib/run/code.py", *others):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("old")
     git("add", ".")
@@ -23,5 +24,7 @@ def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_o
     (tmp_path / "models" / "pong" / "card.md").write_text("new")
     (tmp_path / "benchmarks" / "results" / "figures.csv").unlink()
     assert provenance.commit() == head
-    (tmp_path / "code.py").write_text("new")
+    (tmp_path / "mine.py").write_text("a reader's own script")
+    assert provenance.commit() == head
+    (tmp_path / "lib" / "run" / "code.py").write_text("new")
     assert provenance.commit() == f"{head}+"

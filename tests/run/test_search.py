@@ -34,7 +34,7 @@ SEARCH = ("--env-id", "fakes:Chain-v0", *SMALL, "--set", f"learning_rate={LARGES
 @pytest.mark.long
 def test_an_interrupted_search_continues_and_writes_the_best_hyperparameters(tmp_path):
     process = start(BASELINE, *SEARCH, "--runs-dir", tmp_path, start_new_session=True)
-    wait_for(lambda: list(tmp_path.glob("tune/*/ray/run_trial*/runs/*/result.json")), process)
+    wait_for(lambda: list(tmp_path.glob("tune/*/trials/*/runs/*/result.json")), process)
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -91,7 +91,7 @@ print({each.laddr.ip for one in processes for each in one.net_connections() if e
 @pytest.fixture
 def trial(tmp_path, monkeypatch):
     """Function that runs a trial whose script is replaced, and returns the script's options."""
-    context = SimpleNamespace(get_trial_dir=lambda: str(tmp_path), get_trial_id=lambda: "search_00003")
+    context = SimpleNamespace(get_trial_id=lambda: "search_00003")
     tune = SimpleNamespace(get_context=lambda: context)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
     result = {"stopped": "step limit", "episodes": 3, "best_mean": 1.0, "steps": 9, "seconds": 2.0}
@@ -102,7 +102,7 @@ def trial(tmp_path, monkeypatch):
         def start(command, cwd, **options):
             assert cwd == "/where/the/user/is"
             seen.extend(command[2:])
-            run = tmp_path / "runs/run"
+            run = tmp_path / "trials/00003/runs/run"
             run.mkdir(parents=True, exist_ok=True)
             (run / "params.json").touch()
             (run / "result.json").write_text(json.dumps(result))
@@ -110,7 +110,7 @@ def trial(tmp_path, monkeypatch):
 
         monkeypatch.setattr(subprocess, "Popen", start)
         config = {"learning_rate": np.float64(3e-5), "gamma": 0.9}
-        trial = search.run_trial(config, ["python", "script.py", *words], "/where/the/user/is", None)
+        trial = search.run_trial(config, tmp_path, ["python", "script.py", *words], "/where/the/user/is", None)
         assert trial["trial"] == "00003"
         return seen
 
@@ -119,16 +119,20 @@ def trial(tmp_path, monkeypatch):
 
 def test_a_resumed_trial_has_the_options_that_a_run_does_not_record(trial, tmp_path):
     words = ("--params", "best", "--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0")
-    first, resumed = trial(*words), trial(*words)
+    run = tmp_path / "trials/00003/runs/run"
+    first = trial(*words)
+    assert trial(*words) == []  # it has ended
+    (run / "result.json").unlink()
+    resumed = trial(*words)
     assert first[:7] == list(words)
-    assert resumed[:2] == ["--resume", str(tmp_path / "runs/run")]
+    assert resumed[:2] == ["--resume", str(run)]
     assert resumed[2:7] == ["--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0"]
 
 
 def test_the_hyperparameters_of_a_trial_win_over_the_users_largest_learning_rate(trial):
-    for words in (trial("--set", "learning_rate=0.001"), trial("--set", "learning_rate=0.001")):
-        assert words.index("learning_rate=0.001") < words.index("learning_rate=3e-05")
-        assert "gamma=0.9" in words
+    words = trial("--set", "learning_rate=0.001")
+    assert words.index("learning_rate=0.001") < words.index("learning_rate=3e-05")
+    assert "gamma=0.9" in words
 
 
 def test_trials_are_quiet_even_if_the_search_is_verbose():
