@@ -10,7 +10,17 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import ReshapeObservation, TimeLimit, TransformObservation
 
-from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, DirectAtari, EpisodicLife, FireReset, has_fire, is_atari
+from lib.envs.atari import (
+    FRAME_SKIP,
+    NOOP_MAX,
+    SCREEN,
+    DirectAtari,
+    EpisodicLife,
+    FireReset,
+    has_fire,
+    has_only_checking_wrappers,
+    is_atari,
+)
 from lib.envs.frames import ContiguousFrameStack, FrameStack, LazyFrames
 from lib.envs.preprocessing import Preprocessing
 from lib.envs.single_env import make_env
@@ -46,7 +56,7 @@ def wrap_dqn(
         An environment with states of (stack_frames, 84, 84) uint8, as LazyFrames.
 
     Raises:
-        UsageError: if the environment is not an Atari game with frame skip 1.
+        UsageError: if the environment is not an Atari game with frame skip 1, or has wrappers of its own.
     """
     _require_plain_game(env)
     game: gym.Env = DirectAtari(env, noop_max, max_frames=False, clip_rewards=clip_reward)
@@ -68,7 +78,7 @@ def make_atari(
         An environment with colour screens, (210, 160, 3) uint8, and rewards that are not clipped.
 
     Raises:
-        UsageError: if the environment is not an Atari game with frame skip 1.
+        UsageError: if the environment is not an Atari game with frame skip 1, or has wrappers of its own.
     """
     env = gym.make(env_id)
     _require_plain_game(env)
@@ -129,6 +139,11 @@ def wrap_deepmind(
 def _require_plain_game(env: gym.Env) -> None:
     if not is_atari(env) or cast(Any, env.unwrapped)._frameskip != 1:
         raise UsageError(f"{env} is not an Atari game with frame skip 1; use an id such as PongNoFrameskip-v4")
+    if not has_only_checking_wrappers(env):
+        raise UsageError(
+            f"the wrappers of {env} would have no effect, because the emulator is called directly; put them around the "
+            "wrapped game"
+        )
 
 
 def _with_lives_and_fire(env: gym.Env, episodic_life: bool, fire: bool) -> gym.Env:

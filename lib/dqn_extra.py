@@ -146,7 +146,12 @@ class ExtendedDQN(nn.Module):
             (batch,) values or (batch, atoms) log-probabilities.
         """
         predicted = self.predict(states)
-        values = self.values(predicted) if selector is None else selector(states)
+        if selector is None:
+            values = self.values(predicted)
+        else:
+            values = (
+                selector.values(selector.predict(states)) if isinstance(selector, ExtendedDQN) else selector(states)
+            )
         return losses.select_actions(predicted, values.argmax(1))
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:

@@ -7,11 +7,13 @@ import cv2
 import gymnasium as gym
 import numpy as np
 import pytest
+from ptan.agent import DQNAgent
 
 from lib import atari_wrappers
 from lib.envs.atari import DirectAtari, EpisodicLife, FireReset
 from lib.envs.frames import ContiguousFrameStack, LazyFrames
 from lib.errors import UsageError
+from lib.experience.source import ExperienceSourceFirstLast
 
 PONG, BREAKOUT = "PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"
 
@@ -103,13 +105,21 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     assert ale(whole).lives() < 5
 
 
-def test_a_reset_with_a_seed_starts_a_new_game():
+@pytest.mark.parametrize(("source", "lives"), [("PTAN's", 4), ("this project's", 5)])
+def test_a_reset_with_a_seed_goes_on_with_the_game_except_where_episodes_are_repeated_from_their_seed(source, lives):
     env = EpisodicLife(DirectAtari(gym.make(BREAKOUT), noop_max=0))
-    env.reset(seed=1)
+    if source == "this project's":
+        ExperienceSourceFirstLast(env, DQNAgent(None, None), gamma=0.99)
+    env.reset(seed=1)  # as both sources do for every episode
     env.step(1)
     assert any(env.step(0)[2] for _ in range(200))
     env.reset(seed=1)
-    assert ale(env).lives() == 5
+    assert ale(env).lives() == lives
+
+
+def test_wrappers_that_would_have_no_effect_are_refused():
+    with pytest.raises(UsageError, match=r"TimeLimit.* would have no effect"):
+        atari_wrappers.wrap_dqn(gym.make(PONG, max_episode_steps=1000))
 
 
 class Tape(gym.Env):

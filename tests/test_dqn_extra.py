@@ -229,8 +229,9 @@ def test_a_return_distribution_sums_to_one_and_its_mean_is_the_action_value():
 def test_the_best_action_is_selected_by_the_network_itself_or_by_another_one(support):
     net, other = (dqn_extra.ExtendedDQN((3,), 4, support=support) for _ in range(2))
     states = torch.rand(50, 3)
-    for selector in (None, other):
-        actions = (selector or net)(states).argmax(1)
+    logits = dqn_extra.DistributionalDQN((3,), 4)
+    for selector in (None, other, logits):
+        actions = (logits.qvals if selector is logits else selector or net)(states).argmax(1)
         expected = torch.stack([row[action] for row, action in zip(net.predict(states), actions, strict=True)])
         assert torch.equal(net.predict_best(states, selector), expected)
     assert not torch.equal(net.predict_best(states), net.predict_best(states, other))

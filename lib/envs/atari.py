@@ -128,10 +128,15 @@ class EpisodicLife(gym.Wrapper):
 
     Args:
         env: Atari game, with or without other wrappers.
+
+    Attributes:
+        seed_starts_game: a reset with a seed starts a new game, even after a lost life. Sources that repeat an episode
+            from its seed and actions need this.
     """
 
     def __init__(self, env: gym.Env):
         super().__init__(env)
+        self.seed_starts_game = False
         self._lives = 0
         self._game_over = True
 
@@ -143,10 +148,11 @@ class EpisodicLife(gym.Wrapper):
         return state, reward, terminated or lost, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        if not self._game_over and seed is None:
+        goes_on = not self._game_over and (seed is None or not self.seed_starts_game)
+        if goes_on:
             state, _, terminated, truncated, info = self.env.step(0)
             self._game_over = terminated or truncated
-        if self._game_over or seed is not None:
+        if self._game_over or not goes_on:
             state, info = self.env.reset(seed=seed, options=options)
             self._game_over = False
         self._lives = self._lives_left()

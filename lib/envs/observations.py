@@ -171,6 +171,8 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
             return scaled.round().clip(0, 255).astype(np.uint8)
 
         env = _transform(env, to_uint8, (0, 255))
+    elif space.low.any() or (space.high != 255).any():  # gymnasium's wrappers for images need these bounds
+        env = _transform(env, lambda image: image, (0, 255))
     if len(space.shape) == 2:
         return env
     if not channels_last:

@@ -74,7 +74,9 @@ class ProcessVectorEnv(AsyncVectorEnv):
         seeds: list[int | None] | None
         seeds = [seed + index for index in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None:
-            self._seeds = [old if new is None else new for old, new in zip(self._seeds, seeds, strict=True)]
+            is_reset = (options or {}).get("reset_mask", [True] * self.num_envs)
+            kept = [new is None or not each for new, each in zip(seeds, is_reset, strict=True)]
+            self._seeds = [old if keep else new for old, new, keep in zip(self._seeds, seeds, kept, strict=True)]
         with self._named():
             return super().reset(seed=seeds, options=options)
 

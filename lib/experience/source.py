@@ -21,7 +21,7 @@ import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.atari import frame_skip
+from lib.envs.atari import EpisodicLife, frame_skip, wrappers
 from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
@@ -68,6 +68,9 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         self.steps_done = 0
         self.clock = Stopwatch()
         self.frame_skip = frame_skip(self.pool[0])
+        for each in (wrapper for env in self.pool for wrapper in wrappers(env)):
+            if isinstance(each, EpisodicLife):
+                each.seed_starts_game = True  # an unfinished episode is restored from its seed and actions
         self._slots = [_Slot(env, snapshot_of(seed, first_env + index)) for index, env in enumerate(self.pool)]
         self._ready: deque[ExperienceFirstLast] = deque()
         self._episodes: list[Episode] = []

@@ -208,7 +208,8 @@ def _fit_normalisation(encoder: Encoder, states: torch.Tensor, round_mean: bool 
     values = states.to(torch.float32, copy=True)  # on the states' own device, which may differ from the encoder's
     mean = values.mean(0).round() if round_mean else values.mean(0)
     encoder.mean.copy_(mean)
-    encoder.scale.copy_(1.0 / values.sub_(mean).std().clamp(min=1e-3))
+    std = values.sub_(mean).std()  # 0 for a single state, and NaN for a single number
+    encoder.scale.copy_(torch.where(std > 0, 1.0 / std.clamp(min=1e-3), 1.0))
 
 
 def initialise(encoder: nn.Module) -> None:

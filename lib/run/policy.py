@@ -40,7 +40,8 @@ class GreedyPolicy:
             return Agent(self.net, self.device).probabilities(states)
         was_training = self.net.training
         self.net.eval()
-        values: torch.Tensor = self.net(torch.as_tensor(states, device=self.device))
+        action_values = getattr(self.net, "qvals", self.net)  # the book's distributional network returns logits
+        values: torch.Tensor = action_values(torch.as_tensor(states, device=self.device))
         self.net.train(was_training)
         return values.cpu().numpy()
 

@@ -5,6 +5,7 @@ from typing import Any, Protocol, SupportsFloat, runtime_checkable
 
 import gymnasium as gym
 from ignite.engine import Engine
+from ptan.experience import VectorExperienceSourceFirstLast
 
 from lib.envs.atari import frame_skip
 from lib.experience.episodes import Episode
@@ -31,13 +32,25 @@ class PooledSource(Protocol):
 class _CountSteps(gym.Wrapper):
     """Report every step of an environment."""
 
-    def __init__(self, env: gym.Env, on_step: Callable[[], None]):
+    def __init__(self, env: gym.Env, on_steps: Callable[[int], None]):
         super().__init__(env)
-        self._on_step = on_step
+        self._on_steps = on_steps
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        self._on_step()
+        self._on_steps(1)
         return self.env.step(action)
+
+
+class _CountVectorSteps(gym.vector.VectorWrapper):
+    """Report every step of a vector environment."""
+
+    def __init__(self, env: gym.vector.VectorEnv, on_steps: Callable[[int], None]):
+        super().__init__(env)
+        self._on_steps = on_steps
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        self._on_steps(self.env.num_envs)
+        return self.env.step(actions)
 
 
 class PtanSource(ExperienceSource):
@@ -58,15 +71,17 @@ class PtanSource(ExperienceSource):
         self.engine = engine
         self.clock = Stopwatch()
         self._steps = 0
-        self._counts = isinstance(source, PooledSource)
-        if isinstance(source, PooledSource):
+        self._counts = isinstance(source, PooledSource | VectorExperienceSourceFirstLast)
+        if isinstance(source, VectorExperienceSourceFirstLast):
+            source.env = _CountVectorSteps(source.env, self._count)
+        elif isinstance(source, PooledSource):
             source.pool = [_CountSteps(env, self._count) for env in source.pool]
             self.frame_skip = frame_skip(source.pool[0])
 
-    def _count(self) -> None:
-        self._steps += 1
+    def _count(self, steps: int) -> None:
+        self._steps += steps
         if self.on_step is not None:
-            self.on_step(1)
+            self.on_step(steps)
 
     @property
     def steps_done(self) -> int:  # type: ignore[override] # read only here, an attribute in other sources
@@ -76,7 +91,7 @@ class PtanSource(ExperienceSource):
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, oldest first."""
         return [
-            Episode(total, length, self.steps_done, since_process_start())
+            Episode(float(total), int(length), self.steps_done, since_process_start())
             for total, length in self.source.pop_rewards_steps()
         ]
 

@@ -209,7 +209,12 @@ class Speed:
 
 
 def _count_transitions(batch: object) -> int:
-    """Return the number of transitions in a batch, or in all segments of a list."""
+    """Return the number of transitions in a batch, or in all segments of a list.
+
+    A batch of the book's prioritised buffer is a tuple of transitions, indices and weights.
+    """
+    if isinstance(batch, tuple) and batch and isinstance(batch[0], list):
+        batch = batch[0]
     if isinstance(batch, list):
         return sum(len(part) if isinstance(part, Sized) else 1 for part in batch)
     return len(batch) if isinstance(batch, Sized) else 1

@@ -97,7 +97,8 @@ def tune_params(
         raise UsageError(f"samples is {samples}; it has to be at least 1")
     tune = ray_tune()
     start_console()
-    space = base_space(tune, base_params) | dict(extra_space or {})
+    book = dataclasses.replace(base_params, learning_rate=1e-4, learning_rate_final=None)
+    space = base_space(tune, book) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:
         fields = {name: value for name, value in config.items() if name in vars(base_params)}

@@ -91,6 +91,8 @@ def test_channels_are_the_shorter_one_of_the_first_and_the_last_axis():
         (spaces.Box(0, 255, (40, 50, 3), np.uint8), None),
         (spaces.Box(0, 255, (3, 40, 50), np.uint8), None),
         (spaces.Box(0, 255, (40, 50), np.uint8), lambda image: image),
+        (spaces.Box(1, 255, (40, 50), np.uint8), lambda image: image),
+        (spaces.Box(1, 255, (40, 50, 3), np.uint8), None),
         (spaces.Box(-1.0, 1.0, (40, 50, 1), np.float32), lambda image: np.round((image[:, :, 0] + 1) * 127.5)),
     ],
 )

@@ -22,6 +22,13 @@ def test_states_are_normalised_by_those_that_the_model_was_fitted_to():
     assert torch.equal(loaded(states)[0], model(states)[0])
 
 
+@pytest.mark.parametrize("shape", [(1, 3), (1, 1)])
+def test_states_without_a_spread_are_not_scaled(shape):
+    model = FastModel(spaces.Box(-1.0, 1.0, shape[1:]), 2)
+    model.normalise_by(torch.full(shape, 0.5))
+    assert model.body.scale.item() == 1.0
+
+
 def test_a_model_that_has_learnt_keeps_its_normalisation():
     model = FastModel(IMAGES, 2)
     states = torch.randint(0, 256, (8, 84, 84, 4), dtype=torch.uint8)

@@ -30,6 +30,11 @@ class ConstantValues(nn.Module):
         return states, (self.values != INVALID).expand(len(states), len(self.values))
 
 
+def test_the_greedy_policy_takes_the_values_of_the_book_s_distributional_network():
+    net = dqn_extra.DistributionalDQN((3,), 6)
+    assert np.array_equal(GreedyPolicy(net).scores(STATES), net.qvals(torch.from_numpy(STATES)).detach().numpy())
+
+
 def test_the_greedy_policy_uses_no_noise_and_leaves_the_network_in_training_mode():
     torch.manual_seed(1)
     net = dqn_extra.ExtendedDQN((3,), 6, sigma=0.5)

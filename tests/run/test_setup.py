@@ -5,6 +5,7 @@ import json
 import os
 import signal
 
+import gymnasium as gym
 import numpy as np
 import ptan
 import pytest
@@ -289,6 +290,25 @@ def test_the_steps_of_a_plain_source_of_ptan_are_counted_in_its_environments(tmp
     # One step before the first transition, ten for the buffer, and one per iteration.
     assert (state.iteration, state.stopped) == (10_009, "step limit")  # type: ignore[attr-defined]
     assert json.loads((folder(tmp_path) / "result.json").read_text())["steps"] == 10_020
+
+
+def test_the_steps_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_plain_numbers(tmp_path):
+    class Float32Rewards(Counting):
+        def step(self, action):
+            state, reward, *rest = super().step(action)
+            return state, np.float32(reward) / 3, *rest
+
+    envs = gym.vector.SyncVectorEnv([lambda: Float32Rewards(length=5)] * 2)
+    agent = ptan.agent.DQNAgent(lambda states: torch.zeros(len(states), 2), ptan.actions.ArgmaxActionSelector())
+    source = ptan.experience.VectorExperienceSourceFirstLast(envs, agent, gamma=0.9)
+    buffer = ptan.experience.ExperienceReplayBuffer(source, buffer_size=50)
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=32, stop_reward=1000.0)
+    run = setup_ignite(engine, params, source, "vector", args=RunOptions(runs_dir=tmp_path, stop_after=100))
+    engine.run(common.batch_generator(buffer, 32, 4))
+    result = run.read_result()
+    assert result["steps"] >= 100
+    assert isinstance(result["best_mean"], float)
 
 
 def confirming_run(tmp_path, **options):

@@ -17,6 +17,11 @@ def engine_with_speed(source, process=lambda engine, batch: None):
     return engine, speed
 
 
+@pytest.mark.parametrize("batch", [["s"] * 32, (["s"] * 32, [1, 2], [0.5, 0.5])], ids=["plain", "prioritised"])
+def test_the_transitions_of_the_book_s_batches_are_counted(batch):
+    assert speed_module._count_transitions(batch) == 32
+
+
 def test_the_speed_of_training_leaves_out_the_warm_up(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(speed_module, "since_process_start", lambda: now[0])
