@@ -52,16 +52,15 @@ class Progress:
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
 
-        It is 0 without a goal, and until there are enough episodes for the running mean. If the mean of the first
-        episodes already reached the goal, a warning is logged once, `mean` is 1 while the recent mean is at least the
-        goal and 0 otherwise, and the lower bound is minus infinity.
+        It is 0 without a goal, and until there are enough episodes for the running mean. It stays 0, and a warning is
+        logged once, if the mean of the first episodes already reached the goal.
         """
         if self._first_mean is None or goal is None:
             return NONE
-        mean = fmean(self._recent)
         if self._first_mean >= goal:
             self._warn(goal, self._first_mean)
-            return Estimate(float(mean >= goal), -math.inf)
+            return NONE
+        mean = fmean(self._recent)
         error = stdev(self._recent) / math.sqrt(len(self._recent))
         distance = goal - self._first_mean
         progress, lower_bound = (
