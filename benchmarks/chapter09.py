@@ -178,17 +178,19 @@ def blocks() -> Iterator[markup.Block]:
 
 
 def minutes_blocks() -> Iterator[markup.Block]:
-    """Yield the tables of --params best, if there are runs and their speeds have been measured."""
+    """Yield the tables of --params best that compare runs, if their speeds have been measured."""
     trained = minutes.read("best")
     if not trained or not minutes.has_speeds("best"):
         return
     speeds = minutes.speeds("best")
-    tables = {
-        "minutes": minutes.table(trained, speeds),
-        "minutes-remedies": minutes.table(trained, speeds, [PLAIN_WRAPPERS, *minutes.REMEDIES], PLAIN_WRAPPERS),
-        "minutes-sweep": minutes.table(trained, speeds, minutes.SWEEP),
-    }
-    source = markup.measured_on([lab.read(minutes.speed_of("best"))[1], *(run.stamped for run in trained)])
+    done = {run.rung for run in trained}
+    tables = {"minutes": minutes.table(trained, speeds)}
+    if done.intersection(minutes.REMEDIES):
+        remedies = [PLAIN_WRAPPERS, *minutes.REMEDIES]
+        tables["minutes-remedies"] = minutes.table(trained, speeds, remedies, PLAIN_WRAPPERS)
+    if len(done.intersection(minutes.SWEEP)) > 1:
+        tables["minutes-sweep"] = minutes.table(trained, speeds, minutes.SWEEP)
+    source = markup.measured_on([lab.read(minutes.speed_of("best"))[1]])  # the steps do not depend on the machine
     for marker, text in tables.items():
         yield markup.Block(PAGE, marker, f"{text}\n\n{source}")
 
@@ -203,7 +205,8 @@ def pictures() -> None:
     if trained and minutes.has_speeds("best"):
         speeds = minutes.speeds("best")
         minutes.draw(trained, speeds, "chapter09-minutes", list(minutes.LADDER))
-        minutes.draw(trained, speeds, "chapter09-minutes-sweep", minutes.SWEEP)
+        if len({run.rung for run in trained}.intersection(minutes.SWEEP)) > 1:
+            minutes.draw(trained, speeds, "chapter09-minutes-sweep", minutes.SWEEP)
 
 
 def train(args: argparse.Namespace) -> None:

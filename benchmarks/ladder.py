@@ -79,8 +79,9 @@ HEADER = ("script", "parent", "changed lines", "keeps", "agent steps/s")
 
 
 def ladder_table(folder: str) -> str:
-    """Return a row per script of a folder."""
-    return markup.table(HEADER, [(f"`{name}`", *rest) for name, *rest in rows() if name.startswith(folder)])
+    """Return a row per script of a folder, without its speed, which other tables have."""
+    chosen = [(f"`{name}`", *rest) for name, *rest, _ in rows() if name.startswith(folder)]
+    return markup.table(HEADER[:-1], chosen)
 
 
 def speeds(name: str) -> tuple[pd.DataFrame, lab.Stamp]:

@@ -3,7 +3,7 @@
 
     ./soak.py                           # two hours; --jobs 2 for two scripts at once
     ./soak.py --script "02_n_envs --envs 3"
-    ./soak.py tables                    # put the table into docs/reliability.md again
+    ./soak.py tables                    # put the table into benchmarks/notes/measurements.md again
 
 In the run with actor processes, one of them is killed every minute. The slopes are those of straight lines through the
 second half of the samples, when the replay is full. The exit code is 1 if memory, handles or threads grow by more than
@@ -32,7 +32,7 @@ import pandas as pd
 import psutil
 
 NAME = "soak"
-PAGE = "docs/reliability.md"
+
 ENDLESS = {"stop_reward": "none", "milestone": "none"}
 DQN = {**ENDLESS, "replay_size": 2_000, "replay_initial": 1_000, "checkpoint_every": 2_000}
 SCRIPTS: dict[str, dict[str, Any]] = {
@@ -210,7 +210,7 @@ def blocks() -> Iterator[markup.Block]:
     if runs := measured():
         frames = {script: frame for script, (frame, _) in runs.items()}
         stamps = [stamped for _, stamped in runs.values()]
-        yield markup.Block(PAGE, "soak", f"{table(frames)}\n\n{markup.measured_on(stamps)}")
+        yield markup.Block(markup.MEASUREMENTS, "soak", f"{table(frames)}\n\n{markup.measured_on(stamps)}")
 
 
 def main() -> None:

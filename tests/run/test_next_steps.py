@@ -10,7 +10,9 @@ from running import PROJECT
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
     """Function of next_steps' options that returns the commands of a run of 01_baseline."""
-    monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
+    script = str(PROJECT / "chapter09/01_baseline.py")
+    monkeypatch.setattr(sys, "argv", [script])
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
     monkeypatch.setattr(
         "lib.run.next_steps.read_params", lambda run: {"hyperparameters": {"env_name": "fakes:Catch-v0"}}
     )
