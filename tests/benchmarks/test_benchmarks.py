@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pandas as pd
@@ -133,6 +134,7 @@ def test_after_a_failed_call_no_other_begins():
 
     def call(number):
         begun.append(number)
+        time.sleep(0.01)
         if number == 1:
             raise ValueError("it broke")
         return 10 * number
