@@ -77,12 +77,12 @@ class Results:
         self._stamp = dict(stamped or stamp())
         self._started = go_on and self.path.exists()
         if self._started and (differing := differences(name, columns, self._stamp)):
-            self._started = not _is_committed(self.path)
-            if self._started:
+            if not _is_committed(self.path):
                 raise SystemExit(
                     f"{self.path} was measured under other conditions: {', '.join(differing)} differ; "
                     "measure it again without --go-on, or restore the old conditions"
                 )
+            self._started = False
         if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")
 

@@ -32,7 +32,6 @@ import pandas as pd
 import psutil
 
 NAME = "soak"
-
 ENDLESS = {"stop_reward": "none", "milestone": "none"}
 DQN = {**ENDLESS, "replay_size": 2_000, "replay_initial": 1_000, "checkpoint_every": 2_000}
 SCRIPTS: dict[str, dict[str, Any]] = {

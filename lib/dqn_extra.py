@@ -148,10 +148,10 @@ class ExtendedDQN(nn.Module):
         predicted = self.predict(states)
         if selector is None:
             values = self.values(predicted)
+        elif isinstance(selector, ExtendedDQN):  # the output of a DistributionalDQN is logits
+            values = selector.values(selector.predict(states))
         else:
-            values = (
-                selector.values(selector.predict(states)) if isinstance(selector, ExtendedDQN) else selector(states)
-            )
+            values = selector(states)
         return losses.select_actions(predicted, values.argmax(1))
 
     def _outputs(self, states: torch.Tensor) -> torch.Tensor:

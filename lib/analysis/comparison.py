@@ -142,15 +142,17 @@ def summarise(group: Group) -> str:
     solved = outcomes["solved"].dropna()
     means = outcomes["mean"].dropna()  # a run may have no episode yet
     mean = "mean" if len(means) < intervals.MINIMUM else "interquartile mean"
-    summary = f"{mean} return {_centre_and_range(means)}"
-    if len(means) < len(outcomes):
-        summary += f" in {len(means)} of {len(outcomes)} runs"
+    summary = f"{mean} return {_centre_and_range(means)}{_share(means, outcomes)}"
     if not solved.empty:
-        share = f" in {len(solved)} of {len(outcomes)} runs" if len(solved) < len(outcomes) else ""
-        summary += f", solved{share} in {_centre_and_range(solved)} minutes"
+        summary += f", solved{_share(solved, outcomes)} in {_centre_and_range(solved)} minutes"
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
     return summary
+
+
+def _share(values: pd.Series, outcomes: pd.DataFrame) -> str:
+    """Return how many of the runs have a value, or "" if all have."""
+    return f" in {len(values)} of {len(outcomes)} runs" if len(values) < len(outcomes) else ""
 
 
 def _centre_and_range(values: pd.Series) -> str:

@@ -148,11 +148,12 @@ class EpisodicLife(gym.Wrapper):
         return state, reward, terminated or lost, truncated, info
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        goes_on = not self._game_over and (seed is None or not self.seed_starts_game)
-        if goes_on:
+        if seed is not None and self.seed_starts_game:
+            self._game_over = True
+        if not self._game_over:
             state, _, terminated, truncated, info = self.env.step(0)
             self._game_over = terminated or truncated
-        if self._game_over or not goes_on:
+        if self._game_over:
             state, info = self.env.reset(seed=seed, options=options)
             self._game_over = False
         self._lives = self._lives_left()

@@ -137,8 +137,8 @@ class CheckedEnv(gym.Wrapper):
 
     Attributes:
         call: unfinished call of an environment in this process, or None.
-        interruption: error that a signal has raised in this process, or None. If an
-            environment swallows it, it is raised again.
+        interruption: error that a signal has raised in this process, or None. It is raised again if an environment
+            swallows it.
         ctrl_c_raises: whether Ctrl-C raises KeyboardInterrupt in this process.
         newest: function that names the environment of the newest call, finished or not; None before the first one.
         forked: whether this process was forked in a call of an environment. It ends when the call does, because the

@@ -75,8 +75,10 @@ class ProcessVectorEnv(AsyncVectorEnv):
         seeds = [seed + index for index in range(self.num_envs)] if isinstance(seed, int) else seed
         if seeds is not None:
             is_reset = (options or {}).get("reset_mask", [True] * self.num_envs)
-            kept = [new is None or not each for new, each in zip(seeds, is_reset, strict=True)]
-            self._seeds = [old if keep else new for old, new, keep in zip(self._seeds, seeds, kept, strict=True)]
+            self._seeds = [
+                new if each and new is not None else old
+                for old, new, each in zip(self._seeds, seeds, is_reset, strict=True)
+            ]
         with self._named():
             return super().reset(seed=seeds, options=options)
 

@@ -59,7 +59,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     defaults = {name: parser.get_default(name) for name in values}
     config: dict[str, Any] = {}
     if "config" in values:
-        config, own = config_file.read(values["config"], parser, type(next(iter(parser.hyperparams.values()))))
+        config, own = config_file.read(values["config"], parser, _kind_of(parser))
         # argparse would append to a list from the file, but the command line decides.
         lists = [name for name, value in own.items() if isinstance(value, list) and values[name] != defaults[name]]
         parser.set_defaults(**{name: value for name, value in own.items() if name not in lists})
@@ -256,6 +256,11 @@ def _recorded_option(parser: Parser, run: Path, name: str, value: Any) -> Any:
         raise UsageError(f"{run / 'params.json'} has a wrong {name}: {error}. It was edited; restore it") from error
 
 
+def _kind_of(parser: Parser) -> type[RunParameters]:
+    """Return the type of the script's hyperparameters."""
+    return type(next(iter(parser.hyperparams.values())))
+
+
 def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script: str) -> RunParameters:
     try:
         seed(str(recorded["seed"]))
@@ -263,7 +268,7 @@ def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script
         raise UsageError(f"{run / 'params.json'} has a wrong seed: {error}. It was edited; restore it") from error
     if recorded["script"] != script:
         raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
-    kind = type(next(iter(parser.hyperparams.values())))
+    kind = _kind_of(parser)
     earlier = {"learning_rate_max": 0.01} if issubclass(kind, FastPPOHyperparameters) else {}  # was not recorded
     try:
         return kind(**earlier | recorded["hyperparameters"])

@@ -398,10 +398,10 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
                 _require_fit(each, content[name])
             elif not isinstance(each, Settings):
                 _require_same_types(each.state_dict(), content[name], name)
-        # Copies, because an object that keeps a tensor would keep the file on the disk, even after it was removed. The
-        # replay is large, and copies what it keeps.
-        copied = {name: copy.deepcopy(content[name]) for name in objects if name != "replay"}
-        Checkpoint.load_objects(objects, {name: content[name] for name in objects} | copied)
+        # An object that keeps a tensor would keep the file on the disk, even after it was removed, so it gets a copy.
+        # The replay is too large to be copied here; it copies its data itself.
+        own = {name: content[name] if name == "replay" else copy.deepcopy(content[name]) for name in objects}
+        Checkpoint.load_objects(objects, own)
     except (Fault, UsageError, OSError):
         raise
     except Exception as error:  # a file may hold anything

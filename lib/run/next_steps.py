@@ -42,13 +42,16 @@ def next_steps(
     commands = {"watch it play": command(PROJECT / "tools/play.py", shown(run), *module_option), **commands}
     if solved:
         commands["play 100 episodes"] = command(PROJECT / "tools/evaluate.py", shown(run), *module_option)
-    elif complete:
-        return commands
-    elif Path(sys.argv[0]).is_file() and hasattr(sys.modules["__main__"], "__file__"):  # a notebook has no script
+    elif not complete and _is_script():
         commands["go on"] = command(Path(sys.argv[0]), "--resume", shown(run), *module_option, *_again(options))
         if steps_done is not None:
             commands["go on"] += f" --stop-after {2 * steps_done}"
     return commands
+
+
+def _is_script() -> bool:
+    """Return whether this process runs a script, which a notebook does not."""
+    return Path(sys.argv[0]).is_file() and hasattr(sys.modules["__main__"], "__file__")
 
 
 def command(script: Path, *words: str) -> str:

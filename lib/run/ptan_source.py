@@ -71,7 +71,7 @@ class PtanSource(ExperienceSource):
         self.engine = engine
         self.clock = Stopwatch()
         self._steps = 0
-        self._counts = isinstance(source, PooledSource | VectorExperienceSourceFirstLast)
+        self._counts = isinstance(source, PooledSource)
         if isinstance(source, VectorExperienceSourceFirstLast):
             source.env = _CountVectorSteps(source.env, self._count)
         elif isinstance(source, PooledSource):

@@ -150,9 +150,9 @@ def run_trial(
     trial_id = tune.get_context().get_trial_id()
     folder = folder / "trials" / _number(trial_id)
     folder.mkdir(parents=True, exist_ok=True)
-    runs = sorted((folder / "runs").glob("*/params.json"))
     if result := _complete(folder):
         return _outcome(result, trial_id)
+    runs = sorted((folder / "runs").glob("*/params.json"))
     if runs:
         # The run has recorded its hyperparameters, but not --stop-after, --device and the like.
         words = ["--resume", str(runs[-1].parent), *_without(command[2:], "--params", "--init")]
@@ -178,7 +178,7 @@ def run_trial(
 
 
 def _complete(folder: Path) -> dict[str, Any]:
-    """Return the result of a trial's run if it has ended by itself, otherwise {}."""
+    """Return the result of a trial's run, or {} if no run of it has finished."""
     for file in sorted((folder / "runs").glob("*/result.json")):
         result: dict[str, Any] = json.loads(file.read_text())
         if EXIT_CODES.get(result["stopped"]) == 0:

@@ -68,8 +68,8 @@ class Console(logging.Handler):
 def start_console() -> None:
     """Send this package's log lines to the console. A second call has no effect.
 
-    A run goes on if its console is lost. Streams that were closed when the process started are
-    redirected to /dev/null, so that no file of the run gets their file descriptors.
+    A run goes on if its console is lost. Streams that were closed when the process started are redirected to /dev/null,
+    so that no file of the run gets their file descriptors.
     """
     for number in range(3):
         try:
