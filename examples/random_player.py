@@ -17,6 +17,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.envs.single_env import make_plain_env
+from lib.errors import UsageError
 from lib.run.episode_player import MAX_STEPS
 
 import gymnasium as gym
@@ -33,16 +34,21 @@ def random_legal(env: gym.Env, info: dict[str, Any], rng: np.random.Generator) -
         env: environment with discrete actions.
         info: info of the last step or reset.
         rng: random generator.
+
+    Raises:
+        UsageError: if the actions are not discrete.
     """
+    space = env.action_space
+    if not isinstance(space, gym.spaces.Discrete):
+        raise UsageError(f"the action space is {space}; it has to be Discrete")
     if "action_mask" in info:
         mask = info["action_mask"]
     elif env.has_wrapper_attr("action_masks"):
         mask = env.get_wrapper_attr("action_masks")()
     else:
-        assert isinstance(env.action_space, gym.spaces.Discrete)
-        return int(rng.integers(env.action_space.n))
-    legal = mask.nonzero()[0]
-    return int(legal[rng.integers(len(legal))])
+        return int(space.start + rng.integers(space.n))
+    legal = np.flatnonzero(mask)
+    return int(space.start + legal[rng.integers(len(legal))])
 
 
 def play(env: gym.Env, episodes: int, seed: int = 0) -> dict[str, np.ndarray]:

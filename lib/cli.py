@@ -113,7 +113,11 @@ def parser(
         add("--env-id", metavar="ID", help="another gymnasium id, with default hyperparameters or those of --game"),
         add("--env-module", metavar="M", help="module that registers the id when imported"),
         add("--seed", metavar="N", type=seed, help="seed of all random generators (default: 1)"),
-        add("--params", choices=("common", "best"), help="the book's hyperparameters, or tuned ones (default: common)"),
+        add(
+            "--params",
+            choices=("common", "best"),
+            help="the book's hyperparameters, or tuned ones if the script has them (default: common)",
+        ),
         add(
             "--config",
             metavar="FILE",

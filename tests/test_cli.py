@@ -132,6 +132,21 @@ def test_another_environment_has_the_goal_that_it_is_registered_with_unless_anot
     assert resolve("--env-id", "CartPole-v1", "--set", "stop_reward=2")[0].stop_reward == 2.0
     assert resolve("--env-id", "CartPole-v1", "--set", "stop_reward=none")[0].stop_reward is None
     assert resolve("--env-module", "examples.snake", "--env-id", "Snake-v0")[0].stop_reward == 7.0
+    assert resolve("--env-id", "examples.snake:Snake")[0].stop_reward == 7.0  # gymnasium makes the newest version
+
+
+def test_a_config_decides_about_the_goal_of_another_environment(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"stop_reward": 300, "milestone": 200, "run_name": "mine", "env_name": "Acrobot-v1"}')
+    params, _ = resolve("--env-id", "CartPole-v1", "--config", str(config))
+    assert (params.stop_reward, params.milestone, params.run_name) == (300, 200, "mine")
+    assert params.env_name == "CartPole-v1"  # the command line decides about the environment
+
+
+def test_the_name_of_a_run_says_best_only_if_the_script_has_tuned_hyperparameters():
+    assert resolve("--params", "best")[1].changes.startswith("-best")
+    _, args = cli.resolve(cli.parser("Summary.", PPO_HYPERPARAMS), ["--params", "best"], "01_ppo")
+    assert args.changes == ""
 
 
 def test_an_environment_without_a_registered_goal_has_none():
@@ -163,6 +178,13 @@ def test_a_resume_takes_all_settings_from_the_run(run):
     by_name = resolve("--resume", run.name, "--runs-dir", str(run.parent), "--set", "batch_size=8", knob=3)
     assert by_name[0] == params
     assert by_name[1].resume == args.resume == run
+
+
+def test_a_resume_refuses_a_config_of_the_scripts_own_options_as_well(run, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"envs": 5}')
+    with pytest.raises(UsageError, match="keeps its hyperparameters; leave out --params, --config"):
+        resolve("--resume", str(run), "--config", str(config), knob=3)
 
 
 def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):

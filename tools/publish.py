@@ -8,6 +8,7 @@ model is a reduced run folder, so play.py, evaluate.py, export.py and --init acc
 """
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -22,7 +23,9 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.run import console, evaluation, run_folder
 from lib.run.episode_player import MAX_STEPS, count_at_limit
+from lib.run.next_steps import module_option
 from lib.system import files
+from lib.system.files import PROJECT
 
 CARD = """# {name}: {env_id}
 
@@ -36,8 +39,8 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 | commit | `{commit}` |
 | size | {megabytes:.1f} MB |
 
-    tools/play.py {path}
-    tools/evaluate.py {path}
+    tools/play.py {path}{module}
+    tools/evaluate.py {path}{module}
 
 `--init {path}` starts a new run of the same script from these weights.
 """
@@ -46,7 +49,7 @@ ENDLESS = """
 {count} of these games ended at the limit of {limit:,} steps; the agent had probably repeated its moves."""
 PRIVATE = ("--runs-dir", "--resume", "--config", "--init")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
-FILES = ("checkpoints", "params.json", "evaluation.json", "README.md")
+FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt(\.sha256)?)?"
 
 
 def main() -> None:
@@ -72,16 +75,22 @@ def require_replaceable(model: Path, run: Path) -> None:
     """Reject a folder that holds anything but a model, or that is the run itself.
 
     Raises:
-        UsageError: if it holds another file, or a link, through which a file elsewhere would be replaced.
+        UsageError: if it holds another file, which would be lost, or a link, through which a file elsewhere would be
+            replaced.
     """
     if model.resolve() == run.resolve():
         raise UsageError(f"{model} is the folder to publish; give another one")
     for path in (model, *model.rglob("*")):
         if path.is_symlink():
             raise UsageError(f"{path} is a symbolic link; give a new folder")
-    others = sorted(path.name for path in model.glob("*") if path.name not in FILES) if model.is_dir() else []
-    if others or (model.exists() and not model.is_dir()):
-        raise UsageError(f"{model} is not a model: it holds {', '.join(others) or 'no files'}; give a new folder")
+    if model.exists() and not model.is_dir():
+        raise UsageError(f"{model} is a file; give a new folder")
+    held = sorted(path.relative_to(model).as_posix() for path in model.rglob("*"))
+    others = [name for name in held if "params.json" not in held or not re.fullmatch(FILES, name)]
+    if others:
+        raise UsageError(
+            f"{model} holds {', '.join(others)}, which would be lost; move them away, or give a new folder"
+        )
 
 
 def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dict[str, Any]) -> None:
@@ -98,7 +107,7 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
         files.write(target.with_name(f"{target.name}.sha256"), f"{files.digest(target)}  {target.name}\n")
         run_folder.write_json(new / "params.json", params)
         run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-        files.write(new / "README.md", card(agent, model.name, megabytes(new), params["sessions"], metrics))
+        files.write(new / "README.md", card(agent, model, megabytes(new), params["sessions"], metrics))
         if model.exists():
             model.rename(old)
         new.rename(model)
@@ -122,20 +131,22 @@ def without(options: Sequence[str], argv: list[str]) -> list[str]:
     return words
 
 
-def card(agent: TrainedAgent, name: str, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:
-    """Return the text of a model's README.md."""
+def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:
+    """Return the text of a model's README.md. Its commands are those of the project folder."""
+    shown = model.relative_to(PROJECT) if model.is_relative_to(PROJECT) else f"path/to/{model.name}"
     endless = count_at_limit(metrics["lengths"])
     first, *later = sessions
     devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(
-        name=name,
+        name=model.name,
         env_id=agent.env_id,
         command=" ".join(without(LIMITS, first["argv"]) if later else first["argv"]),
         resumed=f" in {len(sessions)} sessions, on {devices}" if later else "",
         step=agent.step,
         commit="`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions)),
         megabytes=size,
-        path=f"models/{name}",
+        path=shown,
+        module="".join(f" {word}" for word in module_option(agent.env_id)),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         **metrics,
     )

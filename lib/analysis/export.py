@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from lib.analysis.trained_agent import TrainedAgent
-from lib.analysis.window import action_names
+from lib.analysis.window import action_names, first_action
 from lib.errors import Fault, UsageError
 from lib.ppo.model import ActorCritic
 from lib.run.episode_player import EpisodePlayer
@@ -130,6 +130,7 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
         "env_id": agent.env_id,
         "state": {"shape": states.shape[1:], "dtype": str(states.dtype)},
         "actions": action_names(env),
+        "first_action": first_action(env),  # the environment's own number of action 0
         "scores": agent.policy.score_name,
         "run": agent.run.name,
         "checkpoint": agent.file.name,

@@ -47,19 +47,20 @@ class TrainedAgent:
     def __init__(self, run: Path, which: str = BEST, device: torch.device | str = "cpu", module: str | None = None):
         self.run = run
         params = run_folder.read_params(run)
-        run_folder.require_trust(run, str(params["hyperparameters"].get("env_name")), module)
+        self.env_id = str(params["hyperparameters"].get("env_name"))
+        run_folder.require_trust(run, self.env_id, module)
         self.file = find_checkpoint(run, which)
         self.step = step_of(self.file)
         content = self._load()
+        env = self.make_env()
+        assert isinstance(env.action_space, spaces.Discrete)
+        self.n_actions = int(env.action_space.n)
         try:
-            self.env_id: str = params["hyperparameters"]["env_name"]
-            env = self.make_env()
-            assert isinstance(env.action_space, spaces.Discrete)
-            self.n_actions = int(env.action_space.n)
             net = build_network(content["net"], env.observation_space, self.n_actions)
-            env.close()
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise _network_error(self.file, params, error) from error
+        finally:
+            env.close()
         self.policy = GreedyPolicy(net.to(device), device)
 
     def _load(self) -> dict[str, Any]:
@@ -131,7 +132,7 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
 
 def _network_error(file: Path, params: dict[str, Any], error: Exception) -> UsageError:
     """Explain why a network cannot be built: another version of the project, or a changed environment."""
-    reason = str(error).strip().splitlines()[-1].strip()
+    reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
     commit = str(params["sessions"][-1].get("commit")).rstrip("+")
     if commit == str(provenance.commit()).rstrip("+"):
         env_id = params["hyperparameters"].get("env_name")

@@ -99,11 +99,16 @@ class Window:
 
 
 def action_names(env: gym.Env) -> list[str]:
-    """Return the names of the actions, or their numbers if the environment does not name them."""
+    """Return the names of the actions, or the environment's own numbers if it does not name them."""
     if env.has_wrapper_attr("get_action_meanings"):
         return list(env.get_wrapper_attr("get_action_meanings")())
     assert isinstance(env.action_space, gym.spaces.Discrete)
-    return [str(action) for action in range(env.action_space.n)]
+    return [str(first_action(env) + action) for action in range(env.action_space.n)]
+
+
+def first_action(env: gym.Env) -> int:
+    """Return the environment's own number of action 0, given an environment that counts its actions from 0."""
+    return int(env.get_wrapper_attr("first_action")) if env.has_wrapper_attr("first_action") else 0
 
 
 def add_score_panel(

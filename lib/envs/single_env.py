@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import gymnasium as gym
 from gymnasium import spaces
+from gymnasium.envs import registration
 from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, TransformAction
 
 from lib.envs import observations
@@ -69,7 +70,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
         return _wrapped_game(env_id, tweaked, env)
     if env_id != without_options(env_id):
         raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game")
-    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(_count_actions_from_zero(CheckedEnv(env, env_id))))
+    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(ActionsFromZero(CheckedEnv(env, env_id))))
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
         env = ResizeObservation(env, (SCREEN, SCREEN))
@@ -105,14 +106,21 @@ def _reports_mask(env_id: str) -> bool:
         env.close()
 
 
-def _count_actions_from_zero(env: gym.Env) -> gym.Env:
-    """Shift the action space so that the first action is 0."""
-    space = env.action_space
-    assert isinstance(space, spaces.Discrete)
-    start = int(space.start)
-    if start == 0:
-        return env
-    return TransformAction(env, lambda action: action + start, spaces.Discrete(space.n))
+class ActionsFromZero(TransformAction):
+    """Shift the action space so that the first action is 0.
+
+    Args:
+        env: environment with discrete actions.
+
+    Attributes:
+        first_action: the environment's own number of action 0.
+    """
+
+    def __init__(self, env: gym.Env):
+        space = env.action_space
+        assert isinstance(space, spaces.Discrete)
+        self.first_action = int(space.start)
+        super().__init__(env, lambda action: action + self.first_action, spaces.Discrete(space.n))
 
 
 def has_display() -> bool:
@@ -193,7 +201,10 @@ def reward_threshold(env_id: str) -> float | None:
     """
     _import_module_of(env_id)
     try:
-        threshold = gym.spec(without_options(env_id).rpartition(":")[2]).reward_threshold
+        namespace, name, version = registration.parse_env_id(without_options(env_id).rpartition(":")[2])
+        if version is None:  # gym.make takes the newest one
+            version = registration.find_highest_version(namespace, name)
+        threshold = gym.spec(registration.get_env_id(namespace, name, version)).reward_threshold
     except gym.error.Error:  # unknown, which is reported when it is made
         return None
     return None if threshold is None else float(threshold)

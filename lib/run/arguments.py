@@ -87,7 +87,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
             raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
         options["init"] = run_folder.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
     if "resume" in options:
-        if tuned or config or "tune" in options:
+        if tuned or "config" in values or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
         options["resume"] = run_folder.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
@@ -111,7 +111,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         RunOptions.seed,
     )
     run_options = dataclasses.replace(
-        run_options, changes=f"{'-best' if tuned else ''}{'-init' if run_options.init else ''}{changes}"
+        run_options,
+        changes=f"{'-best' if table is not parser.hyperparams else ''}{'-init' if run_options.init else ''}{changes}",
     )
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(
@@ -169,10 +170,7 @@ def _new_params(
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
     if game == OWN and env_id is None:
         raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
-    try:
-        params = dataclasses.replace(hyperparams[game], **config)
-    except ValueError as error:
-        raise UsageError(f"--config: {error}") from error
+    params = hyperparams[game]
     if env_id is not None:
         # The game's stop_reward means nothing in another environment.
         name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id), reward_threshold(env_id)
@@ -180,6 +178,11 @@ def _new_params(
             params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=goal, milestone=None)
         except ValueError as error:
             raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
+        config = {name: value for name, value in config.items() if name != "env_name"}
+    try:
+        params = dataclasses.replace(params, **config)
+    except ValueError as error:
+        raise UsageError(f"--config: {error}") from error
     return override(params, overrides)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import nn
 
+from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
 from lib.run import checkpoint, run_folder
 from lib.run.checkpoint import Stateful
@@ -25,7 +26,8 @@ def require_same_game(model: Path, env_name: str) -> None:
         UsageError: if the network was trained on another id.
     """
     trained_on = run_folder.read_params(model)["hyperparameters"].get("env_name")
-    if trained_on != env_name:
+    # A script may add its own options to the id later. A network that does not fit them is refused then.
+    if without_options(str(trained_on)) != without_options(env_name):
         raise UsageError(
             f"--init {model} was trained on {trained_on}, not on {env_name}; give the model of a run on {env_name}"
         )

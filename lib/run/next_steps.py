@@ -34,16 +34,15 @@ def next_steps(
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
     """
-    module = module_of(str(read_params(run)["hyperparameters"].get("env_name")))
-    module_option = ["--env-module", module] if module else []
+    env_id = str(read_params(run)["hyperparameters"].get("env_name"))
     commands = {"see its report": command(PROJECT / "tools/report.py", shown(run))} if has_episode else {}
     if not saved:
         return commands
-    commands = {"watch it play": command(PROJECT / "tools/play.py", shown(run), *module_option), **commands}
+    commands = {"watch it play": tool_command("play", run, env_id), **commands}
     if solved:
-        commands["play 100 episodes"] = command(PROJECT / "tools/evaluate.py", shown(run), *module_option)
+        commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
     elif not complete and _is_script():
-        commands["go on"] = command(Path(sys.argv[0]), "--resume", shown(run), *module_option, *_again(options))
+        commands["go on"] = command(Path(sys.argv[0]), "--resume", shown(run), *module_option(env_id), *_again(options))
         if steps_done is not None:
             commands["go on"] += f" --stop-after {2 * steps_done}"
     return commands
@@ -52,6 +51,17 @@ def next_steps(
 def _is_script() -> bool:
     """Return whether this process runs a script, which a notebook does not."""
     return Path(sys.argv[0]).is_file() and hasattr(sys.modules["__main__"], "__file__")
+
+
+def tool_command(tool: str, run: Path, env_id: str, *options: str) -> str:
+    """Return the command of a tool that plays a run's agent, such as "play" or "evaluate"."""
+    return command(PROJECT / "tools" / f"{tool}.py", shown(run), *module_option(env_id), *options)
+
+
+def module_option(env_id: str) -> list[str]:
+    """Return the option that allows the import of an environment's module; none for gymnasium's own environments."""
+    module = module_of(env_id)
+    return ["--env-module", module] if module else []
 
 
 def command(script: Path, *words: str) -> str:

@@ -274,9 +274,13 @@ def _write_results(folder: Path, trials: Sequence[Mapping[str, Any]], names: Seq
         writer.writerow({**trial, "episodes": "" if trial["episodes"] == UNSOLVED else trial["episodes"]})
     files.write(folder / "trials.csv", table.getvalue())
     files.write(folder / "params.json", json.dumps({name: trials[0][name] for name in names}, indent=2) + "\n")
-    _draw(folder / "trials.png", trials, title)
     log.info("Trials, best first:\n%s", table.getvalue().rstrip())
     log.info("Best hyperparameters: --config %s", folder / "params.json")
+    compared = [trial for trial in trials if trial["best_mean"] is not None]
+    if compared:
+        _draw(folder / "trials.png", compared, title)
+    else:
+        log.warning("No trial has played 10 episodes, so nothing is compared. Give more steps by --stop-after.")
 
 
 def _draw(path: Path, trials: Sequence[Mapping[str, Any]], title: str) -> None:

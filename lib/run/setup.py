@@ -33,7 +33,7 @@ from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, regist
 from lib.run.goal import GoalProgress
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
-from lib.run.next_steps import next_steps, shown
+from lib.run.next_steps import next_steps, shown, tool_command
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
@@ -543,13 +543,12 @@ class _Setup:
         self.run.write_json("result.json", {**result, "evaluation": evaluated})
         console.log_evaluation(evaluated)
         if below:
-            option = "--sample" if self._policy().score_name == "probability" else "--epsilon 0.05"
+            option = ["--sample"] if self._policy().score_name == "probability" else ["--epsilon", "0.05"]
             log.warning(
-                "Greedy play is clearly below training: mean return %.2f, not %.2f. Try tools/evaluate.py %s %s",
+                "Greedy play is clearly below training: mean return %.2f, not %.2f. Try %s",
                 evaluated["mean"],
                 self.episodes.mean,
-                self.run.path,
-                option,
+                tool_command("evaluate", self.run.path, self.params.env_name, *option),
             )
 
     def _policy(self) -> GreedyPolicy:

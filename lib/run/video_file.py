@@ -56,7 +56,7 @@ class Video:
         Raises:
             UsageError: if the frame has another shape or dtype, or if OpenCV cannot write the file.
         """
-        _check_frame(frame)
+        check_frame(frame)
         frame = enlarge(frame)
         if self._writer is None:
             self._shape = frame.shape
@@ -193,11 +193,15 @@ def frames_per_second(env: gym.Env) -> float:
     return env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND
 
 
-def _check_frame(frame: object) -> None:
-    if not isinstance(frame, np.ndarray):
-        raise UsageError(f"render() gave {type(frame)!r}; a video needs frames of (height, width, 3) uint8")
-    if frame.dtype != np.uint8 or frame.shape[2:] != (3,):
-        raise UsageError(f"render() gave {frame.dtype} {frame.shape}; a video needs frames of (height, width, 3) uint8")
+def check_frame(frame: object) -> None:
+    """Reject what is no RGB frame, (height, width, 3) uint8.
+
+    Raises:
+        UsageError: if the type, shape or dtype differs.
+    """
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,):
+        given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else repr(type(frame))
+        raise UsageError(f"render() gave {given}; frames have to be (height, width, 3) uint8")
 
 
 def _shrink(frame: np.ndarray) -> np.ndarray:

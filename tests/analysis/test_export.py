@@ -156,3 +156,13 @@ def test_the_description_names_the_actions_and_the_state(tmp_path):
     assert description["state"] == {"shape": [5], "dtype": "float32"}
     assert description["scores"] == "probability"
     assert description["checked_states"] == 10
+    assert description["first_action"] == 0
+
+
+def test_the_description_of_actions_that_start_at_another_number_has_that_number(tmp_path):
+    agent = Agent(NETWORKS["ppo"](VECTOR), tmp_path)
+    agent.make_env = lambda: make_env("fakes:Seventh-v0")
+    export.export(agent, tmp_path, (export.TORCHSCRIPT,), states_of(VECTOR, 10))
+    description = json.loads((tmp_path / "policy.json").read_text())
+    assert description["first_action"] == 7
+    assert description["actions"][0] == "7"

@@ -5,8 +5,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+import fakes
 from lib import dqn_extra, dqn_model
-from lib.analysis.trained_agent import build_network
+from lib.analysis.trained_agent import TrainedAgent, build_network
+from lib.envs import single_env
 from lib.errors import UsageError
 from lib.nets import losses
 from lib.ppo.fast import FastModel
@@ -72,6 +74,17 @@ def test_a_network_is_rebuilt_from_its_weights(name, space):
 def test_weights_of_a_foreign_network_are_refused():
     with pytest.raises(RuntimeError):
         build_network({"layer.weight": torch.zeros(2, 2)}, IMAGE, 6)
+
+
+@pytest.mark.slow
+def test_an_error_of_the_environment_is_not_taken_for_another_version(original_run, monkeypatch):
+    def reset(*args, **options):
+        raise KeyError("level_7")
+
+    monkeypatch.setattr(fakes.Shown, "reset", reset)
+    single_env._reports_mask.cache_clear()
+    with pytest.raises(KeyError, match="level_7"):
+        TrainedAgent(original_run, module="fakes")
 
 
 @pytest.fixture

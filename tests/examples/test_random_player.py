@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import cloudpickle
 import gymnasium as gym
@@ -17,6 +18,7 @@ from examples.blocks import Blocks
 from examples.random_player import play, random_legal
 from examples.snake import DOWN, RIGHT, START_LENGTH, UP, Snake
 from fakes import Talkative
+from lib.errors import UsageError
 from running import PROJECT
 
 BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
@@ -82,6 +84,18 @@ def test_every_legal_action_is_drawn_and_no_other():
     blocks.reset(seed=1, options={"board": checkers, "pieces": ["#", "##", "##"]})
     assert {random_legal(blocks, {}, rng) for _ in range(500)} == set(np.flatnonzero(~checkers))
     assert {random_legal(gym.make("CartPole-v1"), {}, rng) for _ in range(50)} == {0, 1}
+
+
+def test_actions_may_start_at_another_number_and_a_mask_may_be_a_list():
+    rng = np.random.default_rng(1)
+    env = SimpleNamespace(action_space=gym.spaces.Discrete(3, start=7), has_wrapper_attr=lambda name: False)
+    assert {random_legal(env, {}, rng) for _ in range(50)} == {7, 8, 9}
+    assert {random_legal(env, {"action_mask": [1, 0, 1]}, rng) for _ in range(50)} == {7, 9}
+
+
+def test_continuous_actions_are_refused():
+    with pytest.raises(UsageError, match=r"Box.*; it has to be Discrete"):
+        play(gym.make("Pendulum-v1"), 1)
 
 
 def test_a_truncated_episode_ends(monkeypatch):

@@ -140,6 +140,16 @@ def test_trials_are_quiet_even_if_the_search_is_verbose():
     assert words[2:] == ["--seed", "2", "--set", "tuner_mode=true"]
 
 
+def test_a_search_whose_trials_were_too_short_ends_with_its_table(tmp_path, caplog):
+    caplog.set_level("INFO")
+    short = {"trial": "00000", "stopped": "step limit", "episodes": search.UNSOLVED, "best_mean": None}
+    trial = short | {"steps": 20, "seconds": 1.0, "learning_rate": 1e-4, "gamma": 0.9}
+    search._write_results(tmp_path, [trial], ["learning_rate", "gamma"], "a search")
+    assert (tmp_path / "trials.csv").read_text().splitlines()[1] == "00000,step limit,,,20,1.0,0.0001,0.9"
+    assert "No trial has played 10 episodes" in caplog.text
+    assert not (tmp_path / "trials.png").exists()
+
+
 @pytest.mark.parametrize(("final", "smallest"), [(None, 1e-4), (3e-4, 3e-4), (5e-5, 1e-4)])
 def test_no_trial_has_a_learning_rate_below_its_final_one(final, smallest):
     params = dataclasses.replace(HYPERPARAMS["pong"], learning_rate=1e-3, learning_rate_final=final)

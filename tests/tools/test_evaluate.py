@@ -73,6 +73,7 @@ def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_
     output = answer(PPO, "--env-id", "fakes:Alternating-v0", *small, "--quiet", "--runs-dir", tmp_path)
     assert "Greedy play is clearly below training: mean return 0.00" in output
     path = folder(tmp_path)
+    assert re.search(rf"tools/evaluate\.py \S*{path.name} --env-module fakes --sample$", output, re.MULTILINE)
     evaluated = result_of(path)["evaluation"]
     assert (evaluated["mean"], evaluated["below_training"]) == (0.0, True)
     assert evaluated["training_mean"] >= 7

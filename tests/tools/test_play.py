@@ -8,6 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
+import fakes
 from finished_runs import edit_params
 from lib.analysis.window import Window, WindowClosed
 from running import ENVIRONMENT, FAKES, run
@@ -38,6 +39,16 @@ def test_videos_are_recorded_without_a_display(trained_run):
         assert max(int(green), int(red)) < 12
         assert frame.shape[1] == 560 + 220  # the frame and the panel of scores
     assert len(list((trained_run / "videos").iterdir())) == 2  # nothing unfinished
+
+
+@pytest.mark.parametrize("frame", [None, np.zeros((8, 8, 3)), np.zeros((8, 8), np.uint8)])
+def test_a_window_refuses_what_is_no_frame(refused, monkeypatch, original_run, frame):
+    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr(fakes.Shown, "render", lambda env: frame)
+    message = refused(PLAY, original_run, *FAKES, "--scores")
+    assert "error: render() gave " in message
+    assert "; frames have to be (height, width, 3) uint8" in message
 
 
 def test_a_window_writes_nothing(answer, monkeypatch, original_run):

@@ -45,6 +45,7 @@ def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
     card = (model / "README.md").read_text()
     assert f"**{evaluation['mean']:.2f}**" in card
     assert f"| {int(best.stem.removeprefix('best-')):,} |" in card
+    assert "    tools/play.py path/to/shown --env-module fakes\n" in card
     assert "--runs-dir" not in card + (model / "params.json").read_text()
     answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 1, "--quiet")
     assert json.loads((model / "evaluation.json").read_text())["returns"] == evaluation["returns"]
@@ -72,8 +73,17 @@ def test_only_a_model_is_replaced(answer, refused, model, original_run):
     answer(PUBLISH, original_run, model, *FAKES, "--episodes", 2)
     assert json.loads((model / "evaluation.json").read_text())["episodes"] == 2
     (model / "thesis.txt").write_text("mine")
-    assert f"{model} is not a model: it holds thesis.txt" in refused(PUBLISH, original_run, model, *FAKES)
+    assert f"{model} holds thesis.txt, which would be lost" in refused(PUBLISH, original_run, model, *FAKES)
     assert (model / "thesis.txt").exists()
+
+
+def test_the_users_own_checkpoints_and_readme_are_not_replaced(refused, model, original_run, tmp_path):
+    (model / "checkpoints/thesis.ckpt").touch()
+    message = refused(PUBLISH, original_run, model, *FAKES)
+    assert f"{model} holds checkpoints/thesis.ckpt, which would be lost" in message
+    (tmp_path / "share").mkdir()
+    (tmp_path / "share/README.md").write_text("mine")
+    assert "holds README.md, which would be lost" in refused(PUBLISH, original_run, tmp_path / "share", *FAKES)
 
 
 def test_a_model_is_not_published_over_itself(refused, model):
@@ -142,6 +152,10 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     )
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
+    with_options = run_folder.read_params(model)
+    with_options["hyperparameters"]["env_name"] = "fakes:Shown-v0?stack=2"
+    run_folder.write_json(model / "params.json", with_options)
+    assert "does not fit this script's network" in refused(BASELINE, *shown)  # so its id is accepted
     assert "a resumed run has its own weights" in refused(PPO, *resuming(original_run), "--init", model)
     assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)
     [network] = (model / "checkpoints").glob("*.pt")
