@@ -51,10 +51,12 @@ class Failed(NamedTuple):
     Attributes:
         text: error message with its traceback. For a UsageError, only the message.
         usage: whether the error is a UsageError.
+        exit_code: exit code of a run that ends with the error.
     """
 
     text: str
     usage: bool = False
+    exit_code: int = Fault.exit_code
 
 
 class Lost(NamedTuple):
@@ -69,6 +71,10 @@ class Lost(NamedTuple):
 
 class ActorFailed(Fault):
     """An actor has raised an error, or it was replaced too often in a row. The message names the actor."""
+
+    def __init__(self, message: str, exit_code: int = Fault.exit_code):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class Actors(ABC):
@@ -98,6 +104,7 @@ class Actors(ABC):
     STOPPING = 10.0
     STARTING = 120.0  # extra seconds for the first segment of an actor
     TRIES = 10  # maximum number of successive replacements of one actor without a segment
+    ABSENCE = 10.0  # seconds between two looks for segments after which the learner was away, stopped by Ctrl-Z perhaps
 
     def __init__(
         self,
@@ -127,6 +134,7 @@ class Actors(ABC):
         self._losses: Counter[int] = Counter()  # losses since the actor's last segment
         self._new = set(range(number))  # actors without a segment so far
         self._lasted = dict.fromkeys(range(number), 0.0)  # time that each actor's last segment took
+        self._looked = time.monotonic()  # last look for segments
 
     def __enter__(self) -> Self:
         return self
@@ -181,6 +189,7 @@ class Actors(ABC):
         while not taken:
             if not self._deadlines:
                 raise RuntimeError("no segment was ordered")
+            self._look()
             if self.stop_asked():
                 stop_seen = stop_seen or time.monotonic()
                 if time.monotonic() - stop_seen > self.STOPPING:
@@ -192,7 +201,7 @@ class Actors(ABC):
                     raise (
                         UsageError(result.text)
                         if result.usage
-                        else ActorFailed(f"an actor raised an error. {result.text}")
+                        else ActorFailed(f"an actor raised an error. {result.text}", result.exit_code)
                     )
                 if isinstance(result, Lost):
                     self._replace(index, result.reason)
@@ -200,6 +209,7 @@ class Actors(ABC):
                     self._lasted[index] = getattr(result, "seconds", 0.0)
                     self._close_order(index)
                     taken.append((index, result))
+            self._look()
             self._replace_late()
         return taken
 
@@ -230,6 +240,17 @@ class Actors(ABC):
         self._waiting_since[index] = time.monotonic()
         patience = max(self.patience, 3.0 * self._lasted[index])
         self._deadlines[index] = self._waiting_since[index] + patience + extra
+
+    def _look(self) -> None:
+        """Note the time. If this process was away since the last look, do not count that time as an actor's."""
+        now = time.monotonic()
+        away, self._looked = now - self._looked, now
+        if away > self.ABSENCE:
+            for index, since in self._waiting_since.items():
+                absence = min(away, now - since)
+                self._waiting_since[index] += absence
+                if index in self._deadlines:
+                    self._deadlines[index] += absence
 
     def _report_awaited(self) -> None:
         for index in self._deadlines:
@@ -321,7 +342,7 @@ def next_segment(actor: Actor | Failed) -> Any:
     try:
         return actor.get_trajectory_segment()
     except Fault as fault:
-        return Failed(f"{actor}: {fault}")
+        return Failed(f"{actor}: {fault}", exit_code=fault.exit_code)
     except Exception as error:  # noqa: BLE001 - reported to the learner
         return Failed(f"{actor}:\n{shortage(error) or traceback.format_exc()}")
 

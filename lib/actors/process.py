@@ -60,7 +60,7 @@ class ProcessActors(Actors):
         super().close()
         try:
             for child in self._children.values():
-                child.connection.close()
+                child.hang_up()
             deadline = time.monotonic() + ENDING
             for child in self._children.values():
                 child.end(max(0.0, deadline - time.monotonic()))
@@ -72,10 +72,10 @@ class ProcessActors(Actors):
         child = Child(self.name_of(index))
         self._payloads[index] = to_shared_memory((self.make, self.state_of(index)), child.name, "Use --engine inline")
         names = list(self.model.tensors)
+        self._children[index] = child
         child.launch(
             act, self._payloads[index], index, names, self._weights, self._slots[index], self._next_slot[index]
         )
-        self._children[index] = child
 
     def _kill(self, index: int) -> None:
         self._children[index].kill()

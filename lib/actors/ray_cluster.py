@@ -32,12 +32,14 @@ from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.system.machine import cores
 from lib.system.parent import Reaper
+from lib.system.processes import signals_blocked
 from lib.system.shared_memory import TensorLayout
 
 log = logging.getLogger(__name__)
 
 REPORT_AFTER = 10  # seconds after which an actor that cannot start is reported
 HEAD_PATIENCE = 20  # seconds to wait for a cluster's head; Ray ends this process a minute after losing it
+HEAD_INTERVAL = 5.0  # seconds between looks at the head
 MIN_OBJECT_STORE = 256 * 2**20  # bytes of a local object store
 
 
@@ -67,6 +69,7 @@ class RayActors(Actors):
         self._ray = import_ray(local_only=address is None)
         self._address = address
         self._head_lost = False
+        self._head_seen = time.monotonic()
         self._reported = False  # whether a waiting actor was reported
         self._actors: dict[int, Any] = {}
         self._started: dict[int, Any] = {}  # references that are ready when the process has started
@@ -110,7 +113,9 @@ class RayActors(Actors):
         elif self._own:
             store = max(MIN_OBJECT_STORE, 4 * self.depth * room * self.number)
             children_before = _children()
-            self._init(address="local", num_cpus=cores(), object_store_memory=store, include_dashboard=False)
+            # A closing terminal or a batch system signals Ray's processes, too. This one must outlive them to save.
+            with signals_blocked():
+                self._init(address="local", num_cpus=cores(), object_store_memory=store, include_dashboard=False)
             # Some of Ray's processes would outlive this one by a minute.
             self._reaper = Reaper(_children() - children_before)
 
@@ -156,13 +161,19 @@ class RayActors(Actors):
 
     def _why_not_started(self, index: int) -> str:
         started, _ = self._ray.wait([self._started[index]], timeout=0)
-        free = self._ray.available_resources().get("CPU", 0.0)
-        if started or free >= self._cpus:
+        free = self._free_cpus()
+        if started or _capacity(free, self._cpus):
             return ""
         return (
-            f"Ray has {free:g} free CPUs and an actor needs {self._cpus:g}. See what else uses the cluster (`ray "
-            "status`), and wait, or use fewer --actors or a smaller --actor-cpus"
+            f"Ray's nodes have {' + '.join(f'{node:g}' for node in free)} free CPUs, and an actor needs "
+            f"{self._cpus:g} on one node. See what else uses the cluster (`ray status`), and wait, or use fewer "
+            "--actors or a smaller --actor-cpus"
         )
+
+    def _free_cpus(self) -> list[float]:
+        """Return the free CPUs of each node."""
+        nodes = self._ray._private.state.available_resources_per_node().values()
+        return [node.get("CPU", 0.0) for node in nodes]
 
     def _report_waiting(self, indices: Iterable[int]) -> None:
         """Say once that an actor cannot start, if it has waited for REPORT_AFTER seconds."""
@@ -180,7 +191,9 @@ class RayActors(Actors):
         end = time.monotonic() + HEAD_PATIENCE
         while self._address is not None:
             try:
-                return require_listener(self._address)
+                require_listener(self._address)
+                self._head_seen = time.monotonic()
+                return
             except UsageError as error:
                 if time.monotonic() > end or self.stop_asked():
                     self._head_lost = True
@@ -189,7 +202,6 @@ class RayActors(Actors):
                         "network failed. Continue on a cluster with --resume and --address, or with --engine process"
                     ) from error
             time.sleep(0.5)
-        return None
 
     def _broadcast(self) -> None:
         memory = np.empty(self._layout.size, np.uint8)
@@ -213,8 +225,11 @@ class RayActors(Actors):
                 # The learner may have been away for longer than the patience, with segments ready on other nodes.
                 timeout = self.TRANSFER if time.monotonic() > min(self._deadlines.values()) else 0.0
                 ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=timeout)
-        if not ready:
+        if not ready or time.monotonic() > self._head_seen + HEAD_INTERVAL:  # segments come without the head as well
             self._require_head()
+        if ready:
+            self._reported = False
+        else:
             self._report_waiting(owing.values())
         for reference in ready:
             index = owing[reference]

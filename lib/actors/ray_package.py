@@ -136,6 +136,7 @@ def _refused(address: str, environment: Mapping[str, str]) -> bool:
 
 def _started_timer(seconds: float, call: Callable[[], object]) -> threading.Timer:
     timer = threading.Timer(seconds, call)
+    timer.daemon = True  # so that Ctrl-C does not wait for it
     timer.start()
     return timer
 

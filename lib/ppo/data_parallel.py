@@ -130,8 +130,8 @@ class DataParallelTrainer:
             meeting = f"{folder}/meeting"
             for rank in range(1, self.learners):
                 child = Child(f"learner {rank}")
-                child.launch(run_learner, payload, rank, self.learners, meeting, threads)
                 self._children.append(child)
+                child.launch(run_learner, payload, rank, self.learners, meeting, threads)
             torch.set_num_threads(threads)
             self.trainer.group = self._meet(meeting)
 

@@ -21,7 +21,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lib.envs.single_env import make_env
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, PPOHyperparameters, RunParameters, as_hyperparameters
@@ -455,22 +455,23 @@ class _Setup:
                 log.warning("%s", error)
 
     def _failed(self, engine: Engine, error: BaseException) -> None:
-        """Draw the curve of a run that ends with an error, and name the run in a disk error that names no file.
-
-        ignite may report the same error twice.
-        """
+        """Name the run in a disk error that names no file, and remove a new run that was refused."""
         if isinstance(error, OSError):
             files.set_path(error, self.run.path)
+        if isinstance(error, UsageError):
+            self._discard_if_new()
+
+    def _abandon(self, engine: Engine, error: BaseException) -> None:
+        """Draw the curve of a run that ends with an error, close its files, and unlock it, so that it can be resumed.
+
+        The state is saved before, because trackers and pictures may take long. ignite may report the same error twice.
+        """
         is_new = error is not self._failure and not isinstance(error, KeyboardInterrupt)  # which ends the run at once
         self._failure = error
         if is_new and self.tracker is not None:
             self.tracker.fail()
-        discarded = isinstance(error, UsageError) and self._discard_if_new()
-        if is_new and not discarded:
+        if is_new and self.run.path.exists():
             self._draw_curve()
-
-    def _abandon(self, engine: Engine, error: BaseException) -> None:
-        """Close the files of a run that ends with an error, and unlock its folder, so that a notebook can resume it."""
         for close in (self.board.close, self.run.close):
             with suppress(OSError):
                 close()
@@ -483,8 +484,11 @@ class _Setup:
             return
         try:
             log.info("Learning curve: %s", shown(draw_curve(self.run.path, self.params.stop_reward)))
-        # No space, a damaged episodes.csv, or no memory for the imports of pandas and matplotlib.
-        except (OSError, ValueError, TypeError, KeyError, ImportError, AttributeError, MemoryError) as error:
+        # No space, a damaged file of the run, or no memory for the imports of pandas and matplotlib.
+        except (
+            *(Fault, UsageError, OSError, MemoryError, ImportError),
+            *(ValueError, TypeError, KeyError, AttributeError),
+        ) as error:
             log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
 
     def _log_next_steps(self, stopped: str) -> None:

@@ -141,6 +141,8 @@ class Child:
     def launch(self, target: Callable[..., None], *arguments: Any) -> None:
         """Start the process.
 
+        Keep a reference to this child before: a signal may end this call when the process has started already.
+
         Args:
             target: function that runs in the child. Its arguments are the child's connection and `arguments`.
             arguments: further arguments of the function.
@@ -170,15 +172,24 @@ class Child:
             forkserver.ensure_running()  # here, because a server dies with the thread that started it
         # In a thread, because a stopped fork server would block the calling thread forever.
         starting = in_thread(self.process.start)
-        wait([starting], IMPORT_TIMEOUT)
+        try:
+            wait([starting], IMPORT_TIMEOUT)
+        except BaseException:  # of a signal handler
+            starting.add_done_callback(lambda started: self.kill())
+            raise
         if not starting.done():
             raise ChildLost(f"{self.name} could not be started within {IMPORT_TIMEOUT} seconds")
         starting.result()
 
+    def hang_up(self) -> None:
+        """Close the connection, so that the process ends by itself."""
+        if self.connection is not None:
+            self.connection.close()
+
     def end(self, patience: float = 1.0) -> None:
         """Close the connection, so that the process ends by itself, and kill it if it runs after `patience` seconds."""
+        self.hang_up()
         if self.process is not None and self.process.is_alive():
-            self.connection.close()
             self.process.join(patience)
         self.kill()
 

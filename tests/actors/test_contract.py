@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import multiprocessing
 import os
 import re
 import signal
@@ -9,6 +10,8 @@ import socket
 import sys
 import threading
 import time
+from concurrent.futures import wait
+from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -26,8 +29,10 @@ from lib.actors.process_worker import set_model
 from lib.actors.ray_cluster import RayActors
 from lib.actors.ray_package import check_cluster, import_ray
 from lib.errors import Fault, UsageError
+from lib.run.watchdog import CallInterrupted
 from lib.system import memory, processes
 from lib.system.machine import cores
+from lib.system.processes import SIGNALS
 from lib.system.shared_memory import SharedWeights
 
 pytestmark = pytest.mark.usefixtures("ray_workers_find_the_fakes", "warm_fork_server")
@@ -288,6 +293,38 @@ def test_an_actor_that_hangs_is_replaced_after_its_patience(losable, tmp_path):
         assert segments[0]["number"] == 0
 
 
+@pytest.mark.parametrize("stopped", [100.0, 1000.0])
+def test_the_time_in_which_the_learner_was_stopped_is_not_an_actors(stopped):
+    with started("process", 1, patience=200.0) as crew:
+        crew.gather()
+        crew.order(0)
+        for times in (crew._waiting_since, crew._deadlines):
+            times[0] -= 5.0 + stopped  # five seconds before, the order was given
+        crew._looked -= stopped
+        crew._look()
+        assert crew._waited(0) == pytest.approx(5.0, abs=1.0)
+        assert crew._deadlines[0] - time.monotonic() == pytest.approx(195.0, abs=1.0)
+        crew.take()
+
+
+def test_a_signal_while_an_actor_starts_leaves_no_process(monkeypatch):
+    children = []
+
+    def start_and_interrupt(futures, timeout):
+        wait(futures, timeout)
+        children.extend(multiprocessing.active_children())
+        raise KeyboardInterrupt
+
+    before = multiprocessing.active_children()
+    monkeypatch.setattr(processes, "wait", start_and_interrupt)
+    with pytest.raises(KeyboardInterrupt) as kept:  # the traceback keeps the crew alive, as a run does
+        started("process", 1)
+    [child] = [child for child in children if child not in before]
+    child.join(20)
+    assert not child.is_alive()
+    assert kept.tb is not None
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_ray")
 def test_actors_on_other_nodes_are_not_replaced_because_the_learner_was_away(monkeypatch):
@@ -334,8 +371,19 @@ def test_an_actor_waits_for_a_cpu_that_another_one_holds(monkeypatch):
         started("ray", 1, cpus=1.0, patience=1.0) as second,
     ):
         first.gather()
-        with pytest.raises(ActorFailed, match=r"has not started for \d+ seconds: Ray has 0 free CPUs and an actor"):
+        with pytest.raises(ActorFailed, match=r"has not started for \d+ seconds: Ray's nodes have 0 free CPUs, and"):
             second.gather()
+
+
+@pytest.mark.parametrize(
+    ("free", "reason"), [([1.0, 1.0], "Ray's nodes have 1 + 1 free CPUs, and an actor needs 2 on one"), ([0, 2.0], "")]
+)
+def test_an_actor_cannot_start_on_cpus_of_several_nodes(free, reason):
+    crew = object.__new__(RayActors)
+    crew._ray = SimpleNamespace(wait=lambda references, timeout: ([], references))
+    crew._started, crew._cpus, crew._free_cpus = {0: None}, 2.0, lambda: free
+    assert crew._why_not_started(0).startswith(reason)
+    assert bool(crew._why_not_started(0)) == bool(reason)
 
 
 @pytest.mark.slow
@@ -346,6 +394,21 @@ def test_a_cluster_whose_head_is_gone_ends_the_run(monkeypatch):
         crew._address = "127.0.0.1:1"
         with pytest.raises(Fault, match=r"cluster at 127\.0\.0\.1:1 does not answer any more.*--resume"):
             crew.gather()
+        crew._head_lost = False  # so that the actor is ended
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_ray")
+def test_a_head_that_is_gone_is_noticed_although_segments_come(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "HEAD_PATIENCE", 1.0)
+    monkeypatch.setattr(ray_cluster, "HEAD_INTERVAL", 0.0)
+    with started("ray", 1) as crew:
+        crew.gather()
+        crew.order(0)
+        crew._ray.wait(list(crew._references[0]), timeout=60)  # the segment is ready
+        crew._address = "127.0.0.1:1"
+        with pytest.raises(Fault, match="does not answer any more"):
+            crew.take()
         crew._head_lost = False  # so that the actor is ended
 
 
@@ -422,6 +485,16 @@ def test_close_leaves_no_process_behind(losable):
     while any(psutil.pid_exists(pid) for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_the_exit_code_of_a_fault_in_an_actor_is_kept():
+    class Interrupted(fakes.Counter):
+        def get_trajectory_segment(self):
+            raise CallInterrupted("a call hangs", 130)
+
+    with started("inline", 1, make=Interrupted) as crew, pytest.raises(ActorFailed, match="a call hangs") as failed:
+        crew.gather()
+    assert failed.value.exit_code == 130
 
 
 @pytest.mark.parametrize(("wrong", "number", "message"), [("inline", 0, "at least 1"), ("cloud", 1, "inline, process")])
@@ -516,6 +589,11 @@ def test_our_own_ray_listens_on_this_machine_only_and_ends():
         processes = psutil.Process().children(recursive=True)
         connections = [each for process in [psutil.Process(), *processes] for each in process.net_connections("inet")]
         listening = {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+        of_ray = [process for process in processes if process.name() in ("raylet", "gcs_server")]
+        assert len(of_ray) == 2
+        for process in of_ray:  # a closing terminal or a batch system must not end them before the learner has saved
+            blocked = re.search(r"^SigBlk:\s(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+            assert all(int(blocked[1], 16) >> (number - 1) & 1 for number in SIGNALS)
     assert listening
     assert listening <= {"127.0.0.1", "::ffff:127.0.0.1", "::1"}
     assert os.environ["RAY_USAGE_STATS_ENABLED"] == "0"

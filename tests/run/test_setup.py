@@ -164,6 +164,23 @@ def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves
     assert content["net"]["weight"].item() == saved - 2  # that of the last complete iteration
 
 
+def test_the_state_is_saved_before_a_curve_that_cannot_be_drawn(tmp_path, monkeypatch):
+    saved = []
+
+    def draw_curve(path, goal):
+        saved.append(checkpoint.newest(path / "checkpoints")["source"]["steps_done"])
+        raise UsageError("params.json was changed")
+
+    monkeypatch.setattr("lib.run.setup.draw_curve", draw_curve)
+    source = source_of(Failing("raise", at=9))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    args = RunOptions(runs_dir=tmp_path, quiet=True)
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=args, save={"net": nn.Linear(1, 1)})
+    with pytest.raises(RuntimeError, match="the paddle broke"):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert saved == [8]
+
+
 @pytest.mark.parametrize("saves", [True, False])
 def test_after_an_error_a_notebook_has_ctrl_c_back_and_can_resume_the_run(tmp_path, saves):
     def process_batch(engine, batch):

@@ -10,6 +10,7 @@ from lib.run.events import EpisodeEvents, register_events
 from lib.run.speed import Speed
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SIGNALS, SOLVED, STEPS, TIME, Interrupted, Stopper, as_ctrl_c
 from lib.run.watchdog import Watchdog
+from lib.system import processes
 from sources import CountingSource
 
 
@@ -125,6 +126,15 @@ def test_a_second_interrupt_ends_the_process_and_a_second_hang_up_is_ignored():
 
     with pytest.raises(KeyboardInterrupt):
         run(at=3, handler=interrupt_twice)
+
+
+def test_a_process_that_cannot_kill_itself_exits(monkeypatch):
+    codes = []
+    monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as for process 1 of a container
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with processes.handling([signal.SIGTERM], signal.SIG_DFL):
+        stopping._end_at_once(os.getpid() + 1, signal.SIGTERM, None)
+    assert codes == [143]
 
 
 def test_a_run_that_is_solved_at_the_step_limit_counts_as_solved():
