@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lib.common import SEED, argparser
 from running import ENVIRONMENT, folder, run, run_by_itself
 
 BOOK = Path("tests/book")
@@ -66,7 +67,10 @@ def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
     assert "trained True" in process.stdout
     assert path.name.endswith("-chain-second=2")
     assert {"train/loss", "train/avg_loss", "train/avg_fps", "train/epsilon"} <= tags
-    assert json.loads((path / "params.json").read_text())["hyperparameters"]["batch_size"] == 32
+    params = json.loads((path / "params.json").read_text())
+    assert params["hyperparameters"]["batch_size"] == 32
+    assert params["seed"] == SEED  # with which the script seeds torch
+    assert "Learning. Ctrl-C stops; this script saves no checkpoint.\n" in process.stdout
 
 
 def test_the_error_names_the_missing_field(tmp_path):
@@ -104,6 +108,14 @@ def test_the_books_search_runs_trials_and_reports_the_best(tmp_path):
     assert re.search(
         r"Best hyperparameters: \{.*'gamma': 0\.\d+.*\} \((solved in \d+ episodes|no trial)", process.stdout
     )
+    assert {path.name.partition("-chain")[1] for path in (tmp_path / "runs").iterdir()} == {"", "-chain"}  # tune, a run
+
+
+def test_a_script_may_add_an_option_that_the_parser_has():
+    parser = argparser()
+    assert parser.parse_args([]).double is False  # the third edition's 03_dqn_double.py reads it
+    parser.add_argument("--double", default=True, action="store_true")
+    assert parser.parse_args([]).double is True
 
 
 def test_a_search_without_trials_is_refused(tmp_path):

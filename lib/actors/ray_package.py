@@ -43,6 +43,8 @@ def import_ray(local_only: bool) -> Any:
     require_ray()
     import ray
 
+    if constants := sys.modules.get("ray._private.ray_constants"):  # a script may have imported Ray before
+        constants.ENABLE_RAY_CLUSTER = not local_only  # type: ignore[attr-defined]
     return ray
 
 

@@ -18,20 +18,21 @@ from lib.system.clock import format_duration
 log = logging.getLogger(__name__)
 
 
-def attach_start(engine: Engine, speed: Speed, warm_up: int) -> None:
+def attach_start(engine: Engine, speed: Speed, warm_up: int, saves: bool) -> None:
     """Log the end of the warm-up and its speed.
 
     Args:
         engine: training engine.
         speed: speed of this process.
         warm_up: agent steps that fill the replay; 0 for PPO, and for a resumed run that restored its replay.
+        saves: whether the run saves checkpoints.
     """
 
     def learning_started(engine: Engine) -> None:
         steps, seconds = speed.warm_up
         if warm_up:
             log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.warm_up_speed)
-        log.info("Learning. Ctrl-C stops and saves.")
+        log.info("Learning. Ctrl-C stops%s.", " and saves" if saves else "; this script saves no checkpoint")
 
     engine.add_event_handler(TrainingEvents.LEARNING_STARTED, learning_started)
 

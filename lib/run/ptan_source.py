@@ -32,25 +32,27 @@ class PooledSource(Protocol):
 class _CountSteps(gym.Wrapper):
     """Report every step of an environment."""
 
-    def __init__(self, env: gym.Env, on_steps: Callable[[int], None]):
+    def __init__(self, env: gym.Env, on_steps: Callable[[int, int], None]):
         super().__init__(env)
         self._on_steps = on_steps
 
     def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
-        self._on_steps(1)
-        return self.env.step(action)
+        result = self.env.step(action)
+        self._on_steps(1, int(result[2] or result[3]))
+        return result
 
 
 class _CountVectorSteps(gym.vector.VectorWrapper):
     """Report every step of a vector environment."""
 
-    def __init__(self, env: gym.vector.VectorEnv, on_steps: Callable[[int], None]):
+    def __init__(self, env: gym.vector.VectorEnv, on_steps: Callable[[int, int], None]):
         super().__init__(env)
         self._on_steps = on_steps
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        self._on_steps(self.env.num_envs)
-        return self.env.step(actions)
+        result = self.env.step(actions)
+        self._on_steps(self.env.num_envs, int((result[2] | result[3]).sum()))
+        return result
 
 
 class PtanSource(ExperienceSource):
@@ -71,6 +73,7 @@ class PtanSource(ExperienceSource):
         self.engine = engine
         self.clock = Stopwatch()
         self._steps = 0
+        self._ends: list[tuple[int, float]] = []  # agent step and seconds at the ends of episodes, oldest first
         self._counts = isinstance(source, PooledSource)
         if isinstance(source, VectorExperienceSourceFirstLast):
             source.env = _CountVectorSteps(source.env, self._count)
@@ -78,8 +81,10 @@ class PtanSource(ExperienceSource):
             source.pool = [_CountSteps(env, self._count) for env in source.pool]
             self.frame_skip = frame_skip(source.pool[0])
 
-    def _count(self, steps: int) -> None:
+    def _count(self, steps: int, ended: int) -> None:
+        """Count agent steps, and note when episodes ended. PTAN returns them later."""
         self._steps += steps
+        self._ends += [(self._steps, since_process_start())] * ended
         if self.on_step is not None:
             self.on_step(steps)
 
@@ -90,9 +95,12 @@ class PtanSource(ExperienceSource):
 
     def pop_episodes(self) -> list[Episode]:
         """Return the episodes that ended since the last call, oldest first."""
+        episodes = self.source.pop_rewards_steps()
+        ends, self._ends = self._ends[: len(episodes)], self._ends[len(episodes) :]
+        ends += [(self.steps_done, since_process_start())] * (len(episodes) - len(ends))
         return [
-            Episode(float(total), int(length), self.steps_done, since_process_start())
-            for total, length in self.source.pop_rewards_steps()
+            Episode(float(total), int(length), step, seconds)
+            for (total, length), (step, seconds) in zip(episodes, ends, strict=True)
         ]
 
     def state_dict(self) -> dict[str, Any]:

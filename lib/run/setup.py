@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
+import torch
 from ignite.engine import Engine, Events
 from torch import nn
 from torch.optim import Optimizer
@@ -95,7 +96,7 @@ def setup_ignite(
     start_console()
     checked = as_hyperparameters(params)
     source = adapt_source(exp_source, engine, saved=save is not None)
-    options = args or RunOptions(runs_dir=Path("runs").absolute())
+    options = args or _options_of_book()
     show_progress(not options.quiet)
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {})
     try:
@@ -150,7 +151,9 @@ class _Setup:
         self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: BaseException | None = None
         self._opened: list[gym.Env | videos.EpisodeReplayer] = []  # for evaluations and videos
-        self.stopper = Stopper(self.steps, options.stop_after or params.max_steps, options.time_limit)
+        self.stopper = Stopper(
+            self.steps, options.stop_after or params.max_steps, options.time_limit, saves=save is not None
+        )
         source.stop_asked = self.stopper.should_stop
 
     def steps(self) -> int:
@@ -341,7 +344,7 @@ class _Setup:
 
     def attach_console(self) -> None:
         """Log the run on the console."""
-        console.attach_start(self.engine, self.speed, self.warm_up)
+        console.attach_start(self.engine, self.speed, self.warm_up, self.save is not None)
         if self.options.quiet:
             return
         goal_progress, step_limit = None, self.options.stop_after
@@ -560,6 +563,12 @@ class _Setup:
         net = self.save["net"]
         assert isinstance(net, nn.Module)
         return GreedyPolicy(net, self.options.device)
+
+
+def _options_of_book() -> RunOptions:
+    """Return the options of a script of the book, which has seeded torch and chosen the device by itself."""
+    device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
+    return RunOptions(seed=torch.initial_seed(), device=device, runs_dir=Path("runs").absolute())
 
 
 def _unless_interrupted(name: str, work: Callable[[], None]) -> None:

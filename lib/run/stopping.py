@@ -60,10 +60,11 @@ class Stopper:
         wrong_inputs: non-finite fields of the batch, if they made the loss non-finite.
     """
 
-    def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: int | None):
+    def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: int | None, saves: bool = True):
         self.steps = steps
         self.step_limit = step_limit
         self.time_limit = time_limit
+        self.saves = saves
         self.reason: str | None = None
         self.wrong_inputs: list[str] = []
         self._learning = False
@@ -170,11 +171,10 @@ class Stopper:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._learning:
             # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
+            saving, without = (", then saving", ", without saving") if self.saves else ("", "")
+            message = f"\nStopping after this update{saving} ... (a second signal stops at once{without})\n"
             with suppress(OSError):
-                os.write(
-                    2,
-                    b"\nStopping after this update, then saving ... (a second signal stops at once, without saving)\n",
-                )
+                os.write(2, message.encode())
         self.reason = self.reason or signal.Signals(number).name
         Watchdog.note_signal(number)
         if not self._learning:

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import logging
+import os
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -31,13 +32,15 @@ TrainFunction = Callable[[Hyperparameters, torch.device, dict[str, Any]], int | 
 
 
 def argparser() -> argparse.ArgumentParser:
-    """Return the third edition's parser: --dev, --params and --tune. A script may add its own options."""
-    parser = argparse.ArgumentParser()
+    """Return the third edition's parser: --dev, --params, --tune and --double. A script may add its own options."""
+    parser = argparse.ArgumentParser(conflict_handler="resolve")
     parser.add_argument("--dev", default="cpu", help="device of the networks (default: cpu)")
     parser.add_argument(
         "--params", choices=("common", "best"), default="best", help="hyperparameters to use or to tune (default: best)"
     )
     parser.add_argument("--tune", type=positive, metavar="N", help="search for hyperparameters with N trials")
+    # The book's 03_dqn_double.py reads it, and does not add it.
+    parser.add_argument("--double", action="store_true", help="double Q-learning, in a script that has it")
     return parser
 
 
@@ -97,10 +100,12 @@ def tune_params(
         raise UsageError(f"samples is {samples}; it has to be at least 1")
     tune = ray_tune()
     start_console()
+    folder = Path.cwd()
     book = dataclasses.replace(base_params, learning_rate=1e-4, learning_rate_final=None)
     space = base_space(tune, book) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:
+        os.chdir(folder)  # Ray has left it
         fields = {name: value for name, value in config.items() if name in vars(base_params)}
         params = dataclasses.replace(base_params, tuner_mode=True, **fields)
         episodes = train_func(params, device, config)

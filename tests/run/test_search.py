@@ -73,14 +73,16 @@ def test_a_setting_that_all_trials_would_replace_is_refused(tmp_path, refused):
 
 
 @pytest.mark.long
-def test_the_ray_of_a_search_listens_on_this_machine_only():
-    program = """
+@pytest.mark.parametrize("before", ["", "import ray.tune"])
+def test_the_ray_of_a_search_listens_on_this_machine_only(before):
+    program = f"""
+{before}
 import psutil
 from lib.run.tuning import ray_tune, start_ray
 ray_tune()
 start_ray()
 processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-print({each.laddr.ip for one in processes for each in one.net_connections() if each.status == psutil.CONN_LISTEN})
+print({{each.laddr.ip for one in processes for each in one.net_connections() if each.status == psutil.CONN_LISTEN}})
 """
     process = subprocess.run(
         [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=True

@@ -294,6 +294,10 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     output = capsys.readouterr().out
     assert "Episode 12: reward=15, steps=5, speed=" in output
     assert "after 100 episodes and " in output
+    # Those of the warm-up are written in the first iteration.
+    assert [row.split(",")[1] for row in (run.path / "episodes.csv").read_text().splitlines()[1:5]] == list(
+        map(str, (5, 10, 15, 20))
+    )
     assert run.path.parent == tmp_path
 
 
