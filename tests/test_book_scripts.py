@@ -37,11 +37,12 @@ def run_of(cwd):
     ("kind", "metrics"),
     [
         ("basic", {"train/values"}),
-        ("noisy", {"train/snr_1", "train/snr_2"}),
         ("prio", set()),
-        ("dueling", {"train/adv", "train/val"}),
-        ("distrib", set()),
         ("rainbow", set()),
+        # Rainbow has their parts as well.
+        pytest.param("noisy", {"train/snr_1", "train/snr_2"}, marks=pytest.mark.long),
+        pytest.param("dueling", {"train/adv", "train/val"}, marks=pytest.mark.long),
+        pytest.param("distrib", set(), marks=pytest.mark.long),
     ],
 )
 def test_a_script_of_the_third_edition_trains_until_it_is_solved(tmp_path, kind, metrics):

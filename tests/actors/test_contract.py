@@ -162,6 +162,7 @@ def test_orders_beyond_the_depth_and_takes_without_an_order_are_refused(engine):
         assert (index, segment["number"]) == (1, 1)
 
 
+@with_ray_long
 def test_an_actor_may_have_several_open_orders_each_with_its_own_weights(engine):
     with started(engine, 2, depth=3) as crew:
         for version in (1, 2, 3):

@@ -333,7 +333,7 @@ RUNS = {
 
 
 # Left to `make test-long`: Rainbow combines these ideas and solves the chain in `make test`.
-LONG = ("02_dqn_n_steps", "03_dqn_double", "06_dqn_dueling")
+LONG = [script.stem for script in SCRIPTS[1:-1]]
 
 
 @pytest.fixture(scope="module")

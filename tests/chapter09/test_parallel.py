@@ -91,7 +91,7 @@ def test_a_killed_player_is_replaced_and_the_run_is_the_uninterrupted_one(uninte
     [
         (("--replay-ratio", 4), 4, 120),
         pytest.param((), 2, 60, marks=pytest.mark.long),
-        (("--set", "learn_every=6"), 2, 40),
+        pytest.param(("--set", "learn_every=6"), 2, 40, marks=pytest.mark.long),
     ],
 )
 def test_the_replay_ratio_is_held(tmp_path, options, ratio, iterations):

@@ -49,7 +49,7 @@ def sgd_trainer():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("learners", [2, 4])
+@pytest.mark.parametrize("learners", [2, pytest.param(4, marks=pytest.mark.long)])
 def test_several_learners_make_the_same_update_as_one(learners):
     alone, first = sgd_trainer(), sgd_trainer()
     settings = alone.settings
