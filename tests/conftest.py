@@ -21,10 +21,30 @@ import forked
 # core, they would mostly wait for each other.
 os.environ["OMP_NUM_THREADS"] = "1"
 
+# Files that take more than a minute, the longest first.
+LONGEST = (
+    "test_faults.py",
+    "test_distributed.py",
+    "actors/test_contract.py",
+    "test_scripts.py",
+    "test_resume.py",
+    "chapter08/test_scripts.py",
+    "test_book_scripts.py",
+    "run/test_watchdog.py",
+    "chapter09/test_parallel.py",
+    "run/test_screen.py",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the files with slow tests first, so that all test processes end at about the same time."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        file = item.path.relative_to(Path(__file__).parent).as_posix()
+        slowest = LONGEST.index(file) if file in LONGEST else len(LONGEST)
+        return slowest, item.get_closest_marker("slow") is None
+
+    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +125,7 @@ def original_run(tmp_path_factory):
     from running import assignments, folder, run
 
     runs_dir = tmp_path_factory.mktemp("trained")
-    small = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=640")
+    small = assignments("envs=4", "rollout=16", "minibatch=32", "epochs=1", "checkpoint_every=640")
     options = ("--env-id", "fakes:Shown-v0", *small, "--stop-after", 1280, "--quiet", "--runs-dir", runs_dir)
     process = run(Path("distributed/01_ppo.py"), *options)
     assert process.returncode == 0, process.stderr

@@ -37,9 +37,9 @@ def run_of(cwd):
     ("kind", "metrics"),
     [
         ("basic", {"train/values"}),
-        ("prio", set()),
         ("rainbow", set()),
         # Rainbow has their parts as well.
+        pytest.param("prio", set(), marks=pytest.mark.long),
         pytest.param("noisy", {"train/snr_1", "train/snr_2"}, marks=pytest.mark.long),
         pytest.param("dueling", {"train/adv", "train/val"}, marks=pytest.mark.long),
         pytest.param("distrib", set(), marks=pytest.mark.long),

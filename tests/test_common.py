@@ -223,7 +223,7 @@ def test_networks_without_normalisation_are_left_unchanged():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("no_grad", [True, False])
+@pytest.mark.parametrize("no_grad", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_dqn_learns_the_known_values_of_the_chain(tmp_path, no_grad):
     torch.manual_seed(0)
     net = nn.Linear(3, 2)

@@ -258,7 +258,7 @@ def test_a_path_with_spaces_and_other_letters_works_throughout(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("script", [BASELINE, PPO], ids=str)
+@pytest.mark.parametrize("script", [pytest.param(BASELINE, marks=pytest.mark.long), PPO], ids=str)
 def test_a_run_ends_although_an_environment_has_forked_a_process(tmp_path, script):
     small = SMALL_PPO if script == PPO else SMALL_DQN
     options = ("--env-id", "fakes:WithHelper-v0", *small, "--quiet", "--runs-dir", tmp_path)

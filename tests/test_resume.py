@@ -174,7 +174,7 @@ PPO_OPTIONS = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_ev
     ("env_id", "stop_reward", "first", "last"),
     [
         ("PongNoFrameskip-v4", 9, 128, 256),
-        ("fakes:Catch-v0", 9, 128, 320),
+        pytest.param("fakes:Catch-v0", 9, 128, 320, marks=pytest.mark.long),
         # So near the goal that some updates take a single epoch; too few episodes to be solved.
         ("fakes:Catch-v0", -0.5, 320, 576),
     ],

@@ -54,6 +54,7 @@ class Stopper:
         steps: function that returns the agent steps so far.
         step_limit: agent steps at which the run stops.
         time_limit: seconds after which this process stops, or None for no limit.
+        saves: whether the run saves checkpoints, for the message at a signal.
 
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.

@@ -200,6 +200,7 @@ def test_an_actor_that_raises_is_reported_with_its_traceback(engine):
             crew.gather()
 
 
+@with_ray_long
 def test_an_actor_that_cannot_be_made_is_reported_with_its_traceback(engine):
     with (
         started(engine, make=fakes.Counter.unmakeable) as crew,
@@ -217,6 +218,7 @@ def test_a_usage_error_of_an_actor_stays_a_usage_error(engine):
         crew.gather()
 
 
+@losable_with_ray_long
 def test_an_actor_that_dies_is_replaced_and_each_segment_comes_once(losable, caplog):
     counts, pids = {0: 0, 1: 0}, {}
     with started(losable, 2, state_of=lambda number: {"count": counts[number]}) as crew:

@@ -305,12 +305,13 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
 def test_the_steps_of_a_plain_source_of_ptan_are_counted_in_its_environments(tmp_path):
     source, buffer = plain_ptan(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 1.0})
-    args = RunOptions(runs_dir=tmp_path, stop_after=10_020, quiet=True)
-    setup_ignite(engine, HYPERPARAMS["pong"], source, "book", args=args)
+    args = RunOptions(runs_dir=tmp_path, stop_after=120, quiet=True)
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=32)
+    setup_ignite(engine, params, source, "book", args=args)
     state = engine.run(common.batch_generator(buffer, 10, 4))
     # One step before the first transition, ten for the buffer, and one per iteration.
-    assert (state.iteration, state.stopped) == (10_009, "step limit")  # type: ignore[attr-defined]
-    assert json.loads((folder(tmp_path) / "result.json").read_text())["steps"] == 10_020
+    assert (state.iteration, state.stopped) == (109, "step limit")  # type: ignore[attr-defined]
+    assert json.loads((folder(tmp_path) / "result.json").read_text())["steps"] == 120
 
 
 def test_the_steps_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_plain_numbers(tmp_path):
