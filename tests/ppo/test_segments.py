@@ -266,7 +266,7 @@ def test_asynchronous_segments_of_another_temperature_are_dropped():
     finally:
         segments.close()
     assert trainer.model.temperature == pytest.approx(0.3)
-    assert max(clipped) < 0.3
+    assert max(clipped) < 0.5  # 0.75 without; the lag, which depends on timing, clips some as well
     assert segments.dropped > 0
     restored = learner_of(acting)
     restored.load_state_dict(learner.state_dict())
