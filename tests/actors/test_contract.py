@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import wait
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -247,9 +248,11 @@ def test_actors_are_replaced_if_their_fork_server_dies():
             segments = crew.gather()
             assert [segment["count"] for segment in segments] == [expected, expected]
             counts = dict.fromkeys(counts, expected)
-            server = psutil.Process(segments[0]["pid"]).parent()
-            assert server is not None
-            server.kill()
+            with suppress(psutil.NoSuchProcess):  # an actor that had sent its segment before the last server died
+                server = psutil.Process(segments[0]["pid"]).parent()
+                assert server is not None
+                server.kill()
+        assert crew.replaced >= 2
 
 
 def test_a_process_is_started_again_if_the_fork_server_dies_meanwhile(monkeypatch):
