@@ -252,7 +252,6 @@ def test_actors_are_replaced_if_their_fork_server_dies():
                 server = psutil.Process(segments[0]["pid"]).parent()
                 assert server is not None
                 server.kill()
-        assert crew.replaced >= 2
 
 
 def test_a_process_is_started_again_if_the_fork_server_dies_meanwhile(monkeypatch):
