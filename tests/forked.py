@@ -162,7 +162,8 @@ def serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt the whole process group
     for module in PRELOADED:
         import_module(module)
-    draw_quickly()
+    # curve.png takes a third of a short run. tests/run/test_curve.py draws it.
+    import_module("matplotlib.figure").Figure.savefig = save_pixel
     gc.freeze()  # the collector of a forked process would copy all that was imported
     for line in sys.stdin:
         request = json.loads(line)
@@ -175,13 +176,6 @@ def serve() -> None:
             if reply == 0:
                 run_forked(**request)
         print(json.dumps(reply), flush=True)
-
-
-def draw_quickly() -> None:
-    """Save every figure as one pixel: curve.png takes a third of a short run. tests/run/test_curve.py draws it."""
-    from matplotlib.figure import Figure
-
-    Figure.savefig = save_pixel  # type: ignore[assignment, method-assign, unused-ignore]
 
 
 def save_pixel(figure: Any, file: Any, **options: Any) -> None:

@@ -11,7 +11,6 @@ import sys
 import threading
 import time
 from concurrent.futures import wait
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -248,10 +247,12 @@ def test_actors_are_replaced_if_their_fork_server_dies():
             segments = crew.gather()
             assert [segment["count"] for segment in segments] == [expected, expected]
             counts = dict.fromkeys(counts, expected)
-            with suppress(psutil.NoSuchProcess):  # an actor that had sent its segment before the last server died
-                server = psutil.Process(segments[0]["pid"]).parent()
-                assert server is not None
-                server.kill()
+            actors = [psutil.Process(segment["pid"]) for segment in segments]
+            server = actors[0].parent()
+            assert server is not None
+            server.kill()
+            psutil.wait_procs(actors, timeout=20)  # they die with it
+        assert crew.replaced == 4
 
 
 def test_a_process_is_started_again_if_the_fork_server_dies_meanwhile(monkeypatch):
