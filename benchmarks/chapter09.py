@@ -17,7 +17,7 @@ second round. Speeds are counted over the last 1,000 agent steps, so start-up an
 
 import argparse
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import bound
 import catch
@@ -183,16 +183,20 @@ def minutes_blocks() -> Iterator[markup.Block]:
     if not trained or not minutes.has_speeds("best"):
         return
     speeds = minutes.speeds("best")
-    done = {run.rung for run in trained}
     tables = {"minutes": minutes.table(trained, speeds)}
-    if done.intersection(minutes.REMEDIES):
+    if _rungs_among(minutes.REMEDIES, trained):
         remedies = [PLAIN_WRAPPERS, *minutes.REMEDIES]
         tables["minutes-remedies"] = minutes.table(trained, speeds, remedies, PLAIN_WRAPPERS)
-    if len(done.intersection(minutes.SWEEP)) > 1:
+    if _rungs_among(minutes.SWEEP, trained) > 1:
         tables["minutes-sweep"] = minutes.table(trained, speeds, minutes.SWEEP)
     source = markup.measured_on([lab.read(minutes.speed_of("best"))[1]])  # the steps do not depend on the machine
     for marker, text in tables.items():
         yield markup.Block(PAGE, marker, f"{text}\n\n{source}")
+
+
+def _rungs_among(rungs: Sequence[str], trained: Sequence[minutes.Trained]) -> int:
+    """Return how many of the rungs were trained."""
+    return len({run.rung for run in trained}.intersection(rungs))
 
 
 def pictures() -> None:
@@ -205,7 +209,7 @@ def pictures() -> None:
     if trained and minutes.has_speeds("best"):
         speeds = minutes.speeds("best")
         minutes.draw(trained, speeds, "chapter09-minutes", list(minutes.LADDER))
-        if len({run.rung for run in trained}.intersection(minutes.SWEEP)) > 1:
+        if _rungs_among(minutes.SWEEP, trained) > 1:
             minutes.draw(trained, speeds, "chapter09-minutes-sweep", minutes.SWEEP)
 
 

@@ -10,9 +10,18 @@ class UsageError(Exception):
 
 
 class Fault(Exception):
-    """A failure such as a full disk, a damaged file or a loss that is not finite. The message says what to do."""
+    """A failure such as a full disk, a damaged file or a loss that is not finite. The message says what to do.
+
+    Args:
+        message: text for the user.
+        exit_code: exit code of a run that ends with it.
+    """
 
     exit_code = 1
+
+    def __init__(self, message: str, exit_code: int = exit_code):
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 class EnvironmentFailed(Exception):

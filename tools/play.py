@@ -17,7 +17,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
@@ -27,7 +26,7 @@ from lib.analysis.window import Window, WindowClosed, action_names, add_score_pa
 from lib.run import run_folder
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
-from lib.run.video_file import Video, check_frame, frames_per_second, unfinished_video
+from lib.run.video_file import Video, frames_per_second, unfinished_video
 from lib.system.progress import TaskProgress
 
 import gymnasium as gym
@@ -77,8 +76,7 @@ def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Calla
     names = action_names(env)
 
     def frame_of(states: np.ndarray) -> np.ndarray:
-        frame = cast(np.ndarray, env.render())
-        check_frame(frame)
+        frame = np.asarray(env.render())
         if not args.scores:
             return frame
         scores, mask = agent.policy.scores(states)[0], agent.policy.action_mask(states)[0]

@@ -72,10 +72,6 @@ class Lost(NamedTuple):
 class ActorFailed(Fault):
     """An actor has raised an error, or it was replaced too often in a row. The message names the actor."""
 
-    def __init__(self, message: str, exit_code: int = Fault.exit_code):
-        super().__init__(message)
-        self.exit_code = exit_code
-
 
 class Actors(ABC):
     """Actors that an engine runs, numbered from 0.
@@ -186,10 +182,10 @@ class Actors(ABC):
         """
         taken: list[tuple[int, Any]] = []
         stop_seen: float | None = None
+        self._look()
         while not taken:
             if not self._deadlines:
                 raise RuntimeError("no segment was ordered")
-            self._look()
             if self.stop_asked():
                 stop_seen = stop_seen or time.monotonic()
                 if time.monotonic() - stop_seen > self.STOPPING:

@@ -70,7 +70,9 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
         return _wrapped_game(env_id, tweaked, env)
     if env_id != without_options(env_id):
         raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game")
-    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(ActionsFromZero(CheckedEnv(env, env_id))))
+    counted_from_zero = env.action_space.start == 0
+    env = CheckedEnv(env, env_id)
+    env = RecordEpisodeStatistics(KeepOnlyMaskInfo(env if counted_from_zero else ActionsFromZero(env)))
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
         env = ResizeObservation(env, (SCREEN, SCREEN))

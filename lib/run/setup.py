@@ -207,12 +207,10 @@ class _Setup:
             self._discard_if_new()
             raise
 
-    def _discard_if_new(self) -> bool:
-        """Remove the folder of a new run that was refused before it played. Return whether it was."""
-        if self.options.resume or self.steps():
-            return False
-        self.run.discard()
-        return True
+    def _discard_if_new(self) -> None:
+        """Remove the folder of a new run that was refused before it played."""
+        if not self.options.resume and not self.steps():
+            self.run.discard()
 
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint.newest(self.run.checkpoints)
@@ -566,7 +564,7 @@ class _Setup:
 
 
 def _options_of_book() -> RunOptions:
-    """Return the options of a script of the book, which has seeded torch and chosen the device by itself."""
+    """Return the options of a run whose script has none: the seed that it gave torch, and the GPU if it uses one."""
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
     return RunOptions(seed=torch.initial_seed(), device=device, runs_dir=Path("runs").absolute())
 

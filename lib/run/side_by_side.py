@@ -146,7 +146,7 @@ def _side_by_side(
                         actors.order(index)
     except (UsageError, Fault) as error:
         if isinstance(error, Fault) and time.monotonic() > deadline:
-            raise CallInterrupted(str(error), Fault.exit_code) from error
+            raise CallInterrupted(str(error)) from error
         log.warning("The evaluation goes on in this process alone: %s", error)
         for result in _play(policy, make_env, seed, groups, done, stopped):
             done.add(result.number)

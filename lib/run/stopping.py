@@ -204,7 +204,7 @@ def _end_at_once(announcer: int, number: int, frame: FrameType | None) -> None:
         Watchdog.dismiss_watcher()
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
-    os._exit(128 + number)  # process 1 of a container cannot be killed by itself
+    os._exit(128 + number)  # reached by process 1 of a container, which its own signals do not end
 
 
 def not_finite_inputs(batch: Any) -> list[str]:

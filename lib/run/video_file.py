@@ -56,7 +56,6 @@ class Video:
         Raises:
             UsageError: if the frame has another shape or dtype, or if OpenCV cannot write the file.
         """
-        check_frame(frame)
         frame = enlarge(frame)
         if self._writer is None:
             self._shape = frame.shape
@@ -179,7 +178,14 @@ class Animation:
 
 
 def enlarge(frame: np.ndarray) -> np.ndarray:
-    """Double a frame's size until its shorter side has MIN_SIDE pixels. Height and width become even."""
+    """Double a frame's size until its shorter side has MIN_SIDE pixels. Height and width become even.
+
+    Raises:
+        UsageError: if it is not an RGB frame, (height, width, 3) uint8.
+    """
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,):
+        given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else repr(type(frame))
+        raise UsageError(f"render() gave {given}; frames have to be (height, width, 3) uint8")
     while min(frame.shape[:2]) < MIN_SIDE:
         frame = frame.repeat(2, axis=0).repeat(2, axis=1)
     height, width = frame.shape[:2]
@@ -191,17 +197,6 @@ def frames_per_second(env: gym.Env) -> float:
     if is_atari(env):  # ale_py's metadata says 30, but the Atari 2600 showed 60 frames per second
         return ATARI_FRAMES_PER_SECOND / frame_skip(env)
     return env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND
-
-
-def check_frame(frame: object) -> None:
-    """Reject what is no RGB frame, (height, width, 3) uint8.
-
-    Raises:
-        UsageError: if the type, shape or dtype differs.
-    """
-    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,):
-        given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else repr(type(frame))
-        raise UsageError(f"render() gave {given}; frames have to be (height, width, 3) uint8")
 
 
 def _shrink(frame: np.ndarray) -> np.ndarray:

@@ -30,10 +30,6 @@ log = logging.getLogger(__name__)
 class CallInterrupted(Fault):
     """A call of an environment did not return before the time limit, or after a signal."""
 
-    def __init__(self, message: str, exit_code: int):
-        super().__init__(message)
-        self.exit_code = exit_code
-
 
 class Watchdog:
     """Report an environment whose reset or step does not return. End the run there after its time limit or a signal.

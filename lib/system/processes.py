@@ -141,7 +141,7 @@ class Child:
     def launch(self, target: Callable[..., None], *arguments: Any) -> None:
         """Start the process.
 
-        Keep a reference to this child before: a signal may end this call when the process has started already.
+        Store this child somewhere before. A signal may interrupt this call after the process has started.
 
         Args:
             target: function that runs in the child. Its arguments are the child's connection and `arguments`.
@@ -182,7 +182,7 @@ class Child:
         starting.result()
 
     def hang_up(self) -> None:
-        """Close the connection, so that the process ends by itself."""
+        """Close the connection, which tells the process to end."""
         if self.connection is not None:
             self.connection.close()
 
