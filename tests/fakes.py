@@ -446,7 +446,7 @@ class Failing(Catch):
         at: number of that step, counted over all episodes.
     """
 
-    def __init__(self, how, at=702, zoom=1):
+    def __init__(self, how, at=102, zoom=1):
         super().__init__(zoom=zoom)
         self.how = how
         self.left = at
@@ -482,7 +482,7 @@ class Failing(Catch):
 
 def checked_failing(how):
     """Make an environment with checks that fails in its step 102."""
-    return CheckedEnv(Failing(how, at=102), "Failing")
+    return CheckedEnv(Failing(how), "Failing")
 
 
 class Timed(dict[str, Any]):
@@ -637,7 +637,6 @@ for name, game, sticky_actions in (
     )
 for how in ("raise", "local", "hang", "die", "exit", "disk", "nan", "none", "catch"):
     register(f"Failing-{how}", Failing, how=how, zoom=ZOOM)
-    register(f"FailingSoon-{how}", Failing, how=how, zoom=ZOOM, at=102)
 SHAPES: dict[str, spaces.Space[Any]] = {
     "Vector": spaces.Box(-1.0, 1.0, (6,), np.float64),
     "Codes": spaces.Box(0, 12, (6,), np.int64),

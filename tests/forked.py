@@ -1,16 +1,19 @@
 """Fork server for scripts under test.
 
 Importing torch, ignite and lib costs a new Python process about four seconds. The server imports them once and forks a
-process for each script. Its standard output and standard error go into files.
+process for each script, and that process forks another one that becomes the fork server of the script's actors. The
+script's standard output and standard error go into files.
 """
 
 import atexit
+import fcntl
 import gc
 import json
 import multiprocessing.process
 import os
 import runpy
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from multiprocessing import util
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -66,6 +70,10 @@ class ForkedProcess:
         if self.returncode is None:
             self.returncode = self._server.poll(self.pid)
         return self.returncode
+
+    def read(self, stream: str) -> str:
+        """Return what the script has printed so far; `stream` is stdout or stderr."""
+        return Path(self._output.name, stream).read_text()
 
     def communicate(self, timeout: float = 300) -> tuple[str, str]:
         """Wait for the end of the script and return its standard output and standard error.
@@ -115,6 +123,8 @@ class ForkServer:
             start_new_session: make the script the leader of a new session, as a terminal does.
         """
         output = tempfile.TemporaryDirectory()
+        for stream in STREAMS:
+            Path(output.name, stream).touch()
         request = {
             "script": script,
             "options": list(options),
@@ -185,6 +195,47 @@ def save_pixel(figure: Any, file: Any, **options: Any) -> None:
     Image.new("RGB", (1, 1)).save(file, "png")
 
 
+def fork_server_of_actors() -> None:
+    """Fork a process that becomes multiprocessing's fork server when the script starts one for the first time."""
+    ours, theirs = socket.socketpair()
+    server = os.fork()
+    if server == 0:
+        ours.close()
+        become_server_of_actors(theirs)
+    theirs.close()
+    start_process = util.spawnv_passfds
+
+    def start_forked(path: bytes, args: list[str], descriptors: list[int]) -> int:
+        if "forkserver" not in args[-1]:
+            return start_process(path, args, descriptors)
+        util.spawnv_passfds = start_process  # a server that replaces a killed one is a new Python process
+        blocked = list(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+        request = {"code": args[-1], "descriptors": descriptors, "env": dict(os.environ), "blocked": blocked}
+        with ours:
+            socket.send_fds(ours, [json.dumps(request).encode()], descriptors)
+        return server
+
+    util.spawnv_passfds = start_forked
+
+
+def become_server_of_actors(connection: socket.socket) -> NoReturn:
+    """Wait for the request of `fork_server_of_actors`, and serve. Exit if the script ends without a request."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+        message, received, *_ = socket.recv_fds(connection, 2**20, 9)
+        if message:
+            request = json.loads(message)
+            received = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, 100) for descriptor in received]  # out of the way
+            for descriptor, number in zip(received, request["descriptors"], strict=True):
+                os.dup2(descriptor, number)
+            os.environ.clear()
+            os.environ.update(request["env"])
+            signal.pthread_sigmask(signal.SIG_SETMASK, request["blocked"])
+            exec(request["code"], {})
+    finally:
+        os._exit(0)
+
+
 def run_forked(
     script: str, options: list[str], cwd: str, env: dict[str, str], output: str, start_new_session: bool
 ) -> NoReturn:
@@ -195,13 +246,14 @@ def run_forked(
         if start_new_session:
             os.setsid()
         for number, path in enumerate([Path(os.devnull), *(Path(output, name) for name in STREAMS)]):
-            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT), number)
+            os.dup2(os.open(path, os.O_RDWR), number)
         os.chdir(cwd)
         multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # its children look for the script here
         os.environ.clear()
         os.environ.update(env)
         sys.argv = [script, *options]
         sys.path[0] = str(Path(cwd, script).parent)
+        fork_server_of_actors()
         runpy.run_path(script, run_name="__main__")
         code = 0
     except SystemExit as end:

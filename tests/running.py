@@ -197,14 +197,9 @@ def scalars_of(path: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def workers_of(process: ForkedProcess) -> list[psutil.Process]:
-    """Return the actors, players and learners in processes of their own: children that have no children themselves."""
-    others = ("resource_tracker", "watcher.py")
+    """Return the actors, players and learners that the script's fork server has started and that have no children."""
     children = psutil.Process(process.pid).children(recursive=True)
-    return [
-        child
-        for child in children
-        if child.children() == [] and not any(other in " ".join(child.cmdline()) for other in others)
-    ]
+    return [child for child in children if child.ppid() != process.pid and child.children() == []]
 
 
 def wait_for(condition: Callable[[], Any], process: ForkedProcess, seconds: float = 120) -> None:

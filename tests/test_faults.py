@@ -108,10 +108,10 @@ def one_case_each(scripts, cases):
 @pytest.mark.slow
 @pytest.mark.parametrize(("script", "how"), one_case_each(SMALL, PROBLEMS))
 def test_a_wrong_environment_is_reported(tmp_path, script, how):
-    process = run(script, "--env-id", f"fakes:FailingSoon-{how}-v0", *SMALL[script], "--quiet", "--runs-dir", tmp_path)
+    process = run(script, "--env-id", f"fakes:Failing-{how}-v0", *SMALL[script], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
     assert PROBLEMS[how] in process.stderr
-    assert re.search(rf"fakes:FailingSoon-{how}-v0 \(episode \d+ from seed \d+, at step \d+\)", process.stderr)
+    assert re.search(rf"fakes:Failing-{how}-v0 \(episode \d+ from seed \d+, at step \d+\)", process.stderr)
     assert ("Traceback" in process.stderr) == (how == "exit")  # of the environment
 
 
@@ -129,9 +129,7 @@ def test_a_loss_that_is_not_finite_because_of_the_environment_is_not_blamed_on_l
 
 @pytest.mark.slow
 def test_an_environments_own_disk_error_keeps_its_traceback(tmp_path):
-    process = run(
-        BASELINE, "--env-id", "fakes:FailingSoon-disk-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path
-    )
+    process = run(BASELINE, "--env-id", "fakes:Failing-disk-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 1
     assert "fakes.py" in process.stderr
     assert "it raised OSError(28, 'No space left on device')" in process.stderr
@@ -156,11 +154,11 @@ needs_namespaces = pytest.mark.skipif(
 
 @pytest.mark.slow
 def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
-    hang = ("--env-id", "fakes:FailingSoon-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
+    hang = ("--env-id", "fakes:Failing-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
     process = run(BASELINE, *hang, "--time-limit", 15)
     assert process.returncode == 1
     assert re.search(
-        r"FailingSoon-hang-v0 \(episode \d+ from seed \d+, at step \d+.*: a call did not return",
+        r"Failing-hang-v0 \(episode \d+ from seed \d+, at step \d+.*: a call did not return",
         process.stderr,
     )
     assert "The last complete iteration is saved" in process.stderr + process.stdout
@@ -330,7 +328,7 @@ def test_ctrl_c_during_any_import_prints_one_line(tmp_path, script, module):
 
 @pytest.mark.slow
 def test_an_environment_that_catches_a_signal_does_not_keep_it_from_ending_the_warm_up(tmp_path):
-    process = run(BASELINE, "--env-id", "fakes:FailingSoon-catch-v0", *CATCH[2:], "--quiet", "--runs-dir", tmp_path)
+    process = run(BASELINE, "--env-id", "fakes:Failing-catch-v0", *CATCH[2:], "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 128 + signal.SIGTERM
     assert process.stderr.startswith("Interrupted before learning began")
 

@@ -296,26 +296,26 @@ FAILING = (*assignments("replay_initial=100", "replay_size=2000"), "--quiet")
 
 @pytest.mark.parametrize(("how", "code"), [("raise", 1), ("die", 7)])
 def test_an_environment_that_fails_leaves_the_last_checkpoint(tmp_path, how, code):
-    process = run(BASELINE, "--env-id", f"fakes:FailingSoon-{how}-v0", *FAILING, "--runs-dir", tmp_path)
+    process = run(BASELINE, "--env-id", f"fakes:Failing-{how}-v0", *FAILING, "--runs-dir", tmp_path)
     assert process.returncode == code
     assert ("RuntimeError: the paddle broke" in process.stderr) == (how == "raise")
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 101
 
 
 def test_a_signal_ends_a_run_whose_environment_hangs_and_the_state_before_is_saved(tmp_path):
-    process = start(BASELINE, "--env-id", "fakes:FailingSoon-hang-v0", *FAILING, "--runs-dir", tmp_path)
+    process = start(BASELINE, "--env-id", "fakes:Failing-hang-v0", *FAILING, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
     time.sleep(1)  # the step after this checkpoint hangs
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert re.search(r"error: fakes:FailingSoon-hang-v0 .* a call did not return after SIGTERM\. Correct", errors)
+    assert re.search(r"error: fakes:Failing-hang-v0 .* a call did not return after SIGTERM\. Correct", errors)
     assert "The last complete iteration is saved" in output + errors
 
 
 @pytest.mark.slow
 def test_a_second_signal_ends_a_run_whose_environment_hangs(tmp_path):
-    process = start(BASELINE, "--env-id", "fakes:FailingSoon-hang-v0", *FAILING, "--runs-dir", tmp_path)
+    process = start(BASELINE, "--env-id", "fakes:Failing-hang-v0", *FAILING, "--runs-dir", tmp_path)
     wait_for(lambda: list(tmp_path.glob("*/checkpoints/step-*.pt")), process)
     time.sleep(1)  # the step after this checkpoint hangs
     process.send_signal(signal.SIGTERM)

@@ -116,18 +116,18 @@ def test_a_stream_is_restored_bit_for_bit(make):
 @pytest.mark.parametrize(
     ("env_id", "kind", "facts"),
     [
-        ("fakes:FailingSoon-raise-v0", EnvironmentFailed, "the paddle broke"),
+        ("fakes:Failing-raise-v0", EnvironmentFailed, "the paddle broke"),
         (
-            "fakes:FailingSoon-local-v0",
+            "fakes:Failing-local-v0",
             EnvironmentFailed,
-            r"LocalError: the paddle broke\nRaised by fakes:FailingSoon-local-v0 \(episode 17 from seed \d",
+            r"LocalError: the paddle broke\nRaised by fakes:Failing-local-v0 \(episode 17 from seed \d",
         ),
-        ("fakes:FailingSoon-none-v0", Fault, "fakes:FailingSoon-none-v0 .*its observation is None"),
-        ("fakes:FailingSoon-nan-v0", Fault, "its reward is nan"),
+        ("fakes:Failing-none-v0", Fault, "fakes:Failing-none-v0 .*its observation is None"),
+        ("fakes:Failing-nan-v0", Fault, "its reward is nan"),
         (
-            "fakes:FailingSoon-die-v0",
+            "fakes:Failing-die-v0",
             Fault,
-            "environment 0 of fakes:FailingSoon-die-v0 died with exit code 7",
+            "environment 0 of fakes:Failing-die-v0 died with exit code 7",
         ),
     ],
 )

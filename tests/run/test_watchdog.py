@@ -2,10 +2,7 @@
 
 import re
 import signal
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +16,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.run import watchdog
 from lib.run.watchdog import Watchdog
-from running import ENVIRONMENT, PROJECT
+from running import BASELINE, run, start, wait_for
 
 
 @pytest.fixture
@@ -93,8 +90,8 @@ def test_a_run_whose_environments_return_is_left_alone(monkeypatch, caplog):
 
 
 PROGRAM = """
-import signal, time
-from lib.run import watchdog
+import signal, sys, time
+sys.path.append({folder!r})
 from lib.run.watchdog import Watchdog
 import test_watchdog
 Watchdog.PATIENCE, Watchdog.INTERVAL, Watchdog.GRACE = {patience}, 0.05, 0.3
@@ -107,22 +104,29 @@ engine.run([0] * 10)
 """
 
 
-@contextmanager
-def program(how, limit=None, patience=60.0, also=""):
-    env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{Path(__file__).parent}"}
-    command = [sys.executable, "-c", PROGRAM.format(how=how, limit=limit, patience=patience, also=also)]
-    with subprocess.Popen(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        try:
-            assert process.stdout.readline() == "starts\n"
-            yield process
-        finally:
-            process.kill()
+@pytest.fixture
+def program(tmp_path):
+    """Function that starts a program with a hanging engine and returns its process as soon as the engine starts."""
+    processes = []
+
+    def start_program(how, limit=None, patience=60.0, also=""):
+        file = tmp_path / "program.py"
+        values = {"folder": str(Path(__file__).parent), "limit": limit, "patience": patience, "also": also}
+        file.write_text(PROGRAM.format(how=how, **values))
+        process = start(file, cwd=tmp_path)
+        processes.append(process)
+        wait_for(lambda: process.read("stdout") == "starts\n", process)
+        return process
+
+    yield start_program
+    for process in processes:
+        process.kill()
 
 
 @pytest.mark.slow
-def test_native_code_that_ignores_the_interruption_is_ended_with_the_process():
-    with program("hang", limit=0.0, also="signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])") as process:
-        message = process.communicate(timeout=60)[1]
+def test_native_code_that_ignores_the_interruption_is_ended_with_the_process(program):
+    process = program("hang", limit=0.0, also="signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])")
+    message = process.communicate(timeout=60)[1]
     assert process.returncode == 1
     assert message.startswith("error: fakes:Hanging-v0 (episode 1 from seed 7, at step 3): a call did not")
     assert message.endswith("earlier checkpoints are kept\n")
@@ -136,9 +140,9 @@ HELD = (
 
 
 @pytest.mark.slow
-def test_native_code_that_holds_the_gil_is_ended_at_the_time_limit():
-    with program("hold the GIL", limit=0.0) as process:
-        message = process.communicate(timeout=60)[1]
+def test_native_code_that_holds_the_gil_is_ended_at_the_time_limit(program):
+    process = program("hold the GIL", limit=0.0)
+    message = process.communicate(timeout=60)[1]
     assert process.returncode == -signal.SIGKILL
     assert re.fullmatch(rf"\nerror: {HELD}\. The process is killed at its time limit\. Files that .*\n", message)
 
@@ -148,50 +152,48 @@ def test_native_code_that_holds_the_gil_is_ended_at_the_time_limit():
     "number",
     [signal.SIGTERM, *(pytest.param(number, marks=pytest.mark.long) for number in (signal.SIGINT, signal.SIGHUP))],
 )
-def test_native_code_that_holds_the_gil_is_reported_and_ended_by_a_signal(number):
+def test_native_code_that_holds_the_gil_is_reported_and_ended_by_a_signal(program, number):
     handler = f"signal.signal({number:d}, signal.default_int_handler)"
-    with program("hold the GIL", patience=0.5, also=handler) as process:
-        assert process.stderr.readline() == "\n"
-        assert re.fullmatch(rf"warning: {HELD}\n", process.stderr.readline())
-        time.sleep(1.0)
-        assert process.poll() is None
-        process.send_signal(number)
-        start = time.monotonic()
-        message = process.communicate(timeout=60)[1]
-        assert time.monotonic() - start > 0.7  # three times the grace, counted from the signal
+    process = program("hold the GIL", patience=0.5, also=handler)
+    wait_for(lambda: re.fullmatch(rf"\nwarning: {HELD}\n", process.read("stderr")), process)
+    time.sleep(1.0)
+    assert process.poll() is None
+    process.send_signal(number)
+    began = time.monotonic()
+    message = process.communicate(timeout=60)[1]
+    assert time.monotonic() - began > 0.7  # three times the grace, counted from the signal
     assert process.returncode == -signal.SIGKILL
-    assert re.fullmatch(rf"\nerror: {HELD}\. The process is killed after a signal\. Files that .*\n", message)
+    ended = rf"\nerror: {HELD}\. The process is killed after a signal\. Files that .*\n"
+    assert re.fullmatch(rf"\nwarning: {HELD}\n{ended}", message)
 
 
 @pytest.mark.slow
-def test_a_stopped_process_is_left_alone():
-    with program("hang", patience=0.5, also="engine = test_watchdog.Engine(lambda *_: time.sleep(0.3))") as process:
-        process.send_signal(signal.SIGSTOP)
-        time.sleep(2.0)
-        process.send_signal(signal.SIGCONT)
-        assert process.communicate(timeout=60) == ("", "")
+def test_a_stopped_process_is_left_alone(program):
+    process = program("hang", patience=0.5, also="engine = test_watchdog.Engine(lambda *_: time.sleep(0.3))")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2.0)
+    process.send_signal(signal.SIGCONT)
+    assert process.communicate(timeout=60) == ("starts\n", "")
     assert process.returncode == 0
 
 
 @pytest.mark.slow
-def test_a_path_with_braces_does_not_look_like_a_heartbeat(tmp_path):
+def test_a_path_with_braces_does_not_look_like_a_heartbeat(program, tmp_path):
     (tmp_path / "m{1}").mkdir()
     holder = tmp_path / "m{1}" / "holder.py"
     holder.write_text("import itertools\ndef step(*_):\n    all(itertools.repeat(True))\n")
     imports = f"import sys; sys.path.append({str(holder.parent)!r}); import holder"
-    with program("raise", limit=0.0, also=f"{imports}; engine = test_watchdog.Engine(holder.step)") as process:
-        message = process.communicate(timeout=60)[1]
+    process = program("raise", limit=0.0, also=f"{imports}; engine = test_watchdog.Engine(holder.step)")
+    message = process.communicate(timeout=60)[1]
     assert f"holds the GIL (Python's global lock), at line 3 of {holder} (step)." in message
     assert process.returncode == -signal.SIGKILL
 
 
 @pytest.mark.slow
-def test_a_child_that_an_environment_forks_does_not_keep_the_run_from_ending():
+def test_a_child_that_an_environment_forks_does_not_keep_the_run_from_ending(program):
     forks = "import os; os.fork() or (os.closerange(0, 3), time.sleep(20), os._exit(0))"
-    with program("raise", also=f"{forks}; engine = test_watchdog.Engine(lambda *_: None)") as process:
-        start = time.monotonic()
-        process.wait(timeout=60)
-        assert time.monotonic() - start < 10.0
+    process = program("raise", also=f"{forks}; engine = test_watchdog.Engine(lambda *_: None)")
+    process.communicate(timeout=10)
     assert process.returncode == 0
 
 
@@ -199,31 +201,32 @@ def test_a_child_that_an_environment_forks_does_not_keep_the_run_from_ending():
 @pytest.mark.parametrize(
     ("also", "reason"), [("", "it was killed"), ("import sys; sys.modules['ray'] = sys; ", "Ray was stopped")]
 )
-def test_a_silent_exit_is_reported(also, reason):
+def test_a_silent_exit_is_reported(program, also, reason):
     exits = also + "import os; engine = test_watchdog.Engine(lambda *_: os._exit(0))"
-    with program("raise", also=exits) as process:
-        message = process.communicate(timeout=60)[1]
+    process = program("raise", also=exits)
+    end = time.monotonic() + 60
+    while not (message := process.read("stderr")):  # the watcher prints it after the end of the process
+        assert time.monotonic() < end
+        time.sleep(0.05)
     assert re.fullmatch(
         rf"\nerror: the process ended without a result: {reason}.* in fakes:Hang.* are kept; .*\n", message
     )
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_without_its_watcher():
+def test_a_run_goes_on_without_its_watcher(program):
     kills = "Watchdog._watcher._process.kill(); signal.signal(signal.SIGUSR1, lambda *_: None)"
     waits = "engine = test_watchdog.Engine(lambda *_: signal.raise_signal(signal.SIGUSR1))"
-    with program("raise", also=f"{kills}; {waits}") as process:
-        assert process.communicate(timeout=60) == ("", "")
+    process = program("raise", also=f"{kills}; {waits}")
+    assert process.communicate(timeout=60) == ("starts\n", "")
     assert process.returncode == 0
 
 
 @pytest.mark.slow
 def test_a_module_that_hangs_at_its_import_is_reported_and_ended(tmp_path):
     (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(100)\n")
-    script = PROJECT / "chapter09/01_baseline.py"
-    command = [sys.executable, str(script), "--env-module", "slow_module", "--env-id", "A-v0"]
-    env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{tmp_path}"}
-    process = subprocess.run([*command, "--time-limit", "1"], env=env, capture_output=True, text=True, timeout=80)
+    options = ("--env-module", "slow_module", "--env-id", "A-v0", "--time-limit", 1)
+    process = run(BASELINE, *options, cwd=tmp_path)
     assert process.returncode == 1
     assert process.stderr.startswith(
         "error: the module 'slow_module' (during its import): a call did not return before"
