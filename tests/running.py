@@ -79,6 +79,19 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
+def start_program(code: str, folder: Path, *options: object) -> ForkedProcess:
+    """Start a Python program, given as its text, in a folder; see `start`."""
+    file = folder / "program.py"
+    file.write_text(code)
+    return start(file, *options, cwd=folder)
+
+
+def first_line(process: ForkedProcess) -> str:
+    """Wait for the first line that a program prints and return it. Fail if the program ends before that."""
+    wait_for(lambda: "\n" in process.read("stdout"), process)
+    return process.read("stdout").splitlines()[0]
+
+
 def run_by_itself(
     script: Path, *options: object, env: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
 ) -> "subprocess.CompletedProcess[str]":

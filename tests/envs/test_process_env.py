@@ -1,10 +1,6 @@
 """Environments in processes of their own: the same steps as one after the other, and no process is lost or left."""
 
 import multiprocessing.context
-import os
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +13,7 @@ from lib.envs import process_env, vector_env
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.experience.stream import Stream
-from running import ENVIRONMENT, assignments, checkpoint_of, differences, episodes_of, folder, run
+from running import assignments, checkpoint_of, differences, episodes_of, first_line, folder, run, start_program
 
 PPO = Path("distributed/01_ppo.py")
 CATCH, SNAKE = "fakes:Catch-v0", "examples.snake:Snake-v0"
@@ -146,31 +142,27 @@ def test_an_error_of_an_environment_arrives(make, env_id, kind, facts):
 
 
 HOLDER = """
-import sys
+import sys, time
 from lib.envs.vector_env import make_vector_env
 
 if __name__ == "__main__":
     envs = make_vector_env("CartPole-v1", 2, processes=True)
     envs.reset(seed=1)
     print(*(process.pid for process in envs.unwrapped.processes), flush=True)
-    if sys.argv[1] == "wait":
-        sys.stdin.read()
+    if sys.argv[1] == "kill":
+        time.sleep(60)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["end", "kill"])
 def test_no_process_outlives_the_program(tmp_path, how):
-    (tmp_path / "holder.py").write_text(HOLDER)
-    command = [sys.executable, "holder.py", "wait" if how == "kill" else "end"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=tmp_path, env=ENVIRONMENT, text=True, stdin=pipe, stdout=pipe) as program:
-        assert program.stdout is not None
-        numbers = [int(number) for number in program.stdout.readline().split()]
-        assert len(numbers) == 2
-        if how == "kill":
-            os.kill(program.pid, signal.SIGKILL)
-        program.wait(60)
+    program = start_program(HOLDER, tmp_path, how)
+    if how == "kill":
+        first_line(program)
+        program.kill()
+    numbers = [int(number) for number in program.communicate()[0].split()]
+    assert len(numbers) == 2
     end = time.monotonic() + 20
     while any(psutil.pid_exists(number) for number in numbers):
         assert time.monotonic() < end

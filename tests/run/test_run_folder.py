@@ -3,16 +3,16 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 
+import psutil
 import pytest
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import provenance, run_folder
 from lib.run.options import RunOptions
-from running import full_disk
+from running import first_line, full_disk, start_program
 
 PONG = HYPERPARAMS["pong"]
 
@@ -74,14 +74,14 @@ def test_the_result_of_the_last_session_is_kept_until_the_run_learns(tmp_path):
 
 
 HOLDER = """
-import sys
+import sys, time
 from pathlib import Path
 from lib.hyperparameters import HYPERPARAMS
 from lib.run.options import RunOptions
 from lib.run.run_folder import Run
 run = Run("01_baseline", HYPERPARAMS["pong"], RunOptions(resume=Path(sys.argv[1])))
 print("held", flush=True)
-sys.stdin.read()
+time.sleep(60)
 """
 
 
@@ -89,10 +89,8 @@ def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.close()
     options = RunOptions(resume=first.path)
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(first.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdout.readline() == "held\n"
+    holder = start_program(HOLDER, tmp_path, first.path)
+    assert first_line(holder) == "held"
     for _ in range(2):
         with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
             run_folder.Run("01_baseline", PONG, options)
@@ -101,7 +99,7 @@ def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
     with pytest.raises(UsageError, match="in use by another process, whose id is unknown"):
         run_folder.Run("01_baseline", PONG, options)
     holder.kill()
-    holder.wait()
+    holder.communicate()
     run_folder.Run("01_baseline", PONG, options).close()
 
 
@@ -112,8 +110,8 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_folder
 from lib.run.options import RunOptions
 run = run_folder.Run("01_baseline", HYPERPARAMS["pong"], RunOptions(resume=Path(sys.argv[1])))
-if os.fork():
-    print("held", flush=True)
+if child := os.fork():
+    print(child, flush=True)
 time.sleep(60)
 """
 
@@ -121,16 +119,15 @@ time.sleep(60)
 def test_a_child_that_an_environment_forked_does_not_hold_the_lock_of_a_killed_run(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.close()
-    with subprocess.Popen(
-        [sys.executable, "-c", FORKER, str(first.path)], stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as holder:
-        assert holder.stdout.readline() == "held\n"
-        with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
-            run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path))
-        os.kill(holder.pid, signal.SIGKILL)
-        holder.wait()
-        run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path)).close()
-        os.killpg(holder.pid, signal.SIGKILL)  # the child
+    holder = start_program(FORKER, tmp_path, first.path)
+    child = int(first_line(holder))
+    with pytest.raises(UsageError, match=f"in use by process {holder.pid}"):
+        run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path))
+    holder.kill()
+    holder.communicate()
+    assert psutil.pid_exists(child)
+    run_folder.Run("01_baseline", PONG, RunOptions(resume=first.path)).close()
+    os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("kind", ["symbolic link", "pipe"])

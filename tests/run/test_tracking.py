@@ -18,7 +18,7 @@ from running import (
     differences,
     folder,
     resuming,
-    run_by_itself,
+    run,
     scalars_of,
 )
 
@@ -31,7 +31,7 @@ OPTIONS = (
 
 
 def train(runs_dir, *options, **variables):
-    process = run_by_itself(PPO, *OPTIONS, "--runs-dir", runs_dir, *options, env=ENVIRONMENT | variables)
+    process = run(PPO, *OPTIONS, "--runs-dir", runs_dir, *options, env=ENVIRONMENT | variables)
     assert process.returncode == 0, process.stderr
     [path] = [path for path in runs_dir.iterdir() if path.name != tracking.FOLDER]
     return path, process.stderr
@@ -56,19 +56,19 @@ def test_mlflow_gets_scalars_parameters_curve_videos_and_the_final_evaluation(un
 
     client = MlflowClient(f"sqlite:///{tmp_path / tracking.FOLDER / 'mlflow.db'}")
     experiment = client.get_experiment_by_name(tracking.PROJECT_NAME)
-    [run] = client.search_runs([experiment.experiment_id])
-    assert (run.info.run_name, run.info.status) == (path.name, "FINISHED")
+    [tracked] = client.search_runs([experiment.experiment_id])
+    assert (tracked.info.run_name, tracked.info.status) == (path.name, "FINISHED")
     result, scalars = json.loads((path / "result.json").read_text()), scalars_of(path)
-    assert set(scalars) <= set(run.data.metrics)
+    assert set(scalars) <= set(tracked.data.metrics)
     for tag in ("train/loss", "evaluation/mean"):
-        history = {metric.step: metric.value for metric in client.get_metric_history(run.info.run_id, tag)}
+        history = {metric.step: metric.value for metric in client.get_metric_history(tracked.info.run_id, tag)}
         assert history == pytest.approx(dict(scalars[tag]))
-    assert run.data.metrics["end/mean_100"] == result["mean_100"]
-    assert run.data.metrics["end/evaluation_mean"] == result["evaluation"]["mean"]
-    assert (run.data.params["seed"], run.data.params["script"], run.data.params["envs"]) == ("1", "01_ppo", "4")
-    artifacts = {Path(entry.path).name for entry in client.list_artifacts(run.info.run_id)}
+    assert tracked.data.metrics["end/mean_100"] == result["mean_100"]
+    assert tracked.data.metrics["end/evaluation_mean"] == result["evaluation"]["mean"]
+    assert [tracked.data.params[name] for name in ("seed", "script", "envs")] == ["1", "01_ppo", "4"]
+    artifacts = {Path(entry.path).name for entry in client.list_artifacts(tracked.info.run_id)}
     assert artifacts == {"curve.png", "videos"}
-    videos = {Path(entry.path).name for entry in client.list_artifacts(run.info.run_id, "videos")}
+    videos = {Path(entry.path).name for entry in client.list_artifacts(tracked.info.run_id, "videos")}
     assert videos == {video.name for video in (path / "videos").iterdir()}
 
 
@@ -97,14 +97,14 @@ def test_wandb_gets_scalars_parameters_curve_videos_and_the_final_evaluation(unt
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="mlflow is not installed")
 def test_a_resumed_run_continues_the_same_run_at_mlflow(tmp_path):
     path, _ = train(tmp_path, "--track", "mlflow", "--stop-after", 640)
-    process = run_by_itself(PPO, *resuming(path), "--quiet", "--track", "mlflow", "--stop-after", 1280)
+    process = run(PPO, *resuming(path), "--quiet", "--track", "mlflow", "--stop-after", 1280)
     assert process.returncode == 0, process.stderr
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{tmp_path / tracking.FOLDER / 'mlflow.db'}")
     experiment = client.get_experiment_by_name(tracking.PROJECT_NAME)
-    [run] = client.search_runs([experiment.experiment_id])
-    assert run.data.metrics["end/mean_100"] == json.loads((path / "result.json").read_text())["mean_100"]
+    [tracked] = client.search_runs([experiment.experiment_id])
+    assert tracked.data.metrics["end/mean_100"] == json.loads((path / "result.json").read_text())["mean_100"]
 
 
 def test_a_refused_tracker_changes_no_run(ends, refused, monkeypatch, tmp_path):

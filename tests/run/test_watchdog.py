@@ -16,7 +16,7 @@ from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.run import watchdog
 from lib.run.watchdog import Watchdog
-from running import BASELINE, run, start, wait_for
+from running import BASELINE, first_line, run, start_program, wait_for
 
 
 @pytest.fixture
@@ -109,16 +109,14 @@ def program(tmp_path):
     """Function that starts a program with a hanging engine and returns its process as soon as the engine starts."""
     processes = []
 
-    def start_program(how, limit=None, patience=60.0, also=""):
-        file = tmp_path / "program.py"
+    def start_engine(how, limit=None, patience=60.0, also=""):
         values = {"folder": str(Path(__file__).parent), "limit": limit, "patience": patience, "also": also}
-        file.write_text(PROGRAM.format(how=how, **values))
-        process = start(file, cwd=tmp_path)
+        process = start_program(PROGRAM.format(how=how, **values), tmp_path)
         processes.append(process)
-        wait_for(lambda: process.read("stdout") == "starts\n", process)
+        assert first_line(process) == "starts"
         return process
 
-    yield start_program
+    yield start_engine
     for process in processes:
         process.kill()
 
