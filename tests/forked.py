@@ -251,6 +251,7 @@ def run_forked(
         multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # its children look for the script here
         os.environ.clear()
         os.environ.update(env)
+        tempfile.tempdir = None  # the script's TMPDIR decides
         sys.argv = [script, *options]
         sys.path[0] = str(Path(cwd, script).parent)
         fork_server_of_actors()

@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -479,7 +478,7 @@ def test_a_folder_that_is_not_utf_8_is_refused(refused, tmp_path):
 def test_a_folder_for_temporary_files_whose_path_is_too_long_is_named(tmp_path):
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
-    process = run_by_itself(
+    process = run(
         ACTORS, "--env-id", "CartPole-v1", *SMALL_PPO, "--runs-dir", tmp_path, env=ENVIRONMENT | {"TMPDIR": str(folder)}
     )
     assert process.returncode == 2
@@ -490,11 +489,10 @@ def test_a_folder_for_temporary_files_whose_path_is_too_long_is_named(tmp_path):
 def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
     env = ENVIRONMENT | {"TMPDIR": str(tmp_path)}
     options = ("--env-id", "CartPole-v1", *SMALL_PPO, "--quiet", "--runs-dir", tmp_path / "runs")
-    with subprocess.Popen([sys.executable, PROJECT / ACTORS, *map(str, options)], env=env) as process:
-        while not any(path.is_socket() for path in tmp_path.glob("pymp-*/*")):
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.kill()
+    process = start(ACTORS, *options, env=env)
+    wait_for(lambda: any(path.is_socket() for path in tmp_path.glob("pymp-*/*")), process)
+    process.kill()
+    process.communicate()
     [left] = tmp_path.glob("pymp-*")
     elsewhere = tmp_path / "pymp-elsewhere"  # of a living run in a container with its own process ids
     elsewhere.mkdir()
@@ -502,6 +500,6 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
         owner.write("99999999")
         owner.flush()
         fcntl.flock(owner, fcntl.LOCK_EX)
-        assert run_by_itself(ACTORS, *options, "--stop-after", 200, env=env).returncode == 0
+        assert run(ACTORS, *options, "--stop-after", 200, env=env).returncode == 0
     assert not left.exists()
     assert list(tmp_path.glob("pymp-*")) == [elsewhere]
