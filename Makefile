@@ -95,8 +95,8 @@ $(BROWSER): $(DEV) requirements-browser.lock
 lint: $(DEV)  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/mypy --config-file tests/mypy.ini
+	@echo "mypy: the program, and at the same time its tests and benchmarks"
+	@$(BIN)/mypy & program=$$!; $(BIN)/mypy --config-file tests/mypy.ini; tests=$$?; wait $$program && exit $$tests
 
 ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the same, speed
 	@$(BIN)/python benchmarks/ladder.py

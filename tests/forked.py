@@ -205,14 +205,14 @@ def fork_server_of_actors() -> None:
     theirs.close()
     start_process = util.spawnv_passfds
 
-    def start_forked(path: bytes, args: list[str], descriptors: list[int]) -> int:
+    def start_forked(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
         if "forkserver" not in args[-1]:
-            return start_process(path, args, descriptors)
+            return start_process(path, args, passfds)
         util.spawnv_passfds = start_process  # a server that replaces a killed one is a new Python process
         blocked = list(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
-        request = {"code": args[-1], "descriptors": descriptors, "env": dict(os.environ), "blocked": blocked}
+        request = {"code": args[-1], "descriptors": list(passfds), "env": dict(os.environ), "blocked": blocked}
         with ours:
-            socket.send_fds(ours, [json.dumps(request).encode()], descriptors)
+            socket.send_fds(ours, [json.dumps(request).encode()], passfds)
         return server
 
     util.spawnv_passfds = start_forked
