@@ -85,7 +85,7 @@ def train(steps: int, device: str, turn: tuple[str, str, int]) -> Path:
         turn: script, game and seed.
     """
     script, game, seed = turn
-    folder = lab.PROJECT / "runs" / name_of(script, game, seed)
+    folder = lab.PROJECT / "runs" / name_of(script, game, seed, steps)
     new = ["--env-id", f"{game}NoFrameskip-v4", "--seed", str(seed), "--set", f"max_steps={steps}"]
     runs = minutes.runs_in(folder)
     if not runs or not minutes.finished(runs[-1]):
@@ -97,7 +97,7 @@ def train(steps: int, device: str, turn: tuple[str, str, int]) -> Path:
     return runs[-1]
 
 
-def keep(run: Path, script: str, game: str, seed: int) -> None:
+def keep(run: Path, steps: int, script: str, game: str, seed: int) -> None:
     """Write a run's curve: agent step, and mean return of the last 100 training episodes. Its end is in the stamp."""
     result = json.loads((run / "result.json").read_text())
     stamped = {
@@ -107,14 +107,15 @@ def keep(run: Path, script: str, game: str, seed: int) -> None:
     }
     episodes = pd.read_csv(run / "episodes.csv")
     episodes = episodes.assign(mean_100=rolling_mean(episodes["return"])).dropna(subset="mean_100", ignore_index=True)
-    results = lab.Results(name_of(script, game, seed), COLUMNS, stamped)
+    results = lab.Results(name_of(script, game, seed, steps), COLUMNS, stamped)
     for index in np.unique(np.linspace(0, len(episodes) - 1, POINTS).astype(int)):
         results.add(step=int(episodes.step[index]), mean_100=f"{episodes.mean_100[index]:.2f}")
 
 
-def name_of(script: str, game: str, seed: int) -> str:
+def name_of(script: str, game: str, seed: int, steps: int) -> str:
     """Return the name of a run's results file, and of the folder of the run."""
-    return f"{FOLDER}/{lab.slug(f'{script} {game} seed{seed}')}"
+    length = "" if steps == STEPS else f" {steps} steps"
+    return f"{FOLDER}/{lab.slug(f'{script} {game} seed{seed}{length}')}"
 
 
 class Run(NamedTuple):
@@ -129,9 +130,9 @@ class Run(NamedTuple):
 
 
 def read() -> list[Run]:
-    """Return the finished runs."""
+    """Return the finished runs of STEPS steps."""
     runs = []
-    for path in sorted((lab.RESULTS / FOLDER).glob("*.csv")):
+    for path in sorted((lab.RESULTS / FOLDER).glob("*-seed*[0-9].csv")):
         points, stamped = lab.read(f"{FOLDER}/{path.stem}")
         runs.append(Run(**stamped["settings"], mean_100=stamped["end"]["mean_100"], curve=points, stamped=stamped))
     return runs
@@ -193,12 +194,12 @@ def measure(
     turns = [
         (script, game, seed)
         for seed, game, script in itertools.product(numbers, games, scripts)
-        if (seeds or seed <= GAMES[game].seeds) and not lab.path_of(name_of(script, game, seed)).exists()
+        if (seeds or seed <= GAMES[game].seeds) and not lab.path_of(name_of(script, game, seed, steps)).exists()
     ]
     with launch.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
         runs = pool.map(partial(train, steps, device), turns)
         for turn, run in tqdm(zip(turns, runs, strict=True), total=len(turns)):
-            keep(run, *turn)
+            keep(run, steps, *turn)
 
 
 def main() -> None:

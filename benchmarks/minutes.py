@@ -123,8 +123,8 @@ def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iter
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the run folders in a folder, the oldest first."""
-    return [path.parent for path in sorted(folder.glob("*/params.json"))]
+    """Return the run folders in a folder that have a checkpoint, the oldest first."""
+    return sorted({path.parents[1] for path in folder.glob("*/checkpoints/step-*.pt")})
 
 
 def folder_of(params: str, device: str = "cpu") -> str:

@@ -143,6 +143,34 @@ def test_a_config_decides_about_the_goal_of_another_environment(tmp_path):
     assert params.env_name == "CartPole-v1"  # the command line decides about the environment
 
 
+def test_set_overrides_a_config_before_both_are_checked(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"replay_initial": 200000, "gamma": 5}')
+    params, _ = resolve("--config", str(config), "--set", "replay_size=300000", "--set", "gamma=0.9")
+    assert (params.replay_initial, params.gamma) == (200_000, 0.9)
+    with pytest.raises(UsageError, match=r"^--config and --set: replay_initial"):
+        resolve("--config", str(config), "--set", "gamma=0.9")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"envs": 0}', "envs: 0 is below 1"),
+        ('{"envs": true}', "envs is True; it has to be a number"),
+        ('{"envs": [1]}', r"envs is \[1\]; it has to be a number"),
+        ('{"address": 7}', "address is 7; it has to be text"),
+    ],
+)
+def test_a_wrong_option_in_a_config_is_named(tmp_path, content, message):
+    config = tmp_path / "config.json"
+    config.write_text(content)
+    parser = cli.parser("Summary.")
+    parser.add_argument("--envs", type=cli.positive, default=1)
+    parser.add_argument("--address", default=None)
+    with pytest.raises(UsageError, match=message):
+        cli.resolve(parser, ["--config", str(config)], "01_baseline")
+
+
 def test_the_name_of_a_run_says_best_only_if_the_script_has_tuned_hyperparameters():
     assert resolve("--params", "best")[1].changes.startswith("-best")
     _, args = cli.resolve(cli.parser("Summary.", PPO_HYPERPARAMS), ["--params", "best"], "01_ppo")

@@ -244,6 +244,23 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
     assert (path / "curve.png").exists()
 
 
+def test_a_run_that_ends_at_its_own_step_limit_is_evaluated_too(ends, tmp_path):
+    options = (*VECTORS, *small(PPO), *assignments("stop_reward=none", "max_steps=640"), "--quiet")
+    code, output, errors = ends(PPO, *options, "--runs-dir", tmp_path)
+    assert code == 0, errors
+    assert re.search(r"^Evaluation: mean return -?\d\.\d\d, .* over 20 episodes", output, re.M)
+    assert result_of(folder(tmp_path))["evaluation"]["episodes"] == 20
+
+
+def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(refused, tmp_path):
+    options = (*VECTORS, *small(PPO), "--set", "max_steps=640", "--runs-dir", tmp_path)
+    said = refused(PPO, *options, "--stop-after", 641)
+    assert said.startswith(
+        "error: --stop-after 641 is beyond max_steps, 640, at which the learning rate has fallen to 0"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("place", "stopped", "error"),
     [

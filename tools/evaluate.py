@@ -7,7 +7,7 @@
 The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
 --epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
 number of distinct episodes are printed. They are also written to evaluation.json in the run folder, with the return and
-length of every episode.
+length of every episode. A model in models/ has one already, which only --output replaces.
 """
 
 import sys
@@ -29,7 +29,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
     parser.add_argument("--quiet", action="store_true", help="hide the progress bar")
     args = parser.parse_args()
-    output = cli.writable(args.output or args.run / "evaluation.json")
+    is_run = (args.run / "episodes.csv").exists()  # and not a published model, whose card tells its evaluation
+    output = cli.writable(args.output or args.run / "evaluation.json") if is_run or args.output else None
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)
@@ -41,7 +42,8 @@ def main() -> None:
         "sample": args.sample,
         "seed": args.seed,
     }
-    run_folder.write_json(output, context | metrics)
+    if output is not None:
+        run_folder.write_json(output, context | metrics)
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 ENDLESS = """
 
 {count} of these games ended at the limit of {limit:,} steps; the agent had probably repeated its moves."""
-PRIVATE = ("--runs-dir", "--resume", "--config", "--init")  # options whose values are paths on the user's machine
+PRIVATE = ("--runs-dir", "--resume")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
 FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt(\.sha256)?)?"
 
@@ -97,7 +97,7 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
     """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
     params = run_folder.read_params(agent.run)
     params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
-    params["init"] = None
+    params["init"] = params.get("init") and public(params["init"])
     # Complete before it takes the place of an old model, because network, card and parameters belong together.
     new, old = (model.with_name(f".{model.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
     target = new / "checkpoints" / f"best-{agent.step:09d}.pt"
@@ -119,9 +119,9 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
 
 
 def without(options: Sequence[str], argv: list[str]) -> list[str]:
-    """Return a command line without some options and their values. The script has no folder."""
+    """Return a command line without some options and their values. The script and absolute paths have no folder."""
     words, skipped = [Path(argv[0]).name], False
-    for word in argv[1:]:
+    for word in map(public, argv[1:]):
         if word.split("=")[0] in options:
             skipped = "=" not in word
         elif skipped:
@@ -129,6 +129,12 @@ def without(options: Sequence[str], argv: list[str]) -> list[str]:
         else:
             words.append(word)
     return words
+
+
+def public(word: str) -> str:
+    """Return a word of a command line, with an absolute path cut to its last part."""
+    option, equals, value = word.rpartition("=")
+    return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
 def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:

@@ -59,6 +59,7 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
         EnvironmentFailed: if the function exits, or raises an error that could be mistaken for one of this program.
             Faults and usage errors are raised unchanged. Other errors, and Ctrl-C, get the environment's name as a
             note.
+        UsageError: if the function needs a package that is not installed.
     """
     outer, CheckedEnv.call = CheckedEnv.call, Call(describe, time.monotonic())
     CheckedEnv.newest = describe
@@ -74,6 +75,8 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
             os._exit(1)
         if isinstance(error, Fault | UsageError):
             raise
+        if isinstance(error, gym.error.DependencyNotInstalled):
+            raise UsageError(f"{describe()} needs another package: {error}") from error
         is_plain = isinstance(error, Exception) and not isinstance(error, MISLEADING)
         if (is_plain and _has_text(error)) or (isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c(error)):
             error.add_note(f"Raised by {describe()}")

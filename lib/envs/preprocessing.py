@@ -51,8 +51,14 @@ class Preprocessing:
         return cls(**options)
 
     def add_to(self, env_id: str) -> str:
-        """Return an id with these options in place of its own. Defaults are left out."""
+        """Return an id with these options. Defaults are left out.
+
+        Raises:
+            UsageError: if the id has other options.
+        """
         usual = type(self)()
+        if type(self).of(env_id) not in (usual, self):
+            raise UsageError(f"{env_id} has options after the '?'; give them as options of the script instead")
         options = {name: value for name, value in vars(self).items() if value != getattr(usual, name)}
         return without_options(env_id) + (f"?{urlencode(options)}" if options else "")
 

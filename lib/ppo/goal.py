@@ -90,5 +90,5 @@ class GoalTrainer(FastTrainer):
         """Learn, then set the final temperature if due; the transitions were played at the old one."""
         metrics = super().learn(transitions)
         if self.settings.finishing:
-            self.model.temperature.fill_(self.settings.final_temperature)
+            self.model.temperature.clamp_(max=self.settings.final_temperature)  # it is lower already after some --init
         return metrics

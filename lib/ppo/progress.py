@@ -1,12 +1,9 @@
 """Progress of the mean return toward a goal."""
 
-import logging
 import math
 from collections import deque
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
-
-log = logging.getLogger(__name__)
 
 
 class Estimate(NamedTuple):
@@ -41,7 +38,6 @@ class Progress:
     def __init__(self, episodes: int):
         self._recent: deque[float] = deque(maxlen=max(episodes, self.LEAST))
         self._first_mean: float | None = None
-        self._warned = False
 
     def add(self, episode_return: float) -> None:
         """Record the return of a finished episode."""
@@ -52,13 +48,10 @@ class Progress:
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
 
-        It is 0 without a goal, and until there are enough episodes for the running mean. It stays 0, and a warning is
-        logged once, if the mean of the first episodes already reached the goal.
+        It is 0 without a goal, and until there are enough episodes for the running mean. It stays 0 if the mean of the
+        first episodes already reached the goal; lib.run.episodes warns of such a goal.
         """
-        if self._first_mean is None or goal is None:
-            return NONE
-        if self._first_mean >= goal:
-            self._warn(goal, self._first_mean)
+        if self._first_mean is None or goal is None or self._first_mean >= goal:
             return NONE
         mean = fmean(self._recent)
         error = stdev(self._recent) / math.sqrt(len(self._recent))
@@ -67,17 +60,6 @@ class Progress:
             min(1.0, (value - self._first_mean) / distance) for value in (mean, mean - self.ERRORS * error)
         )
         return Estimate(max(0.0, progress), lower_bound)
-
-    def _warn(self, goal: float, first_mean: float) -> None:
-        if not self._warned:
-            log.warning(
-                "The goal of %g is not above the mean return of the first %d episodes, %.4g, so the schedules "
-                "stay constant. Set a higher goal with --set stop_reward.",
-                goal,
-                len(self._recent),
-                first_mean,
-            )
-        self._warned = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the recent returns and the mean of the first ones."""

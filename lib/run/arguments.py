@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lib.actors.ray_package import check_cluster
+from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, FastPPOHyperparameters, RunParameters
@@ -15,7 +16,7 @@ from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
-from lib.run.overrides import override
+from lib.run.overrides import override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
 
@@ -179,11 +180,12 @@ def _new_params(
         except ValueError as error:
             raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
         config = {name: value for name, value in config.items() if name != "env_name"}
+    values = parse(type(params), overrides)
     try:
-        params = dataclasses.replace(params, **config)
+        return dataclasses.replace(params, **{**config, **values})
     except ValueError as error:
-        raise UsageError(f"--config: {error}") from error
-    return override(params, overrides)
+        given = " and ".join(option for option, fields in (("--config", config), ("--set", values)) if fields)
+        raise UsageError(f"{given}: {error}") from error
 
 
 def _resume(
@@ -215,6 +217,8 @@ def _resume(
     if env_id is not None:
         requested = dataclasses.replace(requested, env_name=env_id)
     recorded_fields, requested_fields = dataclasses.asdict(params), dataclasses.asdict(requested)
+    if without_options(requested.env_name) == without_options(params.env_name):  # 04_wrappers.py adds its options
+        requested_fields["env_name"] = params.env_name
     settings = [(name, value, requested_fields[name]) for name, value in recorded_fields.items()]
     settings += [(name, recorded[name], options.get(name, recorded[name])) for name in ("game", "seed")]
     knobs = {}

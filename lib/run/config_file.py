@@ -79,6 +79,11 @@ def option_value(action: argparse.Action, value: Any) -> Any:
 
 
 def _single_value(action: argparse.Action, value: Any) -> Any:
+    if isinstance(value, bool | list | dict) or (action.type is None and not isinstance(value, str)):
+        raise ValueError(f"{action.dest} is {value!r}; it has to be {'text' if action.type is None else 'a number'}")
     if action.choices is not None and value not in action.choices:
         raise ValueError(f"{action.dest} is {value!r}; it has to be one of {', '.join(map(str, action.choices))}")
-    return action.type(str(value)) if callable(action.type) else value
+    try:
+        return action.type(str(value)) if callable(action.type) else value
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise ValueError(f"{action.dest}: {error}") from error

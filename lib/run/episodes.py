@@ -69,6 +69,7 @@ class Episodes:
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
     AGAIN = WINDOW // 2  # episodes after a refusal until `confirm` is called again
+    FIRST = 16  # episodes of a player that has hardly learnt; a goal that their mean reaches is no goal
 
     def __init__(self, exp_source: ExperienceSource, stop_reward: float | None, milestone: float | None = None):
         self.exp_source = exp_source
@@ -117,6 +118,8 @@ class Episodes:
         asked, self._asked = self._asked, {}
         if confirmed:
             self._record(self.stop_reward, asked)
+            self.best_mean = max(self.best_mean, self.mean)
+            engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)  # a higher mean may have been refused before
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
         else:
             self._refused_at = self.count
@@ -158,6 +161,14 @@ class Episodes:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
+        if self.count == self.FIRST and self.stop_reward is not None and self.mean >= self.stop_reward:
+            log.warning(
+                "The goal of %g is not above the mean return of the first %d episodes, %.4g. Before it learns, the "
+                "agent reaches it already. Set a higher goal with --set stop_reward.",
+                self.stop_reward,
+                self.FIRST,
+                self.mean,
+            )
         previous = episode.total if self.smoothed is None else self.smoothed
         self.smoothed = SMOOTHING * previous + (1 - SMOOTHING) * episode.total
 

@@ -46,9 +46,11 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
     """
     file = find_checkpoint(model, BEST)
     try:
-        weights = checkpoint.load(file)["net"]
+        weights = checkpoint.load(file).get("net")
     except checkpoint.Damaged as fault:
         raise checkpoint.Damaged(f"{fault}. Restore it, or move it away, so that --init loads another one") from fault
+    if not isinstance(weights, Mapping):
+        raise UsageError(f"{file} has no network; it was probably saved by another version of this program")
     for name in ("net", "target"):
         network = objects.get(name)
         if isinstance(network, nn.Module):

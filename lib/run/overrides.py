@@ -19,7 +19,19 @@ def override(params: Params, assignments: Sequence[str]) -> Params:
     Raises:
         UsageError: if a field is unknown, or a value has the wrong type or range.
     """
-    fields = typing.get_type_hints(type(params))
+    try:
+        return dataclasses.replace(params, **parse(type(params), assignments))
+    except ValueError as error:
+        raise UsageError(f"--set: {error}") from error
+
+
+def parse(kind: type, assignments: Sequence[str]) -> dict[str, Any]:
+    """Return the values of "field=value" texts for hyperparameters of some type.
+
+    Raises:
+        UsageError: if a field is unknown, or a value has the wrong type.
+    """
+    fields = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
@@ -28,10 +40,7 @@ def override(params: Params, assignments: Sequence[str]) -> Params:
         if name not in fields:
             raise UsageError(f"--set has no field {name!r}; the fields are {', '.join(fields)}")
         values[name] = _parse(name, fields[name], text)
-    try:
-        return dataclasses.replace(params, **values)
-    except ValueError as error:
-        raise UsageError(f"--set: {error}") from error
+    return values
 
 
 def _parse(name: str, annotation: Any, text: str) -> object:

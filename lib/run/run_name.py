@@ -1,6 +1,7 @@
 """Names of runs: the script and what was changed, so that TensorBoard's list tells runs apart."""
 
 import dataclasses
+import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +27,8 @@ def changes_in_name(
         defaults: default of each of them.
         named: name of the option whose value always follows the script's name, or None.
         params: hyperparameters of the run.
-        usual: hyperparameters of the game. Differences in env_name, run_name, stop_reward and milestone are not shown.
+        usual: hyperparameters of the game. Differences in run_name, stop_reward and milestone are not shown, nor one in
+            env_name if run_name differs as well.
         seed: seed of the run.
         usual_seed: default of the seed.
     """
@@ -36,12 +38,15 @@ def changes_in_name(
             parts.append(f"-{_assignment(name, value)}")
     for field in dataclasses.fields(params):
         value = getattr(params, field.name)
-        hidden = field.name in ("env_name", "run_name", "stop_reward", "milestone")
+        hidden = field.name in ("run_name", "stop_reward", "milestone")
+        hidden = hidden or (field.name == "env_name" and params.run_name != usual.run_name)
         if not hidden and value != getattr(usual, field.name):
             parts.append(f"-{_assignment(field.name, value)}")
-    if seed != usual_seed:
-        parts.append(f"-seed{seed}")
-    return re.sub(r"[^A-Za-z0-9._=+-]+", "_", "".join(parts))[:MAX_LENGTH]
+    changes = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "".join(parts))
+    end = "" if seed == usual_seed else f"-seed{seed}"
+    if len(changes + end) > MAX_LENGTH:
+        end = f"-{hashlib.sha256(changes.encode()).hexdigest()[:6]}{end}"  # tells apart what is cut off
+    return changes[: MAX_LENGTH - len(end)] + end
 
 
 def _assignment(name: str, value: Any) -> str:
@@ -53,4 +58,6 @@ def _assignment(name: str, value: Any) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float) and float(short := f"{value:g}") == value:
+        return short
+    return str(value)

@@ -12,6 +12,7 @@ state, from which an interrupted search continues, and:
 import argparse
 import csv
 import io
+import itertools
 import json
 import logging
 import os
@@ -30,7 +31,7 @@ from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
 from lib.run.run_folder import read_json, write_json
-from lib.run.stopping import EXIT_CODES, SOLVED, handled_signals
+from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
 from lib.system import files
 from lib.system.parent import kill_with_parent
@@ -106,6 +107,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     if trials:
         title = f"{params.env_name} · {script} · seed {args.seed}"
         _write_results(folder, sorted(trials, key=_rank), list(space), title)
+        _log_best(folder, min(trials, key=_rank), list(space), [_trial_command(argv)[1], *options])
     if results.num_errors:
         raise Fault(
             f"{results.num_errors} trials failed; their output is in {folder / 'trials'}. The same command retries"
@@ -148,14 +150,14 @@ def run_trial(
     from ray import tune
 
     trial_id = tune.get_context().get_trial_id()
-    folder = folder / "trials" / _number(trial_id)
+    folder = _folder_of(config, folder / "trials", _number(trial_id))
     folder.mkdir(parents=True, exist_ok=True)
     if result := _complete(folder):
         return _outcome(result, trial_id)
     runs = sorted((folder / "runs").glob("*/params.json"))
     if runs:
-        # The run has recorded its hyperparameters, but not --stop-after, --device and the like.
-        words = ["--resume", str(runs[-1].parent), *_without(command[2:], "--params", "--init")]
+        # The run has recorded its hyperparameters, which the script may have changed, but not --device and the like.
+        words = ["--resume", str(runs[-1].parent), *_without(command[2:], "--params", "--init", "--set", "--game")]
     else:
         words = list(command[2:])
     for name, value in config.items():
@@ -172,16 +174,26 @@ def run_trial(
         )
         code = process.wait()
     result = _complete(folder)
-    if code or not result:
+    if not result or (code and result["stopped"] != NOT_FINITE):
         raise Fault(f"the trial ended with exit code {code}; its output is in {folder / 'output.txt'}")
     return _outcome(result, trial_id)
 
 
+def _folder_of(config: Mapping[str, Any], trials: Path, number: str) -> Path:
+    """Return the folder of a trial. One of an earlier search, with other hyperparameters, is left as it is."""
+    for count in itertools.count(1):
+        folder = trials / (number if count == 1 else f"{number}-{count}")
+        runs = [json.loads(file.read_text())["hyperparameters"] for file in folder.glob("runs/*/params.json")]
+        if all(run.get(name) == value for run in runs for name, value in config.items()):
+            return folder
+    raise AssertionError
+
+
 def _complete(folder: Path) -> dict[str, Any]:
-    """Return the result of a trial's run, or {} if no run of it has finished."""
+    """Return the result of a trial's run, or {} if no run of it has finished. A diverged run would diverge again."""
     for file in sorted((folder / "runs").glob("*/result.json")):
         result: dict[str, Any] = json.loads(file.read_text())
-        if EXIT_CODES.get(result["stopped"]) == 0:
+        if EXIT_CODES.get(result["stopped"]) == 0 or result["stopped"] == NOT_FINITE:
             return result
     return {}
 
@@ -261,9 +273,13 @@ def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> No
         )
 
 
-def _rank(trial: Mapping[str, Any]) -> tuple[float, float]:
-    """Return a key that sorts the best trial first: fewest episodes, or the highest mean if none was solved."""
-    return trial["episodes"], -(trial["best_mean"] if trial["best_mean"] is not None else float("-inf"))
+def _rank(trial: Mapping[str, Any]) -> tuple[float, bool, float]:
+    """Return a key that sorts the best trial first: fewest episodes, or the highest mean if none was solved.
+
+    Trials whose loss became infinite or NaN come last.
+    """
+    best = trial["best_mean"] if trial["best_mean"] is not None else float("-inf")
+    return trial["episodes"], trial["stopped"] == NOT_FINITE, -best
 
 
 def _write_results(folder: Path, trials: Sequence[Mapping[str, Any]], names: Sequence[str], title: str) -> None:
@@ -275,12 +291,20 @@ def _write_results(folder: Path, trials: Sequence[Mapping[str, Any]], names: Seq
     files.write(folder / "trials.csv", table.getvalue())
     files.write(folder / "params.json", json.dumps({name: trials[0][name] for name in names}, indent=2) + "\n")
     log.info("Trials, best first:\n%s", table.getvalue().rstrip())
-    log.info("Best hyperparameters: --config %s", folder / "params.json")
     compared = [trial for trial in trials if trial["best_mean"] is not None]
     if compared:
         _draw(folder / "trials.png", compared, title)
     else:
         log.warning("No trial has played 10 episodes, so nothing is compared. Give more steps by --stop-after.")
+
+
+def _log_best(folder: Path, best: Mapping[str, Any], names: Sequence[str], words: Sequence[str]) -> None:
+    """Log how to train with the best hyperparameters; `words` are the command line of the search without --tune."""
+    if best["stopped"] != SOLVED:
+        log.info("No trial has solved the game.")
+    log.info("Best hyperparameters: --config %s", folder / "params.json")
+    fields = [word for name in names for word in ("--set", f"{name}={json.dumps(best[name])}")]
+    log.info("To train with them: %s", shlex.join([*words, *fields]))
 
 
 def _draw(path: Path, trials: Sequence[Mapping[str, Any]], title: str) -> None:
@@ -292,7 +316,7 @@ def _draw(path: Path, trials: Sequence[Mapping[str, Any]], title: str) -> None:
         shown = [trial for trial in trials if (trial["stopped"] == SOLVED) == solved]
         rates, means = [trial["learning_rate"] for trial in shown], [trial["best_mean"] for trial in shown]
         axes.scatter(rates, means, marker=marker, label=label)
-    axes.set(xscale="log", xlabel="learning rate", ylabel="best mean return of 100 episodes")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="best mean return of 10 to 100 episodes")
     axes.set_title(title, fontsize="medium", parse_math=False)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside lower center", ncols=2)

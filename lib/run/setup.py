@@ -143,6 +143,7 @@ class _Setup:
         self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
         if options.init is not None and options.resume is None:
             load_initial_weights(options.init, save or {})
+        _require_learning_rate(params, options.stop_after)
         register_events(engine)
         self.run = run_folder.Run(script, params, options)
         log.info("Run folder: %s", self.run.path)
@@ -399,7 +400,7 @@ class _Setup:
         self.checkpointer.attach(self.engine)
 
     def attach_end(self) -> None:
-        """Write the result, close everything, evaluate a solved run, and draw the learning curve."""
+        """Write the result, close everything, evaluate a solved or complete run, and draw the learning curve."""
 
         @self.engine.on(Events.COMPLETED)
         def completed(engine: Engine) -> None:
@@ -409,7 +410,7 @@ class _Setup:
             result = describe_result(engine, stopped, self.episodes, self.speed, self.run.read_result())
             self._write_result(result)
             self._close(result)
-            if self.save is not None and stopped == SOLVED:
+            if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
                 _unless_interrupted("evaluation", partial(self._evaluate, result))
             _unless_interrupted("learning curve", self._draw_curve)
             if self.tracker is not None:
@@ -418,6 +419,10 @@ class _Setup:
             self._log_next_steps(stopped)
 
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
+
+    def _is_complete(self, stopped: str) -> bool:
+        """Whether the run has ended at its own limit, `max_steps`, and not at --stop-after."""
+        return stopped == STEPS and self.options.stop_after is None
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         self.run.write_json("result.json", dict(result))
@@ -494,7 +499,7 @@ class _Setup:
 
     def _log_next_steps(self, stopped: str) -> None:
         saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
-        at_limit = stopped == STEPS and self.options.stop_after is None
+        at_limit = self._is_complete(stopped)
         steps = next_steps(
             self.run.path,
             self.options,
@@ -561,6 +566,15 @@ class _Setup:
         net = self.save["net"]
         assert isinstance(net, nn.Module)
         return GreedyPolicy(net, self.options.device)
+
+
+def _require_learning_rate(params: RunParameters, stop_after: int | None) -> None:
+    """Refuse to train 01_ppo.py beyond `max_steps`, where its learning rate is 0."""
+    if type(params) is PPOHyperparameters and stop_after is not None and stop_after > params.max_steps:
+        raise UsageError(
+            f"--stop-after {stop_after} is beyond max_steps, {params.max_steps}, at which the learning rate has fallen "
+            "to 0; start a new run with --set max_steps=..."
+        )
 
 
 def _options_of_book() -> RunOptions:

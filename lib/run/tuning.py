@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lib.actors.ray_package import import_ray, signals_postponed
+from lib.actors.ray_package import import_ray, install_command, signals_postponed
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.run.option_types import positive
@@ -150,11 +150,11 @@ def ray_tune() -> Any:
     Raises:
         UsageError: if it is not installed.
     """
-    import_ray(local_only=True)  # first, because Ray reads on its import where it may listen
     try:
+        import_ray(local_only=True)  # first, because Ray reads on its import where it may listen
         from ray import tune
-    except ImportError as error:
-        raise UsageError(f"Ray Tune is not installed ({error}); install it with: pip install 'ray[tune]'") from error
+    except (ImportError, UsageError) as error:
+        raise UsageError(f"--tune needs Ray Tune, which is not installed; run {install_command('tune')}") from error
     return tune
 
 

@@ -212,6 +212,17 @@ def test_a_reward_becomes_a_float():
     assert type(env.step(0)[1]) is float
 
 
+def test_a_package_that_only_rendering_needs_is_named_in_one_line(monkeypatch):
+    def render(self):
+        raise gym.error.DependencyNotInstalled("pygame is not installed, run `pip install pygame`")
+
+    monkeypatch.setattr(Scripted, "render", render)
+    env = CheckedEnv(Scripted(), "Odd-v0")
+    env.reset(seed=7)
+    with pytest.raises(UsageError, match=r"^Odd-v0 .* needs another package: pygame is not installed, run"):
+        env.render()
+
+
 def test_an_error_on_closing_is_attributed_to_the_environment(monkeypatch):
     def fail(self):
         raise OSError("close fails")

@@ -19,10 +19,11 @@ WRAPPERS = Path("chapter09/04_wrappers.py")
 def test_options_are_part_of_the_id():
     options = Preprocessing(stack=2, max_frames=0)
     assert options.add_to(PONG) == f"{PONG}?stack=2&max_frames=0"
-    assert options.add_to(f"{PONG}?noop_max=0") == f"{PONG}?stack=2&max_frames=0"
+    assert options.add_to(f"{PONG}?max_frames=0&stack=2") == f"{PONG}?stack=2&max_frames=0"  # of a resumed run
     assert Preprocessing.of(f"{PONG}?stack=2&max_frames=0") == options
     assert Preprocessing.of(PONG) == Preprocessing()
-    assert Preprocessing().add_to(f"{PONG}?stack=2") == PONG
+    with pytest.raises(UsageError, match="stack=2 has options after the '\\?'; give them as options of the script"):
+        Preprocessing().add_to(f"{PONG}?stack=2")
 
 
 @pytest.mark.parametrize(

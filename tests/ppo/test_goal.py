@@ -154,6 +154,13 @@ def test_the_final_temperature_is_set_near_the_goal_and_stays():
         assert PPOLearner(trainer).get_model().tensors["temperature"] == temperature
 
 
+def test_the_final_temperature_raises_none_that_is_lower():
+    model = GoalModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    model.temperature.fill_(0.5)  # of the model of --init
+    update(trainer_of(model, minibatch=18, final_temperature=1.0), random_rollout(6, 6), 1.0)
+    assert model.temperature == 0.5
+
+
 @pytest.mark.parametrize("progress", [0.0, 0.9])
 def test_a_rollout_at_the_final_temperature_is_learnt_from_at_that_temperature(progress):
     model = small_model()

@@ -93,6 +93,22 @@ def test_a_milestone_at_the_goal_does_not_replace_the_confirmation():
     assert "BOUND_REWARD_REACHED" not in {event for _, event in fired}
 
 
+def test_a_confirmed_network_is_the_best_even_if_a_higher_mean_was_refused():
+    returns = {step: 20.0 if step <= 100 else 17.9 if step <= 140 else 18.5 for step in range(1, 400)}
+    answers = iter([False, True])
+    _, fired = run(returns, 200, confirm=lambda: next(answers))
+    solved_at = first_step_of("BOUND_REWARD_REACHED", fired)
+    assert solved_at == 150
+    assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, solved_at]
+
+
+@pytest.mark.parametrize(("first", "warnings"), [(18.0, 1), (17.9, 0)])
+def test_a_goal_that_the_first_episodes_reach_is_named(caplog, first, warnings):
+    run(dict.fromkeys(range(1, 300), first), 40)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
+    assert ("goal of 18 is not above the mean return of the first 16 episodes, 18." in caplog.text) == bool(warnings)
+
+
 def test_a_refusal_is_part_of_the_state():
     refused, _ = run(dict.fromkeys(range(1, 300), 20.0), 120, confirm=lambda: False)
     resumed = Episodes(CountingSource({}), 18.0)

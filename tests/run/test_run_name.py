@@ -26,6 +26,8 @@ def name(knobs=None, defaults=None, named=None, params=PONG, seed=1):
         ({"knobs": {"without": ["noisy", "double"]}, "defaults": {"without": []}}, "-without=noisy+double"),
         ({"params": dataclasses.replace(PONG, learning_rate=0.0003, huber=True)}, "-learning_rate=0.0003-huber"),
         ({"params": dataclasses.replace(PONG, env_name="a:B-v0", run_name="b", stop_reward=None)}, ""),
+        ({"params": dataclasses.replace(PONG, env_name="FreewayNoFrameskip-v4")}, "-env_name=FreewayNoFrameskip-v4"),
+        ({"params": dataclasses.replace(PONG, learning_rate=1.234567e-4)}, "-learning_rate=0.0001234567"),
         ({"seed": 7}, "-seed7"),
         ({"knobs": {"address": "10.0.0.1:6379/x"}, "defaults": {"address": None}}, "-address=10.0.0.1_6379_x"),
     ],
@@ -35,7 +37,10 @@ def test_a_name_says_what_was_changed(options, expected):
 
 
 def test_a_name_fits_into_a_folder_name():
-    assert len(name({"text": "x" * 500}, {"text": ""})) == MAX_LENGTH
+    names = {name({"text": f"{'x' * 500}{end}"}, {"text": ""}, seed=seed) for end in "ab" for seed in (1, 7)}
+    assert {len(each) for each in names} == {MAX_LENGTH}
+    assert len(names) == 4
+    assert sum(each.endswith("-seed7") for each in names) == 2
 
 
 def resolved(*argv, **options):

@@ -19,6 +19,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import search
 from lib.run.run_folder import write_json
+from lib.run.stopping import EXIT_CODES, NOT_FINITE
 from lib.run.tuning import base_space
 from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run, run_by_itself, start, wait_for
 
@@ -98,20 +99,21 @@ def trial(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
     result = {"stopped": "step limit", "episodes": 3, "best_mean": 1.0, "steps": 9, "seconds": 2.0}
 
-    def options_of(*words):
+    def options_of(*words, gamma=0.9, **changes):
         seen = []
 
         def start(command, cwd, **options):
             assert cwd == "/where/the/user/is"
             seen.extend(command[2:])
-            run = tmp_path / "trials/00003/runs/run"
+            run = Path(options["stdout"].name).parent / "runs/run"
             run.mkdir(parents=True, exist_ok=True)
-            (run / "params.json").touch()
-            (run / "result.json").write_text(json.dumps(result))
-            return SimpleNamespace(wait=lambda: 0)
+            given = dict(word.split("=") for word in command if word.startswith(("learning_rate=3", "gamma=")))
+            write_json(run / "params.json", {"hyperparameters": {name: float(text) for name, text in given.items()}})
+            write_json(run / "result.json", result | changes)
+            return SimpleNamespace(wait=lambda: EXIT_CODES[(result | changes)["stopped"]])
 
         monkeypatch.setattr(subprocess, "Popen", start)
-        config = {"learning_rate": np.float64(3e-5), "gamma": 0.9}
+        config = {"learning_rate": np.float64(3e-5), "gamma": gamma}
         trial = search.run_trial(config, tmp_path, ["python", "script.py", *words], "/where/the/user/is", None)
         assert trial["trial"] == "00003"
         return seen
@@ -120,15 +122,41 @@ def trial(tmp_path, monkeypatch):
 
 
 def test_a_resumed_trial_has_the_options_that_a_run_does_not_record(trial, tmp_path):
-    words = ("--params", "best", "--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0")
+    words = ("--params", "best", "--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0", "--set", "gamma=1.0")
     run = tmp_path / "trials/00003/runs/run"
     first = trial(*words)
     assert trial(*words) == []  # it has ended
     (run / "result.json").unlink()
     resumed = trial(*words)
-    assert first[:7] == list(words)
+    assert first[:9] == list(words)
     assert resumed[:2] == ["--resume", str(run)]
     assert resumed[2:7] == ["--stop-after", "30000", "--cuda", "--env-id", "fakes:Chain-v0"]
+    assert "gamma=1.0" not in resumed
+
+
+def test_a_trial_does_not_take_the_result_of_an_earlier_search_in_the_folder(trial, tmp_path):
+    trial(gamma=0.9)
+    assert "gamma=0.95" in trial(gamma=0.95)
+    assert trial(gamma=0.95) == trial(gamma=0.9) == []
+    assert sorted(path.name for path in tmp_path.glob("trials/*")) == ["00003", "00003-2"]
+
+
+def test_a_trial_that_diverged_is_not_repeated_and_comes_last(trial):
+    trial(stopped=NOT_FINITE, best_mean=20.0)
+    assert trial() == []
+    diverged, other = (
+        {"episodes": search.UNSOLVED, "stopped": why, "best_mean": mean}
+        for why, mean in ((NOT_FINITE, 20.0), ("step limit", -21.0))
+    )
+    assert search._rank(other) < search._rank(diverged)
+
+
+def test_the_best_trial_of_a_search_comes_with_a_command(tmp_path, caplog):
+    caplog.set_level("INFO")
+    best = {"stopped": "step limit", "learning_rate": np.float64(1e-4), "gamma": 0.9}
+    search._log_best(tmp_path, best, ["learning_rate", "gamma"], ["01_baseline.py", "--env-id", "a b"])
+    assert "No trial has solved the game." in caplog.text
+    assert "01_baseline.py --env-id 'a b' --set learning_rate=0.0001 --set gamma=0.9" in caplog.text
 
 
 def test_the_hyperparameters_of_a_trial_win_over_the_users_largest_learning_rate(trial):

@@ -42,6 +42,13 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     assert returns("--seed", 1, "--epsilon", 1.0) != greedy
 
 
+def test_the_evaluation_of_a_published_model_is_not_replaced(answer, trained_run):
+    (trained_run / "episodes.csv").unlink()
+    (trained_run / "evaluation.json").write_text("{}")
+    answer(EVALUATE, trained_run, *FAKES, "--episodes", 1, "--quiet")
+    assert (trained_run / "evaluation.json").read_text() == "{}"
+
+
 @pytest.mark.parametrize("place", ["missing/evaluation.json", "."])
 def test_an_output_that_cannot_be_written_is_refused_before_an_episode(
     refused, monkeypatch, original_run, tmp_path, place

@@ -1,15 +1,17 @@
 """tools/publish.py, and --init with the model that it makes."""
 
 import errno
+import hashlib
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
 import torch
 
 from lib.run import checkpoint, run_folder
-from running import BASELINE, FAKES, assignments, folder, resuming
+from running import BASELINE, FAKES, PROJECT, assignments, folder, resuming
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +49,9 @@ def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
     assert f"| {int(best.stem.removeprefix('best-')):,} |" in card
     assert "    tools/play.py path/to/shown --env-module fakes\n" in card
     assert "--runs-dir" not in card + (model / "params.json").read_text()
-    answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 1, "--quiet")
-    assert json.loads((model / "evaluation.json").read_text())["returns"] == evaluation["returns"]
+    again = model.parent / "again.json"
+    answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 1, "--quiet", "--output", again)
+    assert json.loads(again.read_text())["returns"] == evaluation["returns"]
 
 
 def test_a_card_says_how_many_games_reached_the_limit(answer, original_run, tmp_path, monkeypatch):
@@ -143,6 +146,36 @@ def test_a_run_stopped_in_its_warm_up_still_starts_with_those_weights(ends, tmp_
         file.unlink()
     assert ends(BASELINE, *resuming(stopped), "--stop-after", 640, "--quiet")[0] == 0
     assert equal(first_weights(stopped), first_weights(folder(tmp_path / "a")))
+
+
+def test_a_command_on_a_card_keeps_the_first_weights_and_the_config_without_private_folders():
+    argv = [
+        "/home/me/04.py",
+        "--init",
+        "models/pong",
+        "--config=/home/me/x.json",
+        "--runs-dir",
+        "/home/me/runs",
+        "--quiet",
+    ]
+    publish = runpy.run_path(str(PROJECT / PUBLISH))
+    assert publish["without"](publish["PRIVATE"], argv) == [
+        "04.py",
+        "--init",
+        "models/pong",
+        "--config=x.json",
+        "--quiet",
+    ]
+
+
+def test_a_model_without_a_network_is_refused_in_one_line(refused, model, tmp_path):
+    [best] = (model / "checkpoints").glob("best-*.pt")
+    content = torch.load(best, weights_only=True)
+    content["network"] = content.pop("net")
+    torch.save(content, best)
+    best.with_name(f"{best.name}.sha256").write_text(f"{hashlib.sha256(best.read_bytes()).hexdigest()}  {best.name}\n")
+    shown = ("--env-id", "fakes:Shown-v0", "--init", model, "--runs-dir", tmp_path / "runs")
+    assert "has no network; it was probably saved by another version" in refused(PPO, *shown)
 
 
 def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, original_run, tmp_path):
