@@ -4,7 +4,7 @@
 Idea    the extensions solve different problems, so their benefits add up
 Parent  01_dqn_basic.py, with the ideas of 02 to 07, and with several environments, bfloat16 and the small network
         (--fast) of chapter 9
-Keeps   changes the algorithm: the learning rule and the replay ratio are different
+Keeps   changes the algorithm: the learning rule is different
 Paper   Hessel et al., Rainbow: combining improvements in deep reinforcement learning, 2018,
         https://arxiv.org/abs/1710.02298
 Run     ./08_dqn_rainbow.py --cuda --without dueling
@@ -55,7 +55,7 @@ def train(params, args):
         sigma=args.sigma if noisy else None,
         support=losses.support(-v_max, v_max, 51) if distributional else None,
         dtype=precision.fast_dtype(args.device),
-        normalise=args.fast,
+        normalise=args.fast or params.normalise,
     ).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)

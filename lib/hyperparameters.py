@@ -81,11 +81,13 @@ class Hyperparameters(RunParameters):
         epsilon_final: smallest epsilon.
         learning_rate_final: learning rate after `learning_rate_steps`; None if it is constant. The decay is linear.
         learning_rate_steps: agent steps in which the learning rate decays.
-        batch_size: transitions drawn per agent step. An update draws this number for each of its agent steps.
-        learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py makes at least four.
+        batch_size: transitions sampled per agent step. The minibatch of an update has this number for each of its agent
+            steps.
+        learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py uses at least four.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
         huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
         normalise: use dqn_model.NormalisingTrunk, a smaller network that normalises its input, instead of the paper's.
+            07_pong_in_minutes.py always uses it.
         tuner_mode: this run is a trial of a search. It stops early if it learns too little or too slowly; see
             stopping.watch_trial.
         episodes_to_solve: episodes in which the best known hyperparameters solve the game. A trial that needs

@@ -1,4 +1,4 @@
-"""Held-out states, on which a run tracks the values that its network predicts."""
+"""Fixed states, on which a run tracks the values that its network predicts."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +10,10 @@ from lib.experience.ring import Ring
 
 
 class HeldOutStates:
-    """States from the warm-up, evenly spaced. They stay the same for the whole run, as in the book.
+    """Fixed states, evenly spaced in the replay ring. They stay the same for the whole run, as in the book.
 
-    They are taken when they are used for the first time. No random number is drawn.
+    They are taken when they are used for the first time, soon after the warm-up. They may also be in batches. No random
+    number is drawn.
 
     Args:
         ring: replay ring.

@@ -173,8 +173,9 @@ class FastSettings(UpdateSettings):
 
     Attributes:
         kl_target: desired Kullback-Leibler divergence per epoch; None for a fixed learning rate.
-        learning_rate_max: largest value to which an adaptive learning rate grows. Once a policy hardly varies its
-            actions, no rate moves it far, so without a limit the rate would grow until the policy collapses.
+        learning_rate_max: largest value to which an adaptive learning rate grows. The KL divergence of a nearly
+            deterministic policy is near 0 at any rate, so without a limit the rate would grow until the policy
+            collapses.
     """
 
     kl_target: float | None = None

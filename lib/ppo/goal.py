@@ -68,7 +68,7 @@ class GoalSettings(FastSettings):
             now = dataclasses.replace(now, kl_target=self._kl_target_at(progress.mean))
         if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
             now = dataclasses.replace(now, epochs=1)
-        if "temperature" not in without:  # less random actions lose fewer games that are nearly won
+        if "temperature" not in without:  # a sharper policy makes fewer random mistakes near the end
             # The switch is permanent, so a few lucky episodes must not cause it.
             now = dataclasses.replace(now, finishing=progress.lower_bound >= FINAL_TEMPERATURE_FROM)
         return now

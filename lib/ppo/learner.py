@@ -22,8 +22,8 @@ class PPOLearner:
     Attributes:
         trainer: trainer of the model.
         version: version of the weights; it grows by one with every change.
-        oldest_usable: first version whose policy has today's temperature. Segments of earlier versions are from another
-            policy, whose probability ratios are mostly outside the clip range.
+        oldest_usable: first version whose policy has the current temperature. Segments of earlier versions are from
+            another policy, whose probability ratios are mostly outside the clip range.
 
     Raises:
         UsageError: if this number of learners cannot share the minibatches.

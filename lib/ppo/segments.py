@@ -54,7 +54,7 @@ class Segments(ExperienceSource):
 
     Attributes:
         steps_done: agent steps of all segments so far, including dropped ones.
-        progress: progress of the mean return over the last `acting.envs` episodes toward a goal.
+        progress: progress of the mean return over the last `acting.envs` episodes, at least Progress.LEAST.
         clock: seconds that the learner has spent in "wait".
         on_step: function that is called with the number of agent steps in segments that have arrived, or None.
         dropped: number of segments that were dropped.

@@ -4,7 +4,7 @@
 |---|---|---|
 | none | a bar; at most one line a second | at most one line every 10 seconds for single episodes; the state every 30 |
 | `--verbose` | a bar; a line for each episode | a line for each episode; the state every 30 seconds |
-| `--quiet` | nothing | nothing |
+| `--quiet` | start and end only, by other modules | the same |
 """
 
 import logging

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lib.actors.ray_package import import_ray, install_command, signals_postponed
+from lib.actors.ray_package import import_ray, signals_postponed
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters
 from lib.run.option_types import positive
-from lib.system.console_log import start_console
+from lib.system.console_log import install_command, start_console
 from lib.system.seeds import seed_everything
 
 if TYPE_CHECKING:
