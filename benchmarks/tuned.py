@@ -125,7 +125,7 @@ def draw(trials: pd.DataFrame) -> None:
             points = own[own.gamma == gamma]
             label = f"gamma {gamma:g}, {'solved' if solved else 'not solved'}" if len(points) else None
             axes.scatter(points.learning_rate, points.best_mean, marker=marker, color=colours(number), label=label)
-    axes.set(xscale="log", xlabel="learning rate", ylabel="best mean return of 100 episodes")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="best mean return of 10 to 100 episodes")
     axes.tick_params(axis="x", which="minor", labelsize=7)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8)

@@ -39,6 +39,19 @@ def checkout(tmp_path):
     return project
 
 
+@pytest.mark.parametrize(
+    ("variables", "turns"),
+    [({}, "20000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "None")],
+    ids=str,
+)
+def test_torchs_threads_do_not_wait_long_in_a_loop_unless_the_user_says_so(variables, turns):
+    env = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    program = "import lib, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    command = [sys.executable, "-c", program]
+    process = subprocess.run(command, cwd=PROJECT, env=env | variables, capture_output=True, text=True, check=True)
+    assert process.stdout == f"{turns}\n"
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=str)
 def test_without_packages_a_program_ends_in_one_line(program):
     code, errors = start_bare(f"./{program.name}", "--help", cwd=PROJECT / program.parent)

@@ -138,7 +138,7 @@ def _network_error(file: Path, params: dict[str, Any], error: Exception) -> Usag
         env_id = params["hyperparameters"].get("env_name")
         return UsageError(
             f"the network of {file} does not fit {env_id}: {reason}. The environment's observations or actions have "
-            "changed since the run"
+            "changed since the run, or the script has a network of its own, which the tools do not know"
         )
     return UsageError(
         f"{file} was made by another version of this project, commit {commit}, and its network does not exist in this "

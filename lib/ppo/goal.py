@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Collection
-from typing import Self
+from typing import Any, Self
 
 import torch
 from gymnasium import spaces
 
 from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.progress import Estimate
-from lib.ppo.update import Transitions
+from lib.ppo.update import Transitions, fetched
 
 PARTS = ("entropy", "kl", "epochs", "temperature")
 FINAL_TEMPERATURE_FROM = 0.75  # value of Estimate.lower_bound from which the final temperature is used
@@ -61,17 +61,17 @@ class GoalSettings(FastSettings):
             progress: progress toward the goal; see Progress.
             without: names from PARTS that ignore the progress.
         """
-        now = self
+        now: dict[str, Any] = {}
         if "entropy" not in without:  # the bonus for random actions falls linearly to 0
-            now = dataclasses.replace(now, entropy=self.entropy * (1.0 - progress.mean))
+            now["entropy"] = self.entropy * (1.0 - progress.mean)
         if "kl" not in without:  # large steps of the policy at first, small ones near the goal
-            now = dataclasses.replace(now, kl_target=self._kl_target_at(progress.mean))
+            now["kl_target"] = self._kl_target_at(progress.mean)
         if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
-            now = dataclasses.replace(now, epochs=1)
+            now["epochs"] = 1
         if "temperature" not in without:  # a sharper policy makes fewer random mistakes near the end
             # The switch is permanent, so a few lucky episodes must not cause it.
-            now = dataclasses.replace(now, finishing=progress.lower_bound >= FINAL_TEMPERATURE_FROM)
-        return now
+            now["finishing"] = progress.lower_bound >= FINAL_TEMPERATURE_FROM
+        return dataclasses.replace(self, **now)
 
     def _kl_target_at(self, progress: float) -> float | None:
         """Return the target KL divergence, which moves linearly to `kl_final`."""
@@ -81,14 +81,25 @@ class GoalSettings(FastSettings):
 
 
 class GoalTrainer(FastTrainer):
-    """Trainer of a GoalModel. Before each update, assign `settings` from GoalSettings.at."""
+    """Trainer of a GoalModel. Before each update, assign `settings` from GoalSettings.at.
+
+    Attributes:
+        changed_temperature: whether the last update has changed the policy's temperature.
+    """
 
     model: GoalModel
     settings: GoalSettings
+    changed_temperature = False
+    _is_final = False  # whether the temperature is the final one, so that it need not be fetched from a GPU again
 
     def learn(self, transitions: Transitions) -> dict[str, float]:
         """Learn, then set the final temperature if due; the transitions were played at the old one."""
         metrics = super().learn(transitions)
-        if self.settings.finishing:
-            self.model.temperature.clamp_(max=self.settings.final_temperature)  # it is lower already after some --init
+        self.changed_temperature = False
+        if self.settings.finishing and not self._is_final:
+            self._is_final = True
+            [[temperature]] = fetched([self.model.temperature[None]])
+            if temperature > self.settings.final_temperature:  # it is lower already after some --init
+                self.changed_temperature = True
+                self.model.temperature.fill_(self.settings.final_temperature)
         return metrics

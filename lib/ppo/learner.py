@@ -45,10 +45,9 @@ class PPOLearner:
             The metrics of Trainer.update.
         """
         trainer = self._data_parallel or self.trainer
-        temperature = self.trainer.model.temperature.item()
         metrics = trainer.update(join_segments(segments))
         self.version += 1
-        if self.trainer.model.temperature.item() != temperature:
+        if self.trainer.changed_temperature:
             self.oldest_usable = self.version
         return metrics
 

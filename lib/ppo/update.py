@@ -1,7 +1,7 @@
 """PPO's update: learn from a rollout in minibatches."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 import torch
@@ -155,7 +155,9 @@ class Trainer:
         """Learn from the transitions of a rollout; see `update`."""
         metrics: list[torch.Tensor] = []
         for _ in range(self.settings.epochs):
-            minibatches = self._shuffled(len(transitions.actions))
+            # A random permutation, equal on all learners.
+            order = self.group.broadcast(torch.randperm(len(transitions.actions), device=self.device))
+            minibatches = torch.split(order, self.settings.minibatch)
             epoch = [self._minibatch_step(transitions, indices) for indices in minibatches]
             self.after_epoch(epoch)
             metrics += epoch
@@ -165,11 +167,6 @@ class Trainer:
 
     def after_epoch(self, metrics: Sequence[torch.Tensor]) -> None:
         """Called after each epoch with METRICS of its minibatches, on the device."""
-
-    def _shuffled(self, size: int) -> Iterator[torch.Tensor]:
-        """Yield the minibatches of one epoch: indices (minibatch,) of a random permutation, equal on all learners."""
-        order = self.group.broadcast(torch.randperm(size, device=self.device))
-        yield from torch.split(order, self.settings.minibatch)
 
     def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor) -> torch.Tensor:
         """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""

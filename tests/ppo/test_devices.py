@@ -1,20 +1,30 @@
 """Transfers between devices, counted on the CPU, and device mixing, which fails on tensors without data (`meta`)."""
 
+import dataclasses
+from contextlib import nullcontext
+
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fakes import Counting
+from lib.envs.masks import MaskedBox
 from lib.experience.batch import Batch
-from lib.ppo import fast, update
+from lib.ppo import fast, goal, update
+from lib.ppo.actor import Segment
 from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
+from lib.ppo.learner import PPOLearner
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from ppo_setup import random_rollout, trainer_of, vectorised
 
 SPACE = spaces.Box(-1.0, 1.0, (5,))
+BOARD = spaces.Box(-1.0, 1.0, (3, 6, 6))
+IMAGE = spaces.Box(0, 255, (4, 84, 84), np.uint8)
+MASKED = MaskedBox(SPACE, 4)
 
 
 class Waits(TorchDispatchMode):
@@ -45,16 +55,37 @@ def test_an_update_waits_once_and_with_an_adaptive_rate_once_an_epoch(monkeypatc
     assert len(fetches) == copies
 
 
+@pytest.fixture
+def _meta(monkeypatch):
+    """Let programs run on the device `meta`: its tensors have no numbers to fetch, and autocast does not know it."""
+    for module in (update, fast, goal):
+        monkeypatch.setattr(module, "fetched", lambda rows: torch.ones(len(rows), *rows[0].shape).tolist())
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())
+
+
+def random_states(space, steps, envs):
+    """Return random states of a space as a model gets them: images and boards with their channels last."""
+    states = torch.from_numpy(np.stack([space.sample() for _ in range(steps * envs)])).unflatten(0, (steps, envs))
+    return states.movedim(2, -1) if len(space.shape) == 3 else states
+
+
+@pytest.mark.usefixtures("_meta")
+@pytest.mark.parametrize("space", [SPACE, BOARD, IMAGE, MASKED], ids=["vector", "board", "image", "masked"])
 @pytest.mark.parametrize(
     ("kind", "settings"),
     [(Model, {}), (FastModel, {"kl_target": 0.1}), (GoalModel, {"kl_target": 0.1, "finishing": True})],
 )
-def test_an_update_mixes_no_devices(monkeypatch, kind, settings):
-    for module in (update, fast):
-        monkeypatch.setattr(module, "fetched", lambda rows: torch.zeros(len(rows), *rows[0].shape).tolist())
-    model = kind(SPACE, 4).to("meta")
+def test_an_update_mixes_no_devices(kind, settings, space):
+    model = kind(space, 4).to("meta")
     trainer = trainer_of(model, torch.optim.SGD(model.parameters(), lr=0.1), device="meta", minibatch=9, **settings)
-    trainer.update(random_rollout(6, 6))
+    rollout = dataclasses.replace(random_rollout(6, 6), states=random_states(space, 6, 6))
+    if kind is GoalModel:
+        learner = PPOLearner(trainer)
+        arrays = {name: array.numpy() for name, array in vars(rollout).items()}
+        learner.train([Segment(0, arrays, [], 36, [], arrays["states"][0], 1.0)])
+        assert learner.oldest_usable == 0  # the final temperature is the first one
+    else:
+        trainer.update(rollout)
 
 
 def test_acting_copies_only_actions_back_before_a_rollout_ends(monkeypatch):
