@@ -131,6 +131,4 @@ def test_without_ray_tune_a_search_says_what_to_install(tmp_path):
     environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
     process = run_by_itself(BOOK / "third_dqn.py", "--tune", 1, env=environment, cwd=tmp_path)
     assert process.returncode == 1
-    assert re.search(
-        r"error: --tune needs Ray Tune, which is not installed; run pip install -e .*\[tune\]", process.stderr
-    )
+    assert "--tune needs Ray Tune, which is not installed; run pip install -e" in process.stderr

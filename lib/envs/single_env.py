@@ -164,8 +164,6 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         close_plain_env(env, env_id)
         part = "constructor"
         return make(**options)
-    except gym.error.DependencyNotInstalled as error:
-        raise UsageError(f"cannot make the environment {env_id!r}: {error}") from error
     except (gym.error.Error, ImportError) as error:
         stop = "" if str(error).endswith((".", "?")) else "."
         raise UsageError(

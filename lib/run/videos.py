@@ -85,7 +85,7 @@ class EpisodeReplayer:
         try:
             self.env = self._make_env()
             self._try_recording()
-        except (UsageError, gym.error.DependencyNotInstalled) as error:
+        except UsageError as error:
             raise UsageError(
                 f"--record-every cannot record {env_id}: {error}. Run it without --record-every"
             ) from error

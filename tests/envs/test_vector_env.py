@@ -202,7 +202,7 @@ def test_a_missing_dependency_of_a_game_is_reported(monkeypatch):
         raise gym.error.DependencyNotInstalled("Box2D is not installed, run `pip install box2d`")
 
     monkeypatch.setattr(gym, "make", fail)
-    with pytest.raises(UsageError, match=r"'LunarLander-v3': Box2D is not installed, run `pip install box2d`$"):
+    with pytest.raises(UsageError, match=r"^LunarLander-v3 .* needs another package: Box2D is not installed, run"):
         vector_env.make_vector_env("LunarLander-v3", 2)
 
 
