@@ -89,8 +89,8 @@ def _require_address_space() -> None:
 _require_address_space()
 
 # Torch's threads wait for each other at every layer. With libgomp's usual 300,000 turns in a loop, a thread that waits
-# takes the core from the one that it waits for, if other programs are busy, too. Then steps took six times as
-# long. Numbers do not depend on it. libgomp reads this variable when torch is imported.
+# takes the core from the one that it waits for, if other programs are busy, too. Then steps took six times as long.
+# Numbers do not depend on it. libgomp reads this variable when torch is imported.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 

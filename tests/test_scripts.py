@@ -254,8 +254,8 @@ def test_a_run_that_ends_at_its_own_step_limit_is_evaluated_too(ends, tmp_path):
 
 def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(refused, tmp_path):
     options = (*VECTORS, *small(PPO), "--set", "max_steps=640", "--runs-dir", tmp_path)
-    said = refused(PPO, *options, "--stop-after", 641)
-    assert said.startswith(
+    message = refused(PPO, *options, "--stop-after", 641)
+    assert message.startswith(
         "error: --stop-after 641 is beyond max_steps, 640, at which the learning rate has fallen to 0"
     )
     assert list(tmp_path.iterdir()) == []

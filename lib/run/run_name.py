@@ -45,7 +45,7 @@ def changes_in_name(
     changes = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "".join(parts))
     end = "" if seed == usual_seed else f"-seed{seed}"
     if len(changes + end) > MAX_LENGTH:
-        end = f"-{hashlib.sha256(changes.encode()).hexdigest()[:6]}{end}"  # tells apart what is cut off
+        end = f"-{hashlib.sha256(changes.encode()).hexdigest()[:6]}{end}"  # long names still differ
     return changes[: MAX_LENGTH - len(end)] + end
 
 

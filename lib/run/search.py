@@ -106,8 +106,9 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     trials = [dict(each.metrics, **each.config) for each in results if each.metrics and "episodes" in each.metrics]
     if trials:
         title = f"{params.env_name} · {script} · seed {args.seed}"
-        _write_results(folder, sorted(trials, key=_rank), list(space), title)
-        _log_best(folder, min(trials, key=_rank), list(space), [_trial_command(argv)[1], *options])
+        trials.sort(key=_rank)
+        _write_results(folder, trials, list(space), title)
+        _log_best(folder, trials[0], list(space), [_trial_command(argv)[1], *options])
     if results.num_errors:
         raise Fault(
             f"{results.num_errors} trials failed; their output is in {folder / 'trials'}. The same command retries"
@@ -180,13 +181,15 @@ def run_trial(
 
 
 def _folder_of(config: Mapping[str, Any], trials: Path, number: str) -> Path:
-    """Return the folder of a trial. One of an earlier search, with other hyperparameters, is left as it is."""
-    for count in itertools.count(1):
-        folder = trials / (number if count == 1 else f"{number}-{count}")
-        runs = [json.loads(file.read_text())["hyperparameters"] for file in folder.glob("runs/*/params.json")]
-        if all(run.get(name) == value for run in runs for name, value in config.items()):
-            return folder
-    raise AssertionError
+    """Return a trial's folder. A folder of an earlier search, whose hyperparameters differ, is passed over."""
+    names = itertools.chain([number], (f"{number}-{count}" for count in itertools.count(2)))
+    return next(trials / name for name in names if _runs_have(trials / name, config))
+
+
+def _runs_have(folder: Path, config: Mapping[str, Any]) -> bool:
+    """Return whether all runs of a trial's folder have these hyperparameters."""
+    runs = [json.loads(file.read_text())["hyperparameters"] for file in folder.glob("runs/*/params.json")]
+    return all(run.get(name) == value for run in runs for name, value in config.items())
 
 
 def _complete(folder: Path) -> dict[str, Any]:

@@ -130,6 +130,7 @@ class _Setup:
         save: Mapping[str, Stateful] | None,
         figures: Mapping[str, FigureFunction],
     ):
+        _require_learning_rate(params, options.stop_after)
         self.engine = engine
         self.params = params
         self.source = source
@@ -143,7 +144,6 @@ class _Setup:
         self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
         if options.init is not None and options.resume is None:
             load_initial_weights(options.init, save or {})
-        _require_learning_rate(params, options.stop_after)
         register_events(engine)
         self.run = run_folder.Run(script, params, options)
         log.info("Run folder: %s", self.run.path)
