@@ -6,6 +6,7 @@ scripts.
 `make check` leaves out the tests marked `slow`; `make test` runs all except those marked `long` or `learning`.
 """
 
+import fcntl
 import os
 import runpy
 import shutil
@@ -120,15 +121,22 @@ def refused(answer: Callable[..., str]) -> Callable[..., str]:
 
 
 @pytest.fixture(scope="session")
-def original_run(tmp_path_factory):
-    """A short run of 01_ppo on a small game that can render. Tests must not change it."""
+def original_run(tmp_path_factory, worker_id):
+    """A short run of 01_ppo on a small game that can render. Tests must not change it.
+
+    The first test process that needs it makes it for all.
+    """
     from running import assignments, folder, run
 
-    runs_dir = tmp_path_factory.mktemp("trained")
-    small = assignments("envs=4", "rollout=16", "minibatch=32", "epochs=1", "checkpoint_every=640")
-    options = ("--env-id", "fakes:Shown-v0", *small, "--stop-after", 1280, "--quiet", "--runs-dir", runs_dir)
-    process = run(Path("distributed/01_ppo.py"), *options)
-    assert process.returncode == 0, process.stderr
+    temporary = tmp_path_factory.getbasetemp()
+    runs_dir = (temporary if worker_id == "master" else temporary.parent) / "trained"
+    with runs_dir.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(runs_dir.glob("*/result.json")):
+            small = assignments("envs=4", "rollout=16", "minibatch=32", "epochs=1", "checkpoint_every=640")
+            options = ("--env-id", "fakes:Shown-v0", *small, "--stop-after", 1280, "--quiet", "--runs-dir", runs_dir)
+            process = run(Path("distributed/01_ppo.py"), *options)
+            assert process.returncode == 0, process.stderr
     return folder(runs_dir)
 
 

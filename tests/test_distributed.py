@@ -179,6 +179,7 @@ def test_a_run_whose_actors_hang_ends_on_a_signal(tmp_path):
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 384
 
 
+@pytest.mark.long
 def test_actors_share_the_memory_of_their_imports(tmp_path):
     """If each actor imported the packages itself, 120 MB of its memory would be private."""
     command = [sys.executable, PROJECT / ACTORS, *map(str, REACHABLE), "--runs-dir", tmp_path]

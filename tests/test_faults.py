@@ -154,7 +154,7 @@ needs_namespaces = pytest.mark.skipif(
 @pytest.mark.slow
 def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
     hang = ("--env-id", "fakes:Failing-hang-v0", *SMALL[BASELINE], "--quiet", "--runs-dir", tmp_path)
-    process = run(BASELINE, *hang, "--time-limit", 15)
+    process = run(BASELINE, *hang, "--time-limit", 8)
     assert process.returncode == 1
     assert re.search(
         r"Failing-hang-v0 \(episode \d+ from seed \d+, at step \d+.*: a call did not return",
@@ -165,9 +165,9 @@ def test_a_time_limit_ends_a_run_whose_environment_hangs(tmp_path):
 
 
 @needs_namespaces
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [ACTORS, pytest.param(PARALLEL, marks=pytest.mark.long)])
-@pytest.mark.parametrize("temporary", ["/tmp", pytest.param("/dev/shm", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("script", [ACTORS, PARALLEL])
+@pytest.mark.parametrize("temporary", ["/tmp", "/dev/shm"])
 def test_a_small_dev_shm_is_reported_before_it_overflows(tmp_path, script, temporary):
     small = f"mount -t tmpfs -o size=1m tmpfs /dev/shm; export TMPDIR={temporary}"
     catch = ("--env-id", "fakes:Catch-v0", "--stop-after", 128, "--quiet", "--runs-dir", tmp_path)
@@ -199,7 +199,7 @@ def test_memory_that_runs_out_prints_one_line(tmp_path, script, settings):
     assert "Traceback" not in process.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not (PROJECT / ".venv" / ".ready").exists(), reason="make would install everything first")
 def test_the_death_of_make_ends_training_and_tensorboard(tmp_path):
     catch = f"--env-id fakes:Catch-v0 --set stop_reward=none --quiet --runs-dir {tmp_path}"
@@ -278,7 +278,7 @@ def with_a_thread(folder, *options):
     return subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_that_fails_ends_although_a_thread_of_its_environment_does_not(tmp_path):
     process = with_a_thread(tmp_path, "--record-every", 1)  # it cannot be rendered
     assert process.returncode == 2, process.stderr

@@ -287,6 +287,7 @@ def test_replaced_actors_leave_no_open_handles():
     assert handles == [handles[0]] * 4
 
 
+@losable_with_ray_long
 def test_an_actor_that_hangs_is_replaced_after_its_patience(losable, tmp_path):
     once = tmp_path / "hung"
     with started(losable, 2, make=fakes.Counter.hanging(once), patience=1.0) as crew:
@@ -450,6 +451,7 @@ def test_versions_may_skip_but_not_go_back(engine):
             crew.broadcast(model_of(19))
 
 
+@losable_with_ray_long
 def test_a_stopping_learner_reports_an_actor_that_hangs_and_does_not_wait(losable, tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(Actors, "STOPPING", 1.0)
     asked = []

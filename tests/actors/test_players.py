@@ -106,7 +106,7 @@ def test_the_slow_twin_depends_on_how_far_players_are_ahead(players_of, ahead):
     assert take(iter(source), agent, 100) != take(twin_of(1, twin_agent, ahead=ahead), twin_agent, 100)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_players_on_ray_play_what_the_slow_twin_plays(players_of, ray_workers_find_the_fakes):
     agent, twin_agent = agent_for(1), agent_for(1)
     source = players_of([Random(5), Random(5)], agent, 2, "ray")

@@ -328,6 +328,7 @@ RUNS = {
     **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "160"]) for part in PARTS},
     "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
     "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "160"]),
+    "noisy": (SCRIPTS[3], ["--stop-after", "160"]),
     "independent": (SCRIPTS[3], ["--noise", "independent", "--stop-after", "160"]),
 }
 
@@ -364,7 +365,7 @@ def test_every_extension_solves_the_chain_and_rainbow_runs_without_any_part(chai
 
 @pytest.mark.slow
 def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
-    [path] = chain("04_dqn_noisy_net")[1]
+    [path] = chain("noisy")[1]
     accumulator = EventAccumulator(str(path))
     accumulator.Reload()
     tags = set(accumulator.Tags()["scalars"])
@@ -376,7 +377,7 @@ def test_the_signal_to_noise_ratio_of_each_noisy_layer_is_logged(chain):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["05_dqn_prio_replay", "08_dqn_rainbow"])
+@pytest.mark.parametrize("name", [pytest.param("05_dqn_prio_replay", marks=pytest.mark.long), "08_dqn_rainbow"])
 def test_beta_is_logged_and_rises(chain, name):
     [path] = chain(name)[1]
     accumulator = EventAccumulator(str(path))

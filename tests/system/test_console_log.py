@@ -45,7 +45,12 @@ RUN = (sys.executable, PROJECT / BASELINE, "--env-id", "fakes:Chain-v0", *SMALL,
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "console", ["2>&1 | head -1", ">&- 2>&- <&-", pytest.param(">/dev/full 2>/dev/full", marks=pytest.mark.long)]
+    "console",
+    [
+        "2>&1 | head -1",
+        pytest.param(">&- 2>&- <&-", marks=pytest.mark.long),
+        pytest.param(">/dev/full 2>/dev/full", marks=pytest.mark.long),
+    ],
 )
 def test_a_run_ends_with_its_result_whatever_becomes_of_the_console(tmp_path, console):
     words = " ".join(map(str, (*RUN, "--runs-dir", tmp_path)))

@@ -97,7 +97,7 @@ def test_an_option_that_does_not_fit_the_machine_is_a_problem(examine, options, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("package", ["ale_py", "ptan"])
+@pytest.mark.parametrize("package", ["ale_py", pytest.param("ptan", marks=pytest.mark.long)])
 def test_a_package_that_cannot_be_imported_is_reported(tmp_path, package):
     (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError('No module named {package}')")
     paths = os.pathsep.join([str(tmp_path), ENVIRONMENT["PYTHONPATH"]])

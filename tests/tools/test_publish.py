@@ -124,7 +124,7 @@ def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch,
 @pytest.mark.parametrize("script", [BASELINE, pytest.param(PARALLEL, marks=pytest.mark.long), PPO], ids=str)
 def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     # The learning rate is too small to change a weight, so the first checkpoint has the first weights.
-    options = (*VECTORS, *SMALL[script], "--set", "learning_rate=1e-30", "--stop-after", 640, "--quiet")
+    options = (*VECTORS, *SMALL[script], "--set", "learning_rate=1e-30", "--stop-after", 256, "--quiet")
     assert ends(script, *options, "--runs-dir", tmp_path / "a", "--seed", 1)[0] == 0
     first = folder(tmp_path / "a")
     for name, seed, extra in (("b", 2, ()), ("c", 2, ("--init", first))):
