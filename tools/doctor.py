@@ -33,7 +33,6 @@ try:
     from lib.errors import UsageError
     from lib.experience.replay_buffer import ReplayBuffer
     from lib.hyperparameters import HYPERPARAMS
-    from lib.nets import precision
     from lib.run.options import DEFAULT_RUNS_DIR
     from lib.system import machine, memory
 
@@ -136,7 +135,7 @@ def check_processor() -> Iterator[Finding]:
         advice = "speeds measured meanwhile are too low"
         yield Finding(NOTE, f"other programs keep {load:.1f} of {cores} cores busy", advice)
     capability = torch.backends.cpu.get_cpu_capability()
-    if precision.has_fast_bfloat16(torch.device("cpu")):
+    if machine.has_fast_bfloat16(torch.device("cpu")):
         yield Finding(OK, f"{capability}, faster in bfloat16")
     else:
         yield Finding(NOTE, f"{capability}, not faster in bfloat16", "float32 is used instead")

@@ -4,29 +4,14 @@ import functools
 import logging
 import os
 import shutil
-from pathlib import Path
 
 import torch
 from torch import nn
 
 from lib.errors import UsageError
+from lib.system.machine import has_fast_bfloat16
 
 log = logging.getLogger(__name__)
-
-
-def has_fast_bfloat16(device: torch.device) -> bool:
-    """Return whether the device calculates faster in bfloat16 than in float32.
-
-    AMD's processors do with the flag avx512_bf16, and Intel's with amx_bf16. Intel's with avx512_bf16 alone, as in
-    virtual machines that hide AMX, take 1.3 to 1.6 times as long in bfloat16 as in float32. Arm's flag is bf16.
-    """
-    if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    cpuinfo = Path("/proc/cpuinfo")
-    if device.type != "cpu" or not cpuinfo.exists():
-        return False
-    words = set(cpuinfo.read_text().split())
-    return bool({"amx_bf16", "bf16"} & words) or {"AuthenticAMD", "avx512_bf16"} <= words
 
 
 @functools.cache

@@ -15,6 +15,21 @@ def cores() -> int:
     return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1
 
 
+def has_fast_bfloat16(device: torch.device) -> bool:
+    """Return whether the device calculates faster in bfloat16 than in float32.
+
+    AMD's processors do with the flag avx512_bf16, and Intel's with amx_bf16. Intel's with avx512_bf16 alone, as in
+    virtual machines that hide AMX, take 1.3 to 1.6 times as long in bfloat16 as in float32. Arm's flag is bf16.
+    """
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    cpuinfo = Path("/proc/cpuinfo")
+    if device.type != "cpu" or not cpuinfo.exists():
+        return False
+    words = set(cpuinfo.read_text().split())
+    return bool({"amx_bf16", "bf16"} & words) or {"AuthenticAMD", "avx512_bf16"} <= words
+
+
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Describe the operating system, processor, cores, memory, PyTorch threads and a device.
 

@@ -253,6 +253,14 @@ def test_one_sentence_says_where_several_files_were_measured():
     assert "2026-11-20 to 2026-11-22" in sentence
 
 
+@pytest.mark.parametrize(("fast", "text"), [(True, "no GPU, bfloat16, "), (False, "no GPU, no bfloat16, ")])
+def test_a_measurement_says_whether_the_machine_is_fast_in_bfloat16(fast, text):
+    stamped = lab.stamp()
+    assert isinstance(stamped["machine"]["fast_bfloat16"], bool)
+    stamped["machine"]["fast_bfloat16"] = fast
+    assert text in markup.measured_on([stamped])
+
+
 def test_a_block_replaces_only_the_text_between_its_markers():
     block = markup.Block("page.md", "speed", "new")
     assert block.put_into("a\n<!-- speed -->\nold\n<!-- /speed -->\nb") == "a\n<!-- speed -->\nnew\n<!-- /speed -->\nb"

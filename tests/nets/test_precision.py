@@ -1,6 +1,7 @@
 """bfloat16 and torch.compile: when they are used, and how close their results are to float32."""
 
 import copy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from lib.nets import precision
 def test_bfloat16_is_used_if_the_processor_is_faster_with_it_and_otherwise_a_warning_is_logged_once(
     monkeypatch, caplog, cpuinfo, dtype
 ):
-    monkeypatch.setattr(precision.Path, "read_text", lambda self: f"{cpuinfo}\n")
+    monkeypatch.setattr(Path, "read_text", lambda self: f"{cpuinfo}\n")
     precision.fast_dtype.cache_clear()
     for _ in range(2):
         assert precision.fast_dtype(torch.device("cpu")) == dtype
