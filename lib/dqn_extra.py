@@ -218,23 +218,39 @@ class NoisyLinear(noisy.NoisyLinear):
     Args:
         in_features: number of input features.
         out_features: number of output features.
-        bias: add a noisy bias.
+        bias: add a noisy bias. A floating-point number is `sigma_init`, the second edition's third argument.
         std_init: initial sigma of factorised noise, before it is divided by the square root of `in_features`.
         sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise.
+        device, dtype: those of the weights; None for torch's defaults.
     """
 
     def __init__(
         self,
         in_features: int,
         out_features: int,
-        bias: bool = True,
+        bias: bool | float = True,
         std_init: float = STD_INIT,
         sigma_init: float | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
+        if isinstance(bias, float):
+            bias, sigma_init = True, bias
         if sigma_init is None:
             super().__init__(in_features, out_features, noisy.FACTORISED, std_init, bias)
         else:
             super().__init__(in_features, out_features, noisy.INDEPENDENT, sigma_init, bias)
+        self.to(device=device, dtype=dtype)
+
+    @property
+    def weight_mu(self) -> torch.Tensor:
+        """The mean weights, by the third edition's name."""
+        return self.weight_mean
+
+    @property
+    def bias_mu(self) -> torch.Tensor | None:
+        """The mean biases, by the third edition's name; None without a bias."""
+        return self.bias_mean
 
     def reset_noise(self) -> None:
         """Draw new noise. This is never necessary, because every forward pass draws its own."""

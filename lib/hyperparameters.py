@@ -279,13 +279,29 @@ class GoalPPOHyperparameters(FastPPOHyperparameters):
 
 Hyperparams = Hyperparameters  # the third edition's name
 
+# Fields of the second edition's namespaces.
+BOOK_FIELDS = (
+    "env_name",
+    "stop_reward",
+    "run_name",
+    "replay_size",
+    "replay_initial",
+    "target_net_sync",
+    "epsilon_frames",
+    "epsilon_start",
+    "epsilon_final",
+    "learning_rate",
+    "gamma",
+    "batch_size",
+)
+
 
 def as_hyperparameters(params: object) -> RunParameters:
     """Return params themselves, or the Hyperparameters with the values of a namespace.
 
     Args:
-        params: hyperparameters, or any object with the book's fields as attributes, such as the second edition's
-            SimpleNamespace. Other attributes are ignored.
+        params: hyperparameters, or any object with BOOK_FIELDS as attributes, such as the second edition's
+            SimpleNamespace. Attributes that Hyperparameters does not have are ignored.
 
     Raises:
         ValueError: if a field is missing or out of range.
@@ -293,11 +309,10 @@ def as_hyperparameters(params: object) -> RunParameters:
     if isinstance(params, RunParameters):
         return params
     fields = dataclasses.fields(Hyperparameters)
-    required = [each.name for each in fields if each.default is dataclasses.MISSING]
-    missing = [name for name in required if not hasattr(params, name)]
+    missing = [name for name in BOOK_FIELDS if not hasattr(params, name)]
     if missing:
         raise ValueError(
-            f"the hyperparameters lack {', '.join(missing)}; a {type(params).__name__} needs {', '.join(required)}"
+            f"the hyperparameters lack {', '.join(missing)}; a {type(params).__name__} needs {', '.join(BOOK_FIELDS)}"
         )
     return Hyperparameters(**{each.name: getattr(params, each.name) for each in fields if hasattr(params, each.name)})
 

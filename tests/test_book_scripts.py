@@ -130,5 +130,6 @@ def test_without_ray_tune_a_search_says_what_to_install(tmp_path):
     (tmp_path / "ray" / "__init__.py").touch()  # a ray without tune
     environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
     process = run_by_itself(BOOK / "third_dqn.py", "--tune", 1, env=environment, cwd=tmp_path)
-    assert process.returncode == 1
-    assert "--tune needs Ray Tune, which is not installed; run pip install -e" in process.stderr
+    assert process.returncode == 2
+    assert "\nerror: --tune needs Ray Tune, which is not installed; run pip install -e" in f"\n{process.stderr}"
+    assert "Traceback" not in process.stderr

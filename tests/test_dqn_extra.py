@@ -362,6 +362,7 @@ def test_the_books_noisy_networks_draw_noise_in_every_training_pass(kind):
         (dqn_extra.NoisyLinear(400, 50), "factorised", 0.1 / 20),
         (dqn_extra.NoisyLinear(400, 50, std_init=0.4), "factorised", 0.4 / 20),
         (dqn_extra.NoisyLinear(400, 50, sigma_init=0.017), "independent", 0.017),
+        (dqn_extra.NoisyLinear(400, 50, 0.017), "independent", 0.017),  # as the second edition calls it
         (dqn_extra.NoisyLinear(400, 50, bias=False), "factorised", 0.1 / 20),
         (dqn_extra.NoisyLinear(400, 50, bias=False, sigma_init=0.02), "independent", 0.02),
         (dqn_extra.NoisyFactorizedLinear(400, 50), "factorised", 0.4 / 20),
@@ -376,3 +377,10 @@ def test_the_books_noisy_layers(layer, noise, sigma):
     layer.eval()
     bias = 0.0 if layer.bias_mean is None else layer.bias_mean
     assert torch.allclose(layer(features), features @ layer.weight_mean.T + bias, atol=1e-5)
+    assert layer.weight_mu is layer.weight_mean
+    assert layer.bias_mu is layer.bias_mean
+
+
+def test_a_noisy_layer_is_made_on_a_device_with_a_dtype():
+    layer = dqn_extra.NoisyLinear(4, 2, device="meta", dtype=torch.float64)
+    assert {(weights.device.type, weights.dtype) for weights in layer.parameters()} == {("meta", torch.float64)}

@@ -40,6 +40,23 @@ class LazyFrames:
         start, end = self._rows
         return self._frames[start:end]
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array, (k, ...)."""
+        return (len(self), *self.frames[0].shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """Dtype of the array."""
+        dtype: np.dtype = self.frames[0].dtype
+        return dtype
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def __getitem__(self, index: Any) -> Any:
+        return np.asarray(self)[index]
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         frames = self.frames
         stacked = frames if isinstance(frames, np.ndarray) and not copy else np.stack(list(frames))

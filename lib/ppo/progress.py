@@ -19,6 +19,7 @@ class Estimate(NamedTuple):
 
 
 NONE = Estimate(0.0, -math.inf)
+DONE = Estimate(1.0, 1.0)
 
 
 class Progress:
@@ -30,6 +31,7 @@ class Progress:
     Attributes:
         LEAST: smallest number of episodes in the running mean.
         ERRORS: number of standard errors between `mean` and `lower_bound`.
+        trained: whether the run began with trained weights, from --init. If they reach the goal, the progress is 1.
     """
 
     LEAST = 16
@@ -38,35 +40,54 @@ class Progress:
     def __init__(self, episodes: int):
         self._recent: deque[float] = deque(maxlen=max(episodes, self.LEAST))
         self._first_mean: float | None = None
+        self._lowest_mean = math.inf
+        self.trained = False
 
     def add(self, episode_return: float) -> None:
         """Record the return of a finished episode."""
         self._recent.append(episode_return)
-        if self._first_mean is None and len(self._recent) == self._recent.maxlen:
-            self._first_mean = fmean(self._recent)
+        if len(self._recent) == self._recent.maxlen:
+            mean = fmean(self._recent)
+            self._lowest_mean = min(self._lowest_mean, mean)
+            if self._first_mean is None:
+                self._first_mean = mean
 
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
 
-        It is 0 without a goal, and until there are enough episodes for the running mean. It stays 0 if the mean of the
-        first episodes already reached the goal; lib.run.episodes warns of such a goal.
+        It is 0 without a goal, and until there are enough episodes for the running mean. The first episodes to end are
+        short ones, whose returns may be high. If their mean reaches the goal, the lowest mean so far replaces it; while
+        that reaches the goal, too, the progress is 0.
         """
-        if self._first_mean is None or goal is None or self._first_mean >= goal:
+        if self._first_mean is None or goal is None:
             return NONE
+        start = self._first_mean
+        if start >= goal:
+            if self.trained:
+                return DONE
+            start = self._lowest_mean
+            if start >= goal:
+                return NONE
         mean = fmean(self._recent)
         error = stdev(self._recent) / math.sqrt(len(self._recent))
-        distance = goal - self._first_mean
         progress, lower_bound = (
-            min(1.0, (value - self._first_mean) / distance) for value in (mean, mean - self.ERRORS * error)
+            min(1.0, (value - start) / (goal - start)) for value in (mean, mean - self.ERRORS * error)
         )
         return Estimate(max(0.0, progress), lower_bound)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the recent returns and the mean of the first ones."""
-        return {"recent": list(self._recent), "first_mean": self._first_mean}
+        """Return the recent returns, the first and the lowest mean, and whether the first weights were trained."""
+        return {
+            "recent": list(self._recent),
+            "first_mean": self._first_mean,
+            "lowest_mean": self._lowest_mean,
+            "trained": self.trained,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned."""
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._first_mean = state["first_mean"]
+        self._lowest_mean = state.get("lowest_mean", math.inf)  # earlier versions saved neither this nor the next
+        self.trained = state.get("trained", False)

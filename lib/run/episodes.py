@@ -54,6 +54,7 @@ class Episodes:
         exp_source: experience source whose finished episodes are counted.
         stop_reward: mean return that the last 100 episodes have to reach, or None.
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
+        trained: whether the run begins with trained weights, from --init.
 
     Attributes:
         confirm: function that `ask` calls. It returns whether the game is solved, or None if it cannot tell. After
@@ -69,9 +70,20 @@ class Episodes:
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
     AGAIN = WINDOW // 2  # episodes after a refusal until `confirm` is called again
-    FIRST = 16  # episodes of a player that has hardly learnt; a goal that their mean reaches is no goal
+    # Episodes of an agent that has hardly learnt; a goal that their mean reaches is no goal. There are several of each
+    # environment, because the first ones to end are the short ones.
+    FIRST = 50
 
-    def __init__(self, exp_source: ExperienceSource, stop_reward: float | None, milestone: float | None = None):
+    _runs = itertools.count()  # of this process
+
+    def __init__(
+        self,
+        exp_source: ExperienceSource,
+        stop_reward: float | None,
+        milestone: float | None = None,
+        trained: bool = False,
+    ):
+        self.trained = trained
         self.exp_source = exp_source
         self.stop_reward = stop_reward
         self.milestone = milestone
@@ -82,7 +94,8 @@ class Episodes:
         self.smoothed: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
-        self.seconds_before = 0.0  # run time of earlier processes, if the run is resumed
+        # Run time of earlier processes, if the run is resumed. A process's first run begins with the process.
+        self.seconds_before = -since_process_start() if next(self._runs) else 0.0
         self._asked: dict[str, float] = {}  # when the mean reached stop_reward; empty unless `confirm` has to answer
         self._refused_at: int | None = None  # number of episodes when `confirm` last returned False
 
@@ -161,10 +174,11 @@ class Episodes:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
-        if self.count == self.FIRST and self.stop_reward is not None and self.mean >= self.stop_reward:
+        is_reached = self.stop_reward is not None and self.mean >= self.stop_reward
+        if self.count == self.FIRST and is_reached and not self.trained:
             log.warning(
-                "The goal of %g is not above the mean return of the first %d episodes, %.4g. Before it learns, the "
-                "agent reaches it already. Set a higher goal with --set stop_reward.",
+                "The goal of %g is not above the mean return of the first %d episodes, %.4g. An agent that has hardly "
+                "learnt reaches it. Set a higher goal with --set stop_reward.",
                 self.stop_reward,
                 self.FIRST,
                 self.mean,
@@ -229,7 +243,7 @@ class Episodes:
         self.smoothed = state["smoothed"]
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
-        self.seconds_before = state["seconds"]
+        self.seconds_before += state["seconds"]
         self._asked = state.get("asked", {})  # earlier versions saved neither this nor the next
         self._refused_at = state.get("refused_at")
 

@@ -275,10 +275,12 @@ def in_use(path: Path) -> bool:
 def find(name: str, runs_dir: Path) -> Path:
     """Return the folder of a run, given by its path or by its name in runs_dir.
 
+    A path may also begin in the project's folder, such as models/pong.
+
     Raises:
         UsageError: if the folder does not exist or is not a run.
     """
-    for path in (Path(name), runs_dir / name):
+    for path in (Path(name), runs_dir / name, files.PROJECT / name):
         if path.is_dir():
             require_no_control_characters(path.resolve())
             if not (path / "params.json").is_file():

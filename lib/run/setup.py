@@ -52,6 +52,8 @@ from lib.system.seeds import RandomState, undisturbed
 
 log = logging.getLogger(__name__)
 
+TUNER_REWARD_MIN = -19.0  # little more than Pong's lowest return
+
 
 def setup_ignite(
     engine: Engine,
@@ -60,7 +62,7 @@ def setup_ignite(
     run_name: str,
     extra_metrics: Sequence[str] = (),
     tuner_reward_episode: int = 100,
-    tuner_reward_min: float = -19.0,
+    tuner_reward_min: float = TUNER_REWARD_MIN,
     *,
     args: RunOptions | None = None,
     save: Mapping[str, Stateful] | None = None,
@@ -75,9 +77,9 @@ def setup_ignite(
         exp_source: experience source, or a plain PTAN source.
         run_name: name of the script.
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
-        tuner_reward_episode: number of episodes after which a trial on Pong, see Hyperparameters.tuner_mode, stops if
-            its smoothed return is below `tuner_reward_min`.
-        tuner_reward_min: see `tuner_reward_episode`.
+        tuner_reward_episode: number of episodes after which a trial, see Hyperparameters.tuner_mode, stops if its
+            smoothed return is below `tuner_reward_min`.
+        tuner_reward_min: see `tuner_reward_episode`. The default applies to Pong alone.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
             they are restored before this function returns. A solved run ends with an evaluation of "net".
@@ -147,7 +149,10 @@ class _Setup:
         register_events(engine)
         self.run = run_folder.Run(script, params, options)
         log.info("Run folder: %s", self.run.path)
-        self.episodes = Episodes(source, params.stop_reward, params.milestone)
+        self.episodes = Episodes(source, params.stop_reward, params.milestone, trained=options.init is not None)
+        progress = getattr(source, "progress", None)  # of PPO's sources
+        if progress is not None:
+            progress.trained = options.init is not None
         self.speed = Speed(source, params.log_every)
         self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: BaseException | None = None
@@ -383,7 +388,8 @@ class _Setup:
         Watchdog(self.options.time_limit).attach(self.engine)
         if isinstance(self.params, Hyperparameters) and self.params.tuner_mode:
             max_episodes = 1.1 * self.params.episodes_to_solve
-            lowest = tuner_reward_min if "Pong" in self.params.env_name else -math.inf
+            is_given = tuner_reward_min != TUNER_REWARD_MIN
+            lowest = tuner_reward_min if is_given or "Pong" in self.params.env_name else -math.inf
             self.stopper.watch_trial(self.engine, self.episodes, max_episodes, tuner_reward_episode, lowest)
 
     def attach_checkpoints(self) -> None:

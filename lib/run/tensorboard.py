@@ -52,6 +52,18 @@ LAYOUT = {
 }
 
 
+class PresentMetrics(OutputHandler):
+    """OutputHandler of the metrics that exist already. A script may set one only after many iterations."""
+
+    def __init__(self, tag: str, names: Sequence[str], *transforms: Any, **options: Any):
+        super().__init__(tag, [], *transforms, **options)
+        self._names = names
+
+    def __call__(self, engine: Engine, *place: Any) -> None:
+        self.metric_names = [name for name in self._names if name in engine.state.metrics]
+        super().__call__(engine, *place)
+
+
 class FigureFunction(Protocol):
     """A function that draws a figure."""
 
@@ -134,7 +146,7 @@ class TensorBoard:
             return latest
 
         scalars = ["avg_loss", *speed.metrics, *extra_metrics]
-        train = OutputHandler("train", scalars, _current_values, global_step_transform=agent_step)
+        train = PresentMetrics("train", scalars, _current_values, global_step_transform=agent_step)
         time = OutputHandler("time", list(speed.names), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
         for prefix, step in (("episodes", None), ("episodes_by_step", episode_end)):

@@ -5,15 +5,17 @@ import dataclasses
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from lib.actors.ray_package import import_ray, signals_postponed
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS, Hyperparameters
+from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.option_types import positive
 from lib.system.console_log import install_command, start_console
 from lib.system.seeds import seed_everything
@@ -28,7 +30,7 @@ SEED = 123
 # Number of episodes assigned to an unsolved trial.
 UNSOLVED = 10**6
 
-TrainFunction = Callable[[Hyperparameters, torch.device, dict[str, Any]], int | None]
+TrainFunction = Callable[[Any, torch.device, dict[str, Any]], int | None]
 
 
 def argparser() -> argparse.ArgumentParser:
@@ -47,11 +49,13 @@ def argparser() -> argparse.ArgumentParser:
 def train_or_tune(
     args: argparse.Namespace,
     train_func: TrainFunction,
-    best_params: Hyperparameters,
+    best_params: Hyperparameters | SimpleNamespace,
     extra_params: Mapping[str, Any] | None = None,
     extra_space: Mapping[str, Any] | None = None,
 ) -> None:
     """Seed all random generators with SEED, then train once, or search for hyperparameters with --tune.
+
+    Exit with a message if no search is possible.
 
     Args:
         args: values of `argparser`.
@@ -66,12 +70,16 @@ def train_or_tune(
     params = HYPERPARAMS["pong"] if args.params == "common" else best_params
     if args.tune is None:
         train_func(params, device, dict(extra_params or {}))
-    else:
+        return
+    try:
         tune_params(params, train_func, device, args.tune, extra_space)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(UsageError.exit_code) from None
 
 
 def tune_params(
-    base_params: Hyperparameters,
+    base_params: Hyperparameters | SimpleNamespace,
     train_func: TrainFunction,
     device: torch.device,
     samples: int = 10,
@@ -83,7 +91,7 @@ def tune_params(
     0.92, 0.95, 0.98, 0.99 and 0.995. A trial runs with `tuner_mode`, so that a hopeless trial stops early.
 
     Args:
-        base_params: hyperparameters that are not searched.
+        base_params: hyperparameters that are not searched, or a namespace with the book's fields.
         train_func: see `train_or_tune`. Its `extra` is the trial's sample of the whole search space.
         device: device of the networks. On "cuda", one trial runs at a time per GPU.
         samples: number of trials.
@@ -101,13 +109,14 @@ def tune_params(
     tune = ray_tune()
     start_console()
     folder = Path.cwd()
-    book = dataclasses.replace(base_params, learning_rate=1e-4, learning_rate_final=None)
+    base = cast(Hyperparameters, as_hyperparameters(base_params))
+    book = dataclasses.replace(base, learning_rate=1e-4, learning_rate_final=None)
     space = base_space(tune, book) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:
         os.chdir(folder)  # Ray has left it
-        fields = {name: value for name, value in config.items() if name in vars(base_params)}
-        params = dataclasses.replace(base_params, tuner_mode=True, **fields)
+        fields = {name: value for name, value in config.items() if name in vars(base)}
+        params = dataclasses.replace(base, tuner_mode=True, **fields)
         episodes = train_func(params, device, config)
         return {"episodes": UNSOLVED if episodes is None else episodes}
 

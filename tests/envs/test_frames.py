@@ -1,6 +1,8 @@
 """Frame stacks: shared frames, and states that are views."""
 
 import numpy as np
+import pytest
+import torch
 
 import fakes  # noqa: F401
 from lib.envs.single_env import make_env
@@ -13,6 +15,15 @@ def test_successive_states_share_their_frames():
     assert second.frames[0] is first.frames[1]
     assert np.asarray(second).shape == (4, 84, 84)
     assert np.asarray(second, dtype=np.float32).dtype == np.float32
+
+
+@pytest.mark.parametrize("tweaked", [False, True])
+def test_a_state_can_be_used_like_an_array(tweaked):
+    state, _ = make_env("fakes:Catch-v0", tweaked=tweaked).reset(seed=0)
+    array = np.asarray(state)
+    assert (state.shape, state.dtype, len(state)) == (array.shape, array.dtype, len(array))
+    assert np.array_equal(state[1:, 3], array[1:, 3])
+    assert np.array_equal(torch.as_tensor(state), array)
 
 
 def test_contiguous_states_equal_stacked_ones_and_are_views():

@@ -32,6 +32,29 @@ def test_the_lower_bound_is_the_progress_less_three_standard_errors():
     assert progress_of(*[14.0] * 16)(16.0) == pytest.approx((0.8, 0.8))
 
 
+def test_a_goal_below_the_first_mean_is_measured_from_the_lowest_mean():
+    """The first episodes to end are short ones. If each step costs, their returns are too high."""
+    progress = progress_of(*[2.0] * 16)
+    assert progress(5.0).mean == 0.0  # from 2 to 5, at 2
+    for _ in range(16):
+        progress.add(3.5)
+    assert progress(5.0) == pytest.approx((0.5, 0.5))
+    resumed = Progress(16)
+    resumed.load_state_dict(progress.state_dict())
+    assert resumed(5.0) == progress(5.0)
+    assert progress_of()(5.0).mean == 0.0  # no mean was below the goal yet
+
+
+def test_trained_weights_that_reach_the_goal_are_at_its_end():
+    progress = progress_of()
+    progress.trained = True
+    assert progress(5.0) == (1.0, 1.0)
+    resumed = Progress(16)
+    resumed.load_state_dict(progress.state_dict())
+    assert resumed(5.0) == (1.0, 1.0)
+    assert resumed(8.0).mean == 0.0
+
+
 def test_before_there_are_enough_episodes_nothing_is_known():
     progress = Progress(2)  # raised to 16
     for _ in range(15):

@@ -7,10 +7,11 @@ from ptan.ignite import EndOfEpisodeHandler
 
 from lib.run.episodes import EpisodeFile, Episodes, last_step
 from lib.run.events import EpisodeEvents, register_events
+from lib.system.clock import since_process_start
 from sources import CountingSource
 
 
-def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=None):
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=None, trained=False):
     """Run an engine in which episodes end with the given returns.
 
     Returns:
@@ -19,7 +20,7 @@ def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confir
     source = CountingSource(returns)
     engine = Engine(lambda engine, batch: {"loss": 1.0})
     register_events(engine)
-    episodes = Episodes(source, stop_reward, milestone)
+    episodes = Episodes(source, stop_reward, milestone, trained)
     episodes.attach(engine)
     episodes.confirm = confirm
     engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.ask)
@@ -102,11 +103,20 @@ def test_a_confirmed_network_is_the_best_even_if_a_higher_mean_was_refused():
     assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, solved_at]
 
 
-@pytest.mark.parametrize(("first", "warnings"), [(18.0, 1), (17.9, 0)])
-def test_a_goal_that_the_first_episodes_reach_is_named(caplog, first, warnings):
-    run(dict.fromkeys(range(1, 300), first), 40)
+@pytest.mark.parametrize(("first", "trained", "warnings"), [(18.0, False, 1), (17.9, False, 0), (18.0, True, 0)])
+def test_a_goal_that_the_first_episodes_of_new_weights_reach_is_named(caplog, first, trained, warnings):
+    run(dict.fromkeys(range(1, 300), first), 60, trained=trained)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
-    assert ("goal of 18 is not above the mean return of the first 16 episodes, 18." in caplog.text) == bool(warnings)
+    assert ("goal of 18 is not above the mean return of the first 50 episodes, 18." in caplog.text) == bool(warnings)
+
+
+def test_a_second_run_of_a_process_has_its_own_time():
+    begun = since_process_start()
+    Episodes(CountingSource({}), 18.0)
+    second = Episodes(CountingSource({}), 18.0)
+    assert 0.0 <= second.seconds <= since_process_start() - begun
+    second.load_state_dict(second.state_dict() | {"seconds": 1000.0})
+    assert 1000.0 <= second.seconds <= 1000.0 + since_process_start() - begun
 
 
 def test_a_refusal_is_part_of_the_state():

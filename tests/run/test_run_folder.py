@@ -12,7 +12,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import provenance, run_folder
 from lib.run.options import RunOptions
-from running import first_line, full_disk, start_program
+from running import PROJECT, first_line, full_disk, start_program
 
 PONG = HYPERPARAMS["pong"]
 
@@ -211,6 +211,11 @@ def test_a_new_run_that_cannot_be_written_leaves_no_folder(tmp_path):
         run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     assert caught.value.filename.endswith("params.json")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_is_found_from_any_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_folder.find("models/pong", tmp_path) == PROJECT / "models/pong"
 
 
 def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):

@@ -301,6 +301,20 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     assert run.path.parent == tmp_path
 
 
+@pytest.mark.parametrize(("lowest", "stopped"), [((), "step limit"), ((20, 15.5), "trial stopped early")])
+def test_a_trial_on_another_game_stops_below_a_return_only_if_one_is_given(tmp_path, lowest, stopped):
+    source, buffer = plain_ptan(Counting(length=5))  # returns of 15
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    params = dataclasses.replace(
+        HYPERPARAMS["pong"], env_name="Own-v0", stop_reward=99.0, replay_initial=32, tuner_mode=True
+    )
+    args = RunOptions(runs_dir=tmp_path, stop_after=600, quiet=True)
+    setup_ignite(engine, params, source, "book", (), *lowest, args=args)
+    state = engine.run(common.batch_generator(buffer, 10, 4))
+    assert state.stopped == stopped  # type: ignore[attr-defined]
+    assert state.episode == (21 if lowest else 119)  # type: ignore[attr-defined]
+
+
 @pytest.mark.slow
 def test_the_steps_of_a_plain_source_of_ptan_are_counted_in_its_environments(tmp_path):
     source, buffer = plain_ptan(Counting(length=5))

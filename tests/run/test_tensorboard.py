@@ -22,7 +22,7 @@ class RemoteSource(CountingSource):
         return dict.fromkeys(self.METRICS, 1.0)
 
 
-def run(source, iterations, folder, during=lambda engine, board: None):
+def run(source, iterations, folder, during=lambda engine, board: None, extra=()):
     """Run an engine that writes TensorBoard's files and episodes.csv."""
     folder.mkdir(exist_ok=True)
     engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": 0.5})
@@ -30,7 +30,7 @@ def run(source, iterations, folder, during=lambda engine, board: None):
     episodes, speed, board = Episodes(source, 18.0), Speed(source), TensorBoard(folder)
     speed.attach(engine)
     episodes.attach(engine)
-    board.attach(engine, speed, ["reward"])
+    board.attach(engine, speed, ["reward", *extra])
     engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, EpisodeFile(folder / "episodes.csv", episodes))
     during(engine, board)
     engine.run(source.batches(), max_iters=iterations, epoch_length=iterations)
@@ -51,6 +51,17 @@ def test_scalars_are_written_by_episode_and_by_agent_step(tmp_path):
     assert written["episodes/reward"] == [(1, 1.0), (2, 2.0)]
     assert [step for step, _ in written["train/loss"]] == [100, 200]
     assert written["train/loss"][1][1] == pytest.approx(1 / 200)
+
+
+def test_a_metric_that_comes_later_is_written_from_then_on_without_a_warning(tmp_path, recwarn):
+    def set_later(engine, board):
+        @engine.on(Events.ITERATION_COMPLETED(once=150))
+        def set_values(engine):
+            engine.state.metrics["values"] = 2.0
+
+    run(CountingSource({50: 1.0}), 300, tmp_path, set_later, extra=["values"])
+    assert scalars(tmp_path)["train/values"] == [(200, 2.0), (300, 2.0)]
+    assert [str(each.message) for each in recwarn if "values" in str(each.message)] == []
 
 
 def test_the_mean_of_100_episodes_begins_with_the_tenth(tmp_path):

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from lib.run import checkpoint, run_folder
-from running import BASELINE, FAKES, PROJECT, assignments, folder, resuming
+from running import BASELINE, FAKES, PROJECT, assignments, folder, resuming, scalars_of
 
 pytestmark = pytest.mark.slow
 
 PUBLISH, EVALUATE = Path("tools/publish.py"), Path("tools/evaluate.py")
-PPO, PARALLEL = Path("distributed/01_ppo.py"), Path("chapter09/03_parallel.py")
+PPO, GOAL = Path("distributed/01_ppo.py"), Path("distributed/03_ppo_goal.py")
+PARALLEL = Path("chapter09/03_parallel.py")
 VECTORS = ("--env-id", "fakes:Chain-v0")
 SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
 SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: assignments("envs=4", "rollout=16", "minibatch=32")}
@@ -133,6 +134,20 @@ def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     assert equal(networks["c"], networks["a"])
     assert not equal(networks["b"], networks["a"])
     assert "-init" in folder(tmp_path / "c").name
+
+
+def test_trained_weights_that_reach_the_goal_keep_the_settings_of_its_end(ends, tmp_path):
+    options = (*VECTORS, *SMALL[PPO], "--set", "stop_reward=-2", "--quiet")
+    outputs = {}
+    for name, extra in (("new", ()), ("trained", ("--init", tmp_path / "new"))):
+        code, outputs[name], _ = ends(GOAL, *options, "--runs-dir", tmp_path / "runs", "--seed", 2, *extra)
+        assert code == 0
+        next((tmp_path / "runs").iterdir()).rename(tmp_path / name)
+    assert "The goal of -2 is not above the mean return of the first 50 episodes" in outputs["new"]
+    assert "The goal of -2" not in outputs["trained"]
+    progress = {name: [value for _, value in scalars_of(tmp_path / name)["train/progress"]] for name in outputs}
+    assert set(progress["new"]) == {0.0}
+    assert progress["trained"][-1] == 1.0
 
 
 @pytest.mark.long
