@@ -179,10 +179,9 @@ def blocks() -> Iterator[markup.Block]:
 
 def minutes_blocks() -> Iterator[markup.Block]:
     """Yield the tables of --params best that compare runs, if their speeds have been measured."""
-    trained = minutes.read("best")
-    if not trained or not minutes.has_speeds("best"):
+    trained, speeds = minutes.timed("best")
+    if not trained:
         return
-    speeds = minutes.speeds("best")
     tables = {"minutes": minutes.table(trained, speeds)}
     if _rungs_among(minutes.REMEDIES, trained):
         remedies = [PLAIN_WRAPPERS, *minutes.REMEDIES]
@@ -205,9 +204,8 @@ def pictures() -> None:
     draw_sweep(lab.read("chapter09/sweep")[0])
     catch.draw(lab.read(catch.NAME)[0])
     curve.draw(curve.kept("pong"))
-    trained = minutes.read("best")
-    if trained and minutes.has_speeds("best"):
-        speeds = minutes.speeds("best")
+    trained, speeds = minutes.timed("best")
+    if trained:
         minutes.draw(trained, speeds, "chapter09-minutes", list(minutes.LADDER))
         if _rungs_among(minutes.SWEEP, trained) > 1:
             minutes.draw(trained, speeds, "chapter09-minutes-sweep", minutes.SWEEP)

@@ -137,14 +137,17 @@ def speed_of(params: str, device: str = "cpu") -> str:
     return f"{folder_of(params, device)}/speed"
 
 
-def has_speeds(params: str, device: str = "cpu") -> bool:
-    """Return whether the speeds of the rungs have been measured."""
-    return lab.path_of(speed_of(params, device)).exists()
-
-
 def speeds(params: str, device: str = "cpu") -> pd.DataFrame:
     """Return the agent steps per second, a column per rung and a row per round."""
     return lab.rounds(lab.read(speed_of(params, device))[0], "rung", "steps_per_second")
+
+
+def timed(params: str) -> tuple[list[Trained], pd.DataFrame]:
+    """Return the finished runs of the rungs whose speeds have been measured, and those speeds; see `speeds`."""
+    if not lab.path_of(speed_of(params)).exists():
+        return [], pd.DataFrame()
+    measured = speeds(params)
+    return [run for run in read(params) if run.rung in measured], measured
 
 
 def finished(run: Path) -> bool:

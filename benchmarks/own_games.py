@@ -2,7 +2,7 @@
 """Train textbook PPO and fast PPO with default settings on seven games other than Atari's, three seeds each.
 
     ./own_games.py                                   # two runs at a time; two hours
-    ./own_games.py --game CartPole-v1 --seeds 4 5    # other seeds
+    ./own_games.py --game CartPole-v1 --seeds 4 5    # some runs, into files of their own; the page stays as it is
     ./own_games.py --go-on                           # after an interruption
     ./own_games.py tables                            # only the table of docs/your-environment.md
 
@@ -29,6 +29,7 @@ from tqdm import tqdm
 
 PAGE = "docs/your-environment.md"
 FOLDER = "own_games"  # of the results, a file per script
+SELECTED = "own_games_selected"  # the same, of runs with --game, --script or --seeds
 SCRIPTS = ("distributed/01_ppo", "distributed/02_ppo_fast")
 STEPS = {  # maximum agent steps of a run
     "CartPole-v1": 300_000,
@@ -40,6 +41,7 @@ STEPS = {  # maximum agent steps of a run
     "examples.connect_four:ConnectFour-v0": 1_000_000,
 }
 GOALS = {"minigrid:MiniGrid-Empty-8x8-v0": 0.9}  # mean returns that count as solved; 0.96 is the best possible
+SEEDS = [101, 102, 103]
 EPISODES = 100  # episodes of the greedy evaluation
 COLUMNS = ("script", "game", "seed", "solved_step", "solved_seconds", "steps", "seconds", "mean_100", "greedy")
 
@@ -108,9 +110,9 @@ def table(frame: pd.DataFrame) -> str:
     return markup.table(header, rows)
 
 
-def results_of(script: str) -> str:
+def results_of(script: str, folder: str = FOLDER) -> str:
     """Return the name of a script's results file."""
-    return f"{FOLDER}/{script.rpartition('/')[2]}"
+    return f"{folder}/{script.rpartition('/')[2]}"
 
 
 def blocks() -> Iterator[markup.Block]:
@@ -126,14 +128,16 @@ def main() -> None:
     lab.add_experiments(parser, "runs", "tables")
     parser.add_argument("--game", action="append", choices=STEPS, metavar="ID", help="only this game; repeatable")
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[101, 102, 103], help="seeds (default: 101 102 103)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="seeds (default: 101 102 103)")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, with a thread each (default: 2)")
     lab.add_go_on(parser)
     args = parser.parse_args()
+    is_selection = bool(args.game or args.script or args.seeds != SEEDS)
     if "runs" in (args.what or ["runs"]):
         scripts = args.script or SCRIPTS
         stamped = lab.stamp(threads=1, jobs=args.jobs)
-        results = {script: lab.Results(results_of(script), COLUMNS, stamped, args.go_on) for script in scripts}
+        folder = SELECTED if is_selection else FOLDER
+        results = {script: lab.Results(results_of(script, folder), COLUMNS, stamped, args.go_on) for script in scripts}
         turns = itertools.product(args.game or STEPS, scripts, args.seeds)
         missing = [
             (script, game, seed) for game, script, seed in turns if not results[script].has(game=game, seed=seed)
@@ -142,6 +146,9 @@ def main() -> None:
             rows = tqdm(pool.map(measure, missing), total=len(missing))
             for (script, game, seed), row in zip(missing, rows, strict=True):
                 results[script].add(script=script, game=game, seed=seed, **row)
+        if is_selection:
+            print(table(pd.concat([lab.read(results_of(script, folder))[0] for script in scripts])))
+            return
     markup.write(blocks())
 
 

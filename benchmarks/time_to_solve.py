@@ -246,6 +246,18 @@ def _steps_to_goal(own: Solved) -> pd.Series:
     return own.frame["steps"].where(own.frame["stopped"] == "solved", np.inf)
 
 
+def _emulator_steps(own: Solved) -> str:
+    """Return the seconds to the goal times the emulator's own steps a second, which depends less on the machine."""
+    millions = own.frame["seconds"] * own.frame["emulator"] / 1e6
+    return markup.spread(millions.where(own.frame["stopped"] == "solved", np.inf), 2)
+
+
+def _confirmed(own: Solved) -> str:
+    """Return how many of the solved seeds reached the goal in greedy play as well."""
+    solved = own.frame[own.frame["stopped"] == "solved"]
+    return f"{(solved['evaluation_mean'] >= float(GOAL)).sum()} of {len(solved)}"
+
+
 def solve_table(results: list[Solved]) -> str:
     """Return a row per script: seconds and steps of its seeds, its speed, and the worst evaluation."""
     rows = []
@@ -253,11 +265,18 @@ def solve_table(results: list[Solved]) -> str:
         solved = own.frame[own.frame["stopped"] == "solved"]
         speed = markup.spread(own.frame["steps_per_second"], 0)
         if solved.empty:
-            rows.append((f"`{own.script}`", time_to_goal(own), "", speed, ""))
+            rows.append((f"`{own.script}`", time_to_goal(own), "", "", speed, ""))
         else:
             steps, worst = markup.spread(_steps_to_goal(own) / 1000, 0), f"{solved['evaluation_mean'].min():.1f}"
-            rows.append((f"`{own.script}`", time_to_goal(own), steps, speed, worst))
-    header = ("script", "time to solve Pong", "thousand agent steps", "agent steps/s", "lowest greedy mean")
+            rows.append((f"`{own.script}`", time_to_goal(own), _emulator_steps(own), steps, speed, worst))
+    header = (
+        "script",
+        "time to solve Pong",
+        "the same in million emulator steps",
+        "thousand agent steps",
+        "agent steps/s",
+        "lowest greedy mean",
+    )
     return markup.table(header, rows)
 
 
@@ -265,8 +284,11 @@ def short_solve_table(results: list[Solved]) -> str:
     """Return the README's table: time and steps of the scripts that solved Pong on a CPU."""
     rows = []
     for own in results:
-        rows.append((f"`{own.script}`", time_to_goal(own), markup.spread(_steps_to_goal(own), 0)))
-    return markup.table(("script", "time to solve Pong", "agent steps"), rows)
+        steps = markup.spread(_steps_to_goal(own), 0)
+        rows.append((f"`{own.script}`", time_to_goal(own), steps, _confirmed(own)))
+    return markup.table(
+        ("script", "time to solve Pong", "agent steps", f"greedy mean of {float(GOAL):g} or more"), rows
+    )
 
 
 def seeds_table(results: list[Solved]) -> str:

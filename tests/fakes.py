@@ -370,14 +370,16 @@ class Shape(gym.Env):
 
     Args:
         space: observation space.
-        mask: how the environment reports the action mask: "info", "method", or None for no mask. In each step all
-            actions except one are allowed, and a forbidden action fails an assertion.
+        mask: how the environment reports the action mask: "info", "method", "observation", or None for no mask. In each
+            step all actions except one are allowed, and a forbidden action fails an assertion.
         start: number of the first action.
         length: steps per episode.
     """
 
     def __init__(self, space, mask=None, start=0, length=5):
         self.observation_space = space
+        if mask == "observation":
+            self.observation_space = spaces.Dict({"observation": space, "action_mask": spaces.MultiBinary(5)})
         self.action_space: spaces.Discrete = spaces.Discrete(5, start=start)
         self.length = length
         self.mask = mask
@@ -398,7 +400,10 @@ class Shape(gym.Env):
         return observation, float(action == self.action_space.start + 1), self.t == self.length, False, info
 
     def _show(self):
-        return self.observation_space.sample(), {"action_mask": self._mask()} if self.mask == "info" else {}
+        observation, mask = self.observation_space.sample(), {"action_mask": self._mask()}
+        if self.mask == "observation":
+            observation |= mask
+        return observation, mask if self.mask == "info" else {}
 
     def _mask(self):
         return (np.arange(5) != self.t % 5).astype(np.int8)
@@ -653,6 +658,7 @@ for name, space in SHAPES.items():
     register(name, Shape, space=space)
     register(f"{name}-info", Shape, space=space, mask="info")
     register(f"{name}-method", Shape, space=space, mask="method")
+register("Board-observation", Shape, space=SHAPES["Board"], mask="observation")
 
 
 class RandomPlay:

@@ -36,7 +36,7 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 |---|---|
 | trained by | `{command}`{resumed} |
 | agent steps | {step:,} |
-| commit | `{commit}` |
+| commit | `{commit}`{changed} |
 | size | {megabytes:.1f} MB |
 
     tools/play.py {path}{module}
@@ -149,7 +149,8 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
         command=" ".join(without(LIMITS, first["argv"]) if later else first["argv"]),
         resumed=f" in {len(sessions)} sessions, on {devices}" if later else "",
         step=agent.step,
-        commit="`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions)),
+        commit=(commits := "`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions))),
+        changed=" (+: with changes that were not committed)" if "+" in commits else "",
         megabytes=size,
         path=shown,
         module="".join(f" {word}" for word in module_option(agent.env_id)),

@@ -58,6 +58,36 @@ def reports_mask(env: gym.Env) -> bool:
     return env.has_wrapper_attr(METHOD_NAME) or INFO_KEY in env.reset(seed=0)[1]
 
 
+def with_mask_in_info(env: gym.Env) -> gym.Env:
+    """Return the environment, with a mask that is an entry of its Dict observations in its infos instead.
+
+    PettingZoo's games report it as observation["action_mask"].
+    """
+    space = env.observation_space
+    is_entry = isinstance(space, spaces.Dict) and INFO_KEY in space.spaces and len(space.spaces) > 1
+    return _MaskFromObservation(env) if is_entry else env
+
+
+class _MaskFromObservation(gym.Wrapper):
+    def __init__(self, env: gym.Env):
+        super().__init__(env)
+        assert isinstance(env.observation_space, spaces.Dict)
+        entries = env.observation_space.spaces
+        self.observation_space = spaces.Dict({name: entries[name] for name in entries if name != INFO_KEY})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._split(*self.env.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, info = self._split(observation, info)
+        return observation, reward, terminated, truncated, info
+
+    def _split(self, observation: dict[str, Any], info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        rest = {name: entry for name, entry in observation.items() if name != INFO_KEY}
+        return rest, info | {INFO_KEY: observation[INFO_KEY]}
+
+
 class KeepOnlyMaskInfo(gym.Wrapper):
     """Remove everything from the infos except the action mask.
 

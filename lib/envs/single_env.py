@@ -16,7 +16,7 @@ from lib.envs import observations
 from lib.envs.atari import SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
 from lib.envs.checked_env import CheckedEnv, guarded, watched
 from lib.envs.frames import ContiguousFrameStack, FrameStack
-from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask
+from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask, with_mask_in_info
 from lib.envs.observations import ObservationKind
 from lib.envs.preprocessing import Preprocessing, without_options
 from lib.errors import EnvironmentFailed, Fault, UsageError
@@ -71,7 +71,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     if env_id != without_options(env_id):
         raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game")
     counted_from_zero = env.action_space.start == 0
-    env = CheckedEnv(env, env_id)
+    env = with_mask_in_info(CheckedEnv(env, env_id))
     env = RecordEpisodeStatistics(KeepOnlyMaskInfo(env if counted_from_zero else ActionsFromZero(env)))
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
@@ -101,7 +101,7 @@ def _reports_mask(env_id: str) -> bool:
 
     A separate environment is made for the check, because the check may have to reset it.
     """
-    env = CheckedEnv(make_plain_env(env_id), env_id)
+    env = with_mask_in_info(CheckedEnv(make_plain_env(env_id), env_id))
     try:
         return reports_mask(env)
     finally:

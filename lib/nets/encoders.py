@@ -1,5 +1,6 @@
 """Encoders: convolutional and dense networks that turn states into features."""
 
+import logging
 import math
 
 import torch
@@ -7,6 +8,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.envs.observations import ObservationKind, observation_kind
+
+log = logging.getLogger(__name__)
+
+WIDE = 100.0  # ratio of the spreads of two entries of a vector from which a warning is logged
 
 
 def nature_convolutions(channels: int) -> tuple[nn.Module, ...]:
@@ -174,8 +179,23 @@ class VectorEncoder(nn.Module):
         self.register_buffer("scale", torch.ones(()))
 
     def normalise_by(self, states: torch.Tensor) -> None:
-        """Set the mean of each entry and the common scale from a batch of states."""
+        """Set the mean of each entry and the common scale from a batch of states. Warn if their units differ widely."""
         _fit_normalisation(self, states)
+        spreads = states.float().std(0, correction=0)
+        constant = spreads == 0.0
+        if constant.all():
+            return
+        smallest = spreads.masked_fill(constant, math.inf).min(0)
+        largest = spreads.max(0)
+        if (ratio := (largest.values / smallest.values).item()) > WIDE:
+            log.warning(
+                "In an observation, entry %d varies %s times as much as entry %d. All entries get one scale, so the "
+                "network hardly sees the small ones. Bring them to similar units, for example by gymnasium's "
+                "TransformObservation.",
+                largest.indices,
+                f"{ratio:,.0f}",
+                smallest.indices,
+            )
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Encode (batch, n) states as (batch, features) float32."""

@@ -27,6 +27,7 @@ import launch
 import markup
 import minutes
 import own_environment
+import own_games
 import time_to_solve
 import trials
 import tuned
@@ -177,6 +178,18 @@ def test_minutes_are_steps_divided_by_the_median_speed():
     assert parallel.split(" | ")[3:6] == ["20", "40", "-60 %"]
 
 
+def test_a_rung_whose_speed_was_not_measured_is_left_out(results):
+    for rung in ("01_baseline", "03_parallel"):
+        lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
+    assert minutes.timed("best")[0] == []
+    lab.Results("minutes-best/speed", ("round", "rung", "steps_per_second")).add(
+        round=0, rung="01_baseline", steps_per_second=100
+    )
+    runs, speeds = minutes.timed("best")
+    assert [run.rung for run in runs] == ["01_baseline"]
+    assert speeds["01_baseline"].tolist() == [100]
+
+
 def test_a_rung_that_equals_its_parent_has_the_parent_s_steps_to_solve_pong(monkeypatch, tmp_path):
     monkeypatch.setattr(lab, "RESULTS", tmp_path)
     for rung, steps in (("01_baseline", 600_000), ("02_n_envs --envs 3", 500_000)):
@@ -226,6 +239,18 @@ def test_a_table_without_complete_rounds_or_without_its_reference_is_refused():
         lab.rounds(frame, "rung", "value")
     with pytest.raises(SystemExit, match="01_baseline was not measured"):
         lab.ratios(lab.rounds(frame[:1], "rung", "value"), "01_baseline")
+
+
+def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(results, monkeypatch, capsys):
+    row = dict.fromkeys(own_games.COLUMNS[3:], 100.0)
+    monkeypatch.setattr(own_games, "measure", lambda turn: row)
+    monkeypatch.setattr(markup, "write", list)
+    for options in ([], ["--game", "CartPole-v1", "--seeds", "4"]):
+        monkeypatch.setattr(sys, "argv", ["own_games.py", "--jobs", "1", *options])
+        own_games.main()
+    assert len(lab.read("own_games/02_ppo_fast")[0]) == 3 * len(own_games.STEPS)
+    assert len(lab.read("own_games_selected/02_ppo_fast")[0]) == 1
+    assert "| `CartPole-v1` | 475 | `02_ppo_fast` | 1 of 1 |" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

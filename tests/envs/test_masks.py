@@ -6,7 +6,7 @@ from gymnasium import spaces
 
 import fakes
 from lib.envs import vector_env
-from lib.envs.masks import AppendMask, KeepOnlyMaskInfo
+from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, MaskedBox
 from lib.envs.single_env import make_env
 from lib.errors import Fault
 
@@ -45,6 +45,16 @@ def test_a_mask_that_is_missing_at_the_reset_is_refused():
     env.mask = "info"
     with pytest.raises(Fault, match="at a step, but did not report it at the reset"):
         kept.step(1)
+
+
+def test_a_mask_in_the_observation_is_taken_out_of_it():
+    """PettingZoo's games report it so. The rest of the observation is a board here, not a vector."""
+    env = make_env("fakes:Board-observation-v0")
+    assert isinstance(env.observation_space, MaskedBox)
+    assert env.observation_space.plain.shape == (1, 9, 8)
+    state, _ = env.reset(seed=1)
+    masks = [state[0, 9, :5].tolist()] + [env.step(1 if step != 1 else 2)[0][0, 9, :5].tolist() for step in range(3)]
+    assert masks == [[float(action != step) for action in range(5)] for step in range(4)]
 
 
 def test_infos_other_than_the_mask_are_removed():

@@ -1,0 +1,24 @@
+"""Encoders: what the normalisation of their input says."""
+
+import pytest
+import torch
+
+from lib.nets.encoders import VectorEncoder
+
+
+@pytest.mark.parametrize(
+    ("units", "message"),
+    [
+        ([1.0, 0.0, 1000.0, 1.0], "entry 2 varies 1,000 times as much as entry 0"),
+        ([1.0, 0.0, 50.0, 1.0], ""),
+        ([0.0, 0.0, 0.0, 0.0], ""),
+    ],
+)
+def test_entries_in_very_different_units_are_named(caplog, units, message):
+    numbers = torch.tensor([[-1.0], [1.0]]).repeat(8, 4)
+    encoder = VectorEncoder((4,))
+    encoder.normalise_by(numbers * torch.tensor(units))
+    assert bool(caplog.text) == bool(message)
+    assert message in caplog.text
+    encoder.normalise_by(numbers[:1] * torch.tensor(units))  # a single state has no spread
+    assert len(caplog.records) == bool(message)
