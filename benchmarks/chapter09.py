@@ -190,7 +190,7 @@ def minutes_blocks() -> Iterator[markup.Block]:
         tables["minutes-sweep"] = minutes.table(trained, speeds, minutes.SWEEP)
     source = markup.measured_on([lab.read(minutes.speed_of("best"))[1]])  # the steps do not depend on the machine
     for marker, text in tables.items():
-        yield markup.Block(PAGE, marker, f"{text}\n\n{source}")
+        yield markup.Block(PAGE if marker == "minutes" else markup.MEASUREMENTS, marker, f"{text}\n\n{source}")
 
 
 def _rungs_among(rungs: Sequence[str], trained: Sequence[minutes.Trained]) -> int:
