@@ -55,13 +55,18 @@ LAYOUT = {
 class PresentMetrics(OutputHandler):
     """OutputHandler of the metrics that exist already. A script may set one only after many iterations."""
 
-    def __init__(self, tag: str, names: Sequence[str], *transforms: Any, **options: Any):
-        super().__init__(tag, [], *transforms, **options)
+    def __init__(self, tag: str, names: list[str], *transforms: Any, **options: Any):
+        super().__init__(tag, names, *transforms, **options)
         self._names = names
 
     def __call__(self, engine: Engine, *place: Any) -> None:
-        self.metric_names = [name for name in self._names if name in engine.state.metrics]
+        self.metric_names = present(self._names, engine)
         super().__call__(engine, *place)
+
+
+def present(names: Sequence[str], engine: Engine) -> list[str]:
+    """Return the names of metrics that exist already. For others, ignite's handlers would warn."""
+    return [name for name in names if name in engine.state.metrics]
 
 
 class FigureFunction(Protocol):
