@@ -80,7 +80,7 @@ class Progress:
         return {
             "recent": list(self._recent),
             "first_mean": self._first_mean,
-            "lowest_mean": self._lowest_mean,
+            "lowest_mean": None if self._first_mean is None else self._lowest_mean,
             "trained": self.trained,
         }
 
@@ -89,5 +89,6 @@ class Progress:
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._first_mean = state["first_mean"]
-        self._lowest_mean = state.get("lowest_mean", math.inf)  # earlier versions saved neither this nor the next
+        lowest = state.get("lowest_mean")  # earlier versions saved neither this nor the next
+        self._lowest_mean = math.inf if lowest is None else lowest
         self.trained = state.get("trained", False)

@@ -328,7 +328,7 @@ RUNS = {
     **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "160"]) for part in PARTS},
     "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
     "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "160"]),
-    "noisy": (SCRIPTS[3], ["--stop-after", "160"]),
+    "noisy": (SCRIPTS[3], ["--stop-after", "320"]),  # metrics are logged every 100 iterations
     "independent": (SCRIPTS[3], ["--noise", "independent", "--stop-after", "160"]),
 }
 
