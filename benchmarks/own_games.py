@@ -2,7 +2,7 @@
 """Train textbook PPO and fast PPO with default settings on seven games other than Atari's, three seeds each.
 
     ./own_games.py                                   # two runs at a time; two hours
-    ./own_games.py --game CartPole-v1 --seeds 4 5    # some runs, into files of their own; the page stays as it is
+    ./own_games.py --game CartPole-v1 --seeds 4 5    # only some runs; the page and its results do not change
     ./own_games.py --go-on                           # after an interruption
     ./own_games.py tables                            # only the table of docs/your-environment.md
 

@@ -237,19 +237,18 @@ def time_to_goal(own: Solved) -> str:
     solved = own.frame["stopped"] == "solved"
     if not solved.any():
         return f"not in {own.stamped['settings']['time_limit']:,} s"
-    seconds = markup.spread(own.frame["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
+    seconds = markup.spread(_to_goal(own, own.frame["seconds"]), 0, unit=" s", single="seed")
     return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
 
 
-def _steps_to_goal(own: Solved) -> pd.Series:
-    """Return the agent steps to the goal, a number per seed; infinity for an unsolved run."""
-    return own.frame["steps"].where(own.frame["stopped"] == "solved", np.inf)
+def _to_goal(own: Solved, amounts: pd.Series) -> pd.Series:
+    """Return what each seed needed to the goal, such as steps; infinity for an unsolved run."""
+    return amounts.where(own.frame["stopped"] == "solved", np.inf)
 
 
 def _emulator_steps(own: Solved) -> str:
     """Return the seconds to the goal times the emulator's own steps a second, which depends less on the machine."""
-    millions = own.frame["seconds"] * own.frame["emulator"] / 1e6
-    return markup.spread(millions.where(own.frame["stopped"] == "solved", np.inf), 2)
+    return markup.spread(_to_goal(own, own.frame["seconds"] * own.frame["emulator"] / 1e6), 2)
 
 
 def _confirmed(own: Solved) -> str:
@@ -267,7 +266,8 @@ def solve_table(results: list[Solved]) -> str:
         if solved.empty:
             rows.append((f"`{own.script}`", time_to_goal(own), "", "", speed, ""))
         else:
-            steps, worst = markup.spread(_steps_to_goal(own) / 1000, 0), f"{solved['evaluation_mean'].min():.1f}"
+            steps = markup.spread(_to_goal(own, own.frame["steps"] / 1000), 0)
+            worst = f"{solved['evaluation_mean'].min():.1f}"
             rows.append((f"`{own.script}`", time_to_goal(own), _emulator_steps(own), steps, speed, worst))
     header = (
         "script",
@@ -284,7 +284,7 @@ def short_solve_table(results: list[Solved]) -> str:
     """Return the README's table: time and steps of the scripts that solved Pong on a CPU."""
     rows = []
     for own in results:
-        steps = markup.spread(_steps_to_goal(own), 0)
+        steps = markup.spread(_to_goal(own, own.frame["steps"]), 0)
         rows.append((f"`{own.script}`", time_to_goal(own), steps, _confirmed(own)))
     return markup.table(
         ("script", "time to solve Pong", "agent steps", f"greedy mean of {float(GOAL):g} or more"), rows

@@ -40,7 +40,7 @@ class Progress:
     def __init__(self, episodes: int):
         self._recent: deque[float] = deque(maxlen=max(episodes, self.LEAST))
         self._first_mean: float | None = None
-        self._lowest_mean = math.inf
+        self._lowest_mean: float | None = None
         self.trained = False
 
     def add(self, episode_return: float) -> None:
@@ -48,9 +48,9 @@ class Progress:
         self._recent.append(episode_return)
         if len(self._recent) == self._recent.maxlen:
             mean = fmean(self._recent)
+            if self._first_mean is None or self._lowest_mean is None:
+                self._first_mean = self._lowest_mean = mean
             self._lowest_mean = min(self._lowest_mean, mean)
-            if self._first_mean is None:
-                self._first_mean = mean
 
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
@@ -59,15 +59,11 @@ class Progress:
         short ones, whose returns may be high. If their mean reaches the goal, the lowest mean so far replaces it; while
         that reaches the goal, too, the progress is 0.
         """
-        if self._first_mean is None or goal is None:
+        if self._first_mean is None or self._lowest_mean is None or goal is None:
             return NONE
-        start = self._first_mean
+        start = self._first_mean if self._first_mean < goal or self.trained else self._lowest_mean
         if start >= goal:
-            if self.trained:
-                return DONE
-            start = self._lowest_mean
-            if start >= goal:
-                return NONE
+            return DONE if self.trained else NONE
         mean = fmean(self._recent)
         error = stdev(self._recent) / math.sqrt(len(self._recent))
         progress, lower_bound = (
@@ -80,7 +76,7 @@ class Progress:
         return {
             "recent": list(self._recent),
             "first_mean": self._first_mean,
-            "lowest_mean": None if self._first_mean is None else self._lowest_mean,
+            "lowest_mean": self._lowest_mean,
             "trained": self.trained,
         }
 
@@ -89,6 +85,6 @@ class Progress:
         self._recent.clear()
         self._recent.extend(state["recent"])
         self._first_mean = state["first_mean"]
-        lowest = state.get("lowest_mean")  # earlier versions saved neither this nor the next
-        self._lowest_mean = math.inf if lowest is None else lowest
+        # Earlier versions saved neither of these.
+        self._lowest_mean = state.get("lowest_mean", self._first_mean)
         self.trained = state.get("trained", False)

@@ -174,8 +174,8 @@ class Episodes:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
-        is_reached = self.stop_reward is not None and self.mean >= self.stop_reward
-        if self.count == self.FIRST and is_reached and not self.trained:
+        is_first = self.count == self.FIRST and not self.trained
+        if is_first and self.stop_reward is not None and self.mean >= self.stop_reward:
             log.warning(
                 "The goal of %g is not above the mean return of the first %d episodes, %.4g. An agent that has hardly "
                 "learnt reaches it. Set a higher goal with --set stop_reward.",

@@ -1,6 +1,7 @@
 """TensorBoard: scalars, figures, videos and hyperparameters of a run."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -50,23 +51,6 @@ LAYOUT = {
         "lag": ["Multiline", ["train/policy_lag", "train/replay_ratio"]],
     },
 }
-
-
-class PresentMetrics(OutputHandler):
-    """OutputHandler of the metrics that exist already. A script may set one only after many iterations."""
-
-    def __init__(self, tag: str, names: list[str], *transforms: Any, **options: Any):
-        super().__init__(tag, names, *transforms, **options)
-        self._names = names
-
-    def __call__(self, engine: Engine, *place: Any) -> None:
-        self.metric_names = present(self._names, engine)
-        super().__call__(engine, *place)
-
-
-def present(names: Sequence[str], engine: Engine) -> list[str]:
-    """Return the names of metrics that exist already. For others, ignite's handlers would warn."""
-    return [name for name in names if name in engine.state.metrics]
 
 
 class FigureFunction(Protocol):
@@ -151,7 +135,9 @@ class TensorBoard:
             return latest
 
         scalars = ["avg_loss", *speed.metrics, *extra_metrics]
-        train = PresentMetrics("train", scalars, _current_values, global_step_transform=agent_step)
+        # A script may set a metric only after many iterations. Until then, ignite's handlers leave it out and warn.
+        warnings.filterwarnings("ignore", message="Provided metric name")
+        train = OutputHandler("train", scalars, _current_values, global_step_transform=agent_step)
         time = OutputHandler("time", list(speed.names), global_step_transform=agent_step)
         self.average.attach(engine, "avg_loss")
         for prefix, step in (("episodes", None), ("episodes_by_step", episode_end)):

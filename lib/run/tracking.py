@@ -22,7 +22,7 @@ from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
 from lib.run.run_folder import read_params
 from lib.run.stopping import EXIT_CODES
-from lib.run.tensorboard import END, present
+from lib.run.tensorboard import END
 from lib.system.console_log import install_command
 from lib.system.seeds import undisturbed
 
@@ -56,14 +56,8 @@ class Tracker(abc.ABC):
         def agent_step(engine: Engine, event_name: object) -> int:
             return self.steps()
 
-        names = list(original.metric_names or [])
-        copy = self._handler(original.tag, names, original.output_transform, agent_step)
-
-        def write(engine: Engine) -> None:
-            copy.metric_names = present(names, engine)
-            self._send(copy, engine, self.logger, event)
-
-        engine.add_event_handler(event, write)
+        copy = self._handler(original.tag, original.metric_names, original.output_transform, agent_step)
+        engine.add_event_handler(event, lambda engine: self._send(copy, engine, self.logger, event))
 
     def video(self, path: Path) -> None:
         """Send the video of an episode."""
