@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import atari
+import book
 import chapter08
 import chapter09
 import distributed
@@ -30,6 +31,7 @@ import tuned
 MOST_WORDS = 17_000  # of the README and docs/ together, their tables included
 BENCHMARKS = (
     atari,
+    book,
     chapter08,
     chapter09,
     distributed,

@@ -33,6 +33,12 @@ def commit() -> str | None:
     return provenance.commit()
 
 
+def commit_of(checkout: Path) -> str:
+    """Return the commit of another project's checkout, shortened."""
+    git = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
+    return subprocess.run(git, capture_output=True, text=True, check=True).stdout[:10]
+
+
 def stamp(device: str = "cpu", threads: int | None = None, **settings: Any) -> Stamp:
     """Return the date, commit, package versions, machine and settings of a measurement.
 

@@ -133,8 +133,8 @@ def version(peer: str, checkout: Path | None) -> str:
     name, _ = PEERS[peer]
     if name in PACKAGES:
         return next(pin for pin in pins(name) if pin.startswith(PACKAGES[name])).replace("==", " ")
-    git = ["git", "-C", str(checkout), "rev-parse", "HEAD"]
-    return f"{name} {subprocess.run(git, capture_output=True, text=True, check=True).stdout[:10]}"
+    assert checkout is not None
+    return f"{name} {lab.commit_of(checkout)}"
 
 
 def environment(name: str) -> Path:
