@@ -16,6 +16,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
+from lib.envs.masks import with_mask_in_info
 from lib.envs.single_env import make_plain_env
 from lib.errors import UsageError
 from lib.run.episode_player import MAX_STEPS
@@ -59,6 +60,7 @@ def play(env: gym.Env, episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
         ends after MAX_STEPS.
     """
     rng = np.random.default_rng(seed)
+    env = with_mask_in_info(env)
     results: dict[str, list[Any]] = {}
     for episode in tqdm(range(episodes), unit="episodes", leave=False, disable=None):
         _, info = env.reset(seed=seed if episode == 0 else None)

@@ -229,6 +229,7 @@ class NoisyLinear(noisy.NoisyLinear):
         in_features: int,
         out_features: int,
         bias: bool | float = True,
+        *,
         std_init: float = STD_INIT,
         sigma_init: float | None = None,
         device: torch.device | str | None = None,
@@ -274,7 +275,7 @@ class NoisyFactorizedLinear(NoisyLinear):
     """
 
     def __init__(self, in_features: int, out_features: int, sigma_zero: float = 0.4, bias: bool = True):
-        super().__init__(in_features, out_features, bias, sigma_zero)
+        super().__init__(in_features, out_features, bias, std_init=sigma_zero)
 
 
 class NoisyDQN(ExtendedDQN):

@@ -83,7 +83,8 @@ class Hyperparameters(RunParameters):
         learning_rate_steps: agent steps in which the learning rate decays.
         batch_size: transitions sampled per agent step. The minibatch of an update has this number for each of its agent
             steps.
-        learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py uses at least four.
+        learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py uses at least four at
+            its default --replay-ratio.
         checkpoint_replay: save the replay buffer in checkpoints. Without it, a resumed run fills its buffer first.
         huber: use the Huber loss instead of the squared error. Distributional losses ignore it.
         normalise: use dqn_model.NormalisingTrunk, a smaller network that normalises its input, instead of the paper's.

@@ -23,6 +23,7 @@ from lib.errors import Fault, UsageError
 log = logging.getLogger(__name__)
 
 MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
+UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 
 
 class ObservationKind(enum.Enum):
@@ -82,7 +83,7 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
             "vectors (n,), boards and images (height, width), with or without channels. Wrap it in gymnasium's "
             "ReshapeObservation or FlattenObservation"
         )
-    channels_last = dimensions == 3 and space.shape[2] <= space.shape[0]
+    channels_last = _has_channels_last(space)
     kind = observation_kind(_channels_first(space.low, channels_last).shape)
     if kind is ObservationKind.IMAGE:
         return _grey_image(env, space, env_id, channels_last), kind
@@ -90,6 +91,10 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
     if dimensions in (1, 3) and not channels_last:
         return env, kind
     return _transform(env, lambda numbers: np.ascontiguousarray(_channels_first(numbers, channels_last))), kind
+
+
+def _has_channels_last(space: spaces.Box) -> bool:
+    return len(space.shape) == 3 and space.shape[2] <= space.shape[0]
 
 
 def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
@@ -102,7 +107,7 @@ def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
 def _flatten(env: gym.Env, env_id: str) -> gym.Env:
     """Flatten observations into a vector. If only one entry of a Dict can be used, that entry replaces the Dict.
 
-    MultiBinary and MultiDiscrete spaces of several dimensions keep their shape.
+    MultiBinary and MultiDiscrete spaces of boards keep their shape.
     """
     if isinstance(env.observation_space, spaces.Dict):
         entries = env.observation_space.spaces
@@ -123,12 +128,17 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
 
 
 def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
-    """Return the Box that equals a MultiBinary or MultiDiscrete space of several dimensions, else None."""
-    if isinstance(space, spaces.MultiBinary) and len(space.shape) > 1:
-        return spaces.Box(0, 1, space.shape, np.int8)
-    if isinstance(space, spaces.MultiDiscrete) and len(space.shape) > 1:
-        return spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
-    return None
+    """Return the Box that equals a MultiBinary or MultiDiscrete space of boards, else None."""
+    if isinstance(space, spaces.MultiBinary):
+        box: spaces.Box[Any] = spaces.Box(0, 1, space.shape, np.int8)
+    elif isinstance(space, spaces.MultiDiscrete):
+        box = spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
+    else:
+        return None
+    if len(box.shape) == 3:  # several planes as large as an image are no colours
+        kind = observation_kind(_channels_first(box.low, _has_channels_last(box)).shape)
+        return box if kind is ObservationKind.BOARD else None
+    return box if len(box.shape) == 2 else None
 
 
 def _entry(env: gym.Env, name: str, env_id: str) -> gym.Env:
@@ -142,6 +152,9 @@ def _can_flatten(space: spaces.Space[Any]) -> bool:
 
     gymnasium flattens Text as well, but no network here reads text.
     """
+    if isinstance(space, spaces.Tuple | spaces.Dict):
+        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        return all(map(_can_flatten, parts))
     if isinstance(space, spaces.Text):
         return False
     try:
@@ -154,7 +167,7 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
     """Convert images to (height, width) uint8 from 0 to 255."""
     if space.dtype != np.uint8 or space.high.max() < 255:
         low, high = float(space.low.min()), float(space.high.max())
-        if not np.isfinite([low, high]).all() or low == high:
+        if max(-low, high) >= UNBOUNDED or low == high:
             raise UsageError(
                 f"{env_id} has images of {space.dtype} without usable bounds; make them uint8, or set finite bounds in "
                 "their space"
@@ -191,7 +204,7 @@ def _to_float32(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
     """Convert boards or vectors to float32. Divide integers by the largest absolute value that their space allows."""
     integers = _are_integers(env, space)
     largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
-    bounded = largest < np.iinfo(np.int32).max  # larger bounds are only the range of the data type
+    bounded = largest < UNBOUNDED
     divisors = np.where(integers & bounded & (largest > 1), largest, 1.0).astype(np.float32)
     if integers.any() and (largest[integers] > 1).any():  # integers from 0 to 1 are flags
         divided = f", divided by the largest value of their space, {divisors.max():g}" if divisors.max() > 1 else ""

@@ -118,19 +118,21 @@ class PrioReplayBuffer:
         Args:
             batch_indices: (batch_size,) indices from `sample`. A copy of them, such as a list, stands for the newest
                 sample of each index.
-            batch_priorities: (batch_size,) priorities.
+            batch_priorities: (batch_size,) priorities. NaN and infinity are replaced. In this case the loss is not
+                finite either, which stops the run.
 
         Raises:
-            ValueError: if the shapes differ, or a priority is not positive and finite.
+            ValueError: if the shapes differ, or a priority is not positive.
         """
-        indices, priorities = np.asarray(batch_indices), np.asarray(batch_priorities, np.float64)
+        indices, given = np.asarray(batch_indices), np.asarray(batch_priorities, np.float64)
+        priorities = np.nan_to_num(given, nan=1e-5, posinf=float(np.finfo(np.float32).max))
         if indices.shape != priorities.shape:
             raise ValueError(
                 f"the shapes of indices {indices.shape} and priorities {priorities.shape} have to be equal"
             )
-        if not (np.isfinite(priorities) & (priorities > 0.0)).all():
+        if not (priorities > 0.0).all():
             raise ValueError(
-                f"the priorities range from {priorities.min()} to {priorities.max()}; all have to be finite and above 0"
+                f"the priorities range from {priorities.min()} to {priorities.max()}; all have to be above 0"
             )
         numbers = batch_indices.numbers if isinstance(batch_indices, SampledIndices) else None
         sampled = self._sampled[indices] if numbers is None else numbers

@@ -99,7 +99,8 @@ class GoalTrainer(FastTrainer):
         if self.settings.finishing and not self._is_final:
             self._is_final = True
             [[temperature]] = fetched([self.model.temperature[None]])
-            if temperature > self.settings.final_temperature:  # it is lower already after some --init
+            final = torch.tensor(self.settings.final_temperature, dtype=torch.float32).item()  # as the model stores it
+            if temperature > final:  # it is lower already after some --init
                 self.changed_temperature = True
-                self.model.temperature.fill_(self.settings.final_temperature)
+                self.model.temperature.fill_(final)
         return metrics

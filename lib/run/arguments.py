@@ -167,6 +167,8 @@ def _new_params(
     config: Mapping[str, Any],
     overrides: list[str],
 ) -> RunParameters:
+    if hyperparams is BEST_HYPERPARAMS and game not in hyperparams and game in HYPERPARAMS:
+        raise UsageError(f"--params best has no values for {game!r}, only for {', '.join(hyperparams)}")
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
     if game == OWN and env_id is None:

@@ -56,7 +56,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
     if which == LAST:
         return files[-1]
     by_step = {step_of(file): file for file in files}
-    if not which.isdigit() or int(which) not in by_step:
+    if not which.isdecimal() or int(which) not in by_step:
         steps = ", ".join(map(str, by_step))
         raise UsageError(f"{run} has no checkpoint {which!r}; give {BEST}, {LAST}, or one of the steps {steps}")
     return by_step[int(which)]

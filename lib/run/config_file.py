@@ -79,6 +79,8 @@ def option_value(action: argparse.Action, value: Any) -> Any:
 
 
 def _single_value(action: argparse.Action, value: Any) -> Any:
+    if value is None and action.default is None:
+        return None
     if isinstance(value, bool | list | dict) or (action.type is None and not isinstance(value, str)):
         raise ValueError(f"{action.dest} is {value!r}; it has to be {'text' if action.type is None else 'a number'}")
     if action.choices is not None and value not in action.choices:

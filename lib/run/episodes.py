@@ -63,7 +63,8 @@ class Episodes:
         last: the newest of them.
         returns: returns of the last 100 episodes.
         smoothed: exponentially smoothed return.
-        best_mean: highest mean return of the last 10 to 100 episodes.
+        best_mean: highest mean return of 100 successive episodes; before the first 100 have ended, that of the first 10
+            or more.
         reached: seconds, step, episode and iteration at which the game was solved, and at which the mean return first
             reached the milestone. Keys are the two mean returns as text.
     """
@@ -108,7 +109,9 @@ class Episodes:
             self._add(episode)
             self._publish(engine, episode)
             engine.fire_event(EpisodeEvents.EPISODE_COMPLETED)
-            if len(self.returns) >= self.MINIMUM and self.mean > self.best_mean:
+            is_best = len(self.returns) >= self.MINIMUM and self.mean > self.best_mean
+            # The first episodes to end are the short ones, so the means of fewer than 100 may be too high.
+            if is_best or self.count == WINDOW:
                 self.best_mean = self.mean
                 engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
             self._check_bounds(engine)

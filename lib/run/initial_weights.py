@@ -65,5 +65,5 @@ def _load(network: nn.Module, weights: Mapping[str, object], file: Path) -> None
         problem = str(error).strip().splitlines()[-1].strip()
         raise UsageError(
             f"the network of {file} does not fit this script's network ({problem}); give a model that this "
-            "version of the same script has trained"
+            "version of the same script has trained, with the same observations and actions"
         ) from error

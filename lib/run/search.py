@@ -268,12 +268,18 @@ def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> No
     if not file.exists():  # a search of an earlier version
         return
     recorded = read_json(file, SEARCH)
-    if (recorded["samples"], sorted(recorded["options"])) != (samples, sorted(words)):
+    if (recorded["samples"], _by_option(recorded["options"])) != (samples, _by_option(words)):
         before = shlex.join(["--tune", str(recorded["samples"]), *recorded["options"]])
         raise UsageError(
             f"{folder} holds a search that was started with {before}. Give the same options to continue it, or another "
             "--runs-dir for a new search"
         )
+
+
+def _by_option(words: Sequence[str]) -> list[list[str]]:
+    """Return the words of a command line, sorted by option; an option stays with its value."""
+    starts = [index for index, word in enumerate(words) if word.startswith("--")]
+    return sorted([*words[start:end]] for start, end in itertools.pairwise([0, *starts, len(words)]) if start < end)
 
 
 def _rank(trial: Mapping[str, Any]) -> tuple[float, bool, float]:

@@ -48,7 +48,7 @@ from lib.run.watchdog import CallInterrupted, Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
-from lib.system.seeds import RandomState, undisturbed
+from lib.system.seeds import RandomState, tagged_seed, undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -544,9 +544,13 @@ class _Setup:
         return True
 
     def _play_greedily(self, **options: Any) -> dict[str, Any]:
-        """Evaluate the network; see evaluation.evaluate for the options."""
+        """Evaluate the network; see evaluation.evaluate for the options.
+
+        Its episodes are not those of tools/evaluate.py, because they may have decided when training ended.
+        """
         make = partial(make_env, self.params.env_name)
-        return evaluation.evaluate(self._policy(), make, seed=self.options.seed, **options)
+        seed = tagged_seed("final evaluation", self.options.seed)
+        return evaluation.evaluate(self._policy(), make, seed=seed, **options)
 
     def _evaluate(self, result: Mapping[str, Any]) -> None:
         evaluated = self._evaluation

@@ -108,7 +108,7 @@ def test_without_a_best_checkpoint_the_newest_is_used(run):
     assert find_checkpoint(run, "best").stem == "step-000000500"
 
 
-@pytest.mark.parametrize("which", ["700", "worst", "-1"])
+@pytest.mark.parametrize("which", ["700", "worst", "-1", "²"])
 def test_an_unknown_checkpoint_is_refused_with_a_list_of_those_available(run, which):
     with pytest.raises(UsageError, match=f"'{which}'.* best, last, .* 300, 400, 500"):
         find_checkpoint(run, which)

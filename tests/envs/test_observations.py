@@ -143,11 +143,17 @@ def test_numbers_outside_of_an_image_s_bounds_do_not_wrap_around(monkeypatch):
     assert env.reset(seed=7)[0].min() == 255
 
 
+FLOAT64 = np.finfo(np.float64).min, np.finfo(np.float64).max
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [
         (spaces.Box(0.0, 1.0, (2, 3, 4, 5)), "of 4 dimensions"),
         (spaces.Box(-np.inf, np.inf, (50, 50), np.float32), "without usable bounds"),
+        (spaces.Box(-(2**31), 2**31 - 1, (50, 50), np.int32), "without usable bounds"),
+        (spaces.Box(*FLOAT64, (50, 50), np.float64), "without usable bounds"),
+        (spaces.Tuple([spaces.Box(0, 1, (2,)), spaces.Text(5)]), r"Tuple\(.*no network here can use"),
         (spaces.Box(0, 255, (50, 50, 4), np.uint8), "images of 4 channels"),
         (spaces.Text(5), r"Text\(.*no network here can use.* a Box, Discrete"),
         (spaces.Sequence(spaces.Discrete(3)), r"Sequence\(.*no network here can use.* a Box, Discrete"),
@@ -156,6 +162,21 @@ def test_numbers_outside_of_an_image_s_bounds_do_not_wrap_around(monkeypatch):
 def test_observations_that_no_network_takes_are_refused(space, message):
     with pytest.raises(UsageError, match=message):
         observations.prepare(fakes.Shape(space), "Shape")
+
+
+@pytest.mark.parametrize(
+    ("space", "shape"),
+    [
+        (spaces.MultiBinary([15, 15]), (1, 15, 15)),
+        (spaces.MultiDiscrete(np.full((2, 40, 3), 4)), (2, 40, 3)),
+        (spaces.MultiBinary([2, 40, 40]), (3200,)),  # neither a board nor an image
+        (spaces.MultiBinary([2, 2, 3, 3]), (36,)),
+        (spaces.MultiDiscrete(np.full((2, 2, 2, 2), 3)), (48,)),
+    ],
+)
+def test_binary_and_discrete_spaces_are_flattened_unless_they_are_boards(space, shape):
+    prepared, _ = observations.prepare(fakes.Shape(space), "Shape")
+    assert prepared.observation_space.shape == prepared.reset(seed=1)[0].shape == shape
 
 
 def test_integers_behind_a_users_own_flattening_wrapper_are_divided_too():

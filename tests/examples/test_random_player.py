@@ -18,7 +18,7 @@ from examples import random_player
 from examples.blocks import Blocks
 from examples.random_player import play, random_legal
 from examples.snake import DOWN, RIGHT, START_LENGTH, UP, Snake
-from fakes import Talkative
+from fakes import Shape, Talkative
 from lib.errors import UsageError
 
 BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
@@ -102,6 +102,10 @@ def test_a_truncated_episode_ends(monkeypatch):
     assert play(gym.make(BLOCKS, max_episode_steps=4), 3)["steps"].tolist() == [4, 4, 4]
     monkeypatch.setattr(random_player, "MAX_STEPS", 3)
     assert play(gym.make(BLOCKS), 2)["steps"].tolist() == [3, 3]
+
+
+def test_a_mask_in_the_observation_is_obeyed():
+    assert play(Shape(gym.spaces.Discrete(3), mask="observation"), 2)["steps"].tolist() == [5, 5]
 
 
 def test_only_numbers_in_the_info_are_averaged():

@@ -110,13 +110,22 @@ def test_an_empty_buffer_cannot_be_sampled():
 
 @pytest.mark.parametrize(
     ("priorities", "message"),
-    [([1.0], "have to be equal"), ([1.0, 0.0], "range from 0.0 to 1.0"), ([1.0, np.nan], "finite and above 0")],
+    [([1.0], "have to be equal"), ([1.0, 0.0], "range from 0.0 to 1.0"), ([1.0, -np.inf], "have to be above 0")],
 )
 def test_wrong_priorities_are_refused(priorities, message):
     buffer = PrioReplayBuffer(iter(range(2)), 2)
     buffer.populate(2)
     with pytest.raises(ValueError, match=message):
         buffer.update_priorities(np.arange(2), np.array(priorities))
+
+
+def test_priorities_that_are_not_finite_leave_it_to_the_loss_to_stop_the_run():
+    buffer = PrioReplayBuffer(iter(range(4)), 4, 1.0)
+    buffer.populate(4)
+    _, indices, _ = buffer.sample(4)
+    buffer.update_priorities(indices, np.array([np.nan, np.inf, 1.0, np.nan], np.float32))
+    *_, weights = buffer.sample(4)
+    assert np.isfinite(weights).all()
 
 
 def test_priorities_of_an_older_sample_do_not_reach_newer_transitions():

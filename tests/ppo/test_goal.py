@@ -161,6 +161,14 @@ def test_the_final_temperature_raises_none_that_is_lower():
     assert model.temperature == 0.5
 
 
+def test_a_final_temperature_that_a_resumed_model_has_is_not_set_again():
+    model = GoalModel(spaces.Box(-1.0, 1.0, (5,)), 4)
+    for changed in (True, False):  # 0.3 is rounded when the model stores it
+        trainer = trainer_of(model, minibatch=18, final_temperature=0.3)
+        update(trainer, random_rollout(6, 6), 1.0)
+        assert trainer.changed_temperature is changed
+
+
 @pytest.mark.parametrize("progress", [0.0, 0.9])
 def test_a_rollout_at_the_final_temperature_is_learnt_from_at_that_temperature(progress):
     model = small_model()

@@ -100,7 +100,7 @@ def test_a_confirmed_network_is_the_best_even_if_a_higher_mean_was_refused():
     _, fired = run(returns, 200, confirm=lambda: next(answers))
     solved_at = first_step_of("BOUND_REWARD_REACHED", fired)
     assert solved_at == 150
-    assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, solved_at]
+    assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, 100, solved_at]
 
 
 @pytest.mark.parametrize(("first", "trained", "warnings"), [(18.0, False, 1), (17.9, False, 0), (18.0, True, 0)])
@@ -156,6 +156,13 @@ def test_the_best_mean_is_over_at_least_ten_episodes():
     episodes, fired = run(returns, 13)
     assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, 13]
     assert episodes.best_mean == pytest.approx((21 - 21 * 11 + 0) / 13)
+
+
+def test_the_best_mean_of_a_hundred_episodes_replaces_that_of_fewer():
+    returns = {step: -21.0 if 12 < step <= 100 else 21.0 for step in range(1, 400)}
+    episodes, fired = run(returns, 114)
+    assert [step for step, event in fired if event == "BEST_REWARD_REACHED"] == [10, 100, 113, 114]
+    assert episodes.best_mean == pytest.approx((21 * 14 - 21 * 86) / 100)
 
 
 def test_the_smoothed_return_equals_that_of_ptan():

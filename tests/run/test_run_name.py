@@ -46,6 +46,7 @@ def test_a_name_fits_into_a_folder_name():
 def resolved(*argv, **options):
     parser = cli.parser("A script.", named="envs")
     parser.add_argument("--envs", type=int, default=3)
+    parser.add_argument("--limit", type=int)
     parser.add_argument("--speed", choices=("low", "high"), default="low")
     parser.add_argument("--without", choices=("noisy", "double"), action="append", default=[])
     return cli.resolve(parser, list(argv), "02_n_envs")
@@ -61,8 +62,15 @@ def test_the_best_hyperparameters_can_be_chosen():
     params, _ = resolved("--params", "best")
     assert params == BEST_HYPERPARAMS["pong"]
     assert resolved("--params", "common")[0] == PONG
-    with pytest.raises(UsageError, match="unknown game 'breakout'; choose one of pong"):
+    with pytest.raises(UsageError, match="--params best has no values for 'breakout', only for pong"):
         resolved("--params", "best", "--game", "breakout")
+
+
+def test_a_config_may_have_the_null_of_an_option_without_a_default(tmp_path):
+    config = tmp_path / "params.json"
+    config.write_text('{"limit": null, "learning_rate_final": null}')
+    params, options = resolved("--config", str(config))
+    assert (params.learning_rate_final, options.limit) == (None, None)
 
 
 def test_a_config_sets_hyperparameters_and_options_and_the_command_line_wins(tmp_path):

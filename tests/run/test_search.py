@@ -190,7 +190,13 @@ def test_no_trial_has_a_learning_rate_below_its_final_one(final, smallest):
 def test_a_search_is_not_continued_with_other_options(tmp_path):
     search._require_same_search(tmp_path, 4, [])  # of an earlier version
     write_json(tmp_path / search.SEARCH_FILE, {"samples": 4, "options": ["--stop-after", "30000"]})
+    two = {"samples": 4, "options": ["--stop-after", "30", "--time-limit", "90"]}
+    (tmp_path / "two").mkdir()
+    write_json(tmp_path / "two" / search.SEARCH_FILE, two)
     search._require_same_search(tmp_path, 4, ["--stop-after", "30000"])
+    search._require_same_search(tmp_path / "two", 4, ["--time-limit", "90", "--stop-after", "30"])
+    with pytest.raises(UsageError, match="Give the same options"):
+        search._require_same_search(tmp_path / "two", 4, ["--stop-after", "90", "--time-limit", "30"])
     for samples, words in ((20, ["--stop-after", "30000"]), (4, [])):
         with pytest.raises(UsageError, match=r"started with --tune 4 --stop-after 30000\. Give the same options"):
             search._require_same_search(tmp_path, samples, words)

@@ -28,6 +28,7 @@ from lib.run.evaluation import summary
 from lib.run.options import RunOptions
 from lib.run.setup import setup_ignite
 from lib.system import memory
+from lib.system.seeds import tagged_seed
 from running import folder
 
 
@@ -377,9 +378,16 @@ def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_
     asked = checkpoint.newest(path / "checkpoints")["episodes"]["asked"]
     assert asked["step"] == 500
     played = summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
-    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: played)
+    seeds = []
+
+    def evaluated(*values, seed, **options):
+        seeds.append(seed)
+        return played
+
+    monkeypatch.setattr("lib.run.evaluation.evaluate", evaluated)
     _, *ended = confirming_run(tmp_path, resume=path, stop_after=stop_after)
     assert ended == ["solved", 500]
+    assert seeds == [tagged_seed("final evaluation", 1)]  # other episodes than those of tools/evaluate.py
     result = json.loads((path / "result.json").read_text())
     assert (result["reached"]["15.0"], result["evaluation"]["mean"]) == (asked, 20.0)
     assert "Evaluation: 20 episodes" not in capsys.readouterr().out  # the confirming one is not repeated

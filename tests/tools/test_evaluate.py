@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -60,19 +61,19 @@ def test_an_output_that_cannot_be_written_is_refused_before_an_episode(
 
 
 def test_a_network_of_another_version_or_environment_is_explained(refused, trained_run):
-    def change(params):
+    def change(params, commit):
         params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose observations do not fit the network
         params["sessions"][-1]["commit"] = commit
 
-    commit: str | None = "abc123+"
-    edit_params(trained_run, change)
-    assert "git checkout abc123\n" in refused(EVALUATE, trained_run, *FAKES)
-    commit = provenance.commit()
-    edit_params(trained_run, change)
+    edit_params(trained_run, partial(change, commit="abc123+"))
     message = refused(EVALUATE, trained_run, *FAKES)
-    assert "does not fit fakes:Chain-v0" in message
-    assert "size mismatch" in message
-    assert "git checkout" not in message
+    assert "does not fit fakes:Chain-v0: size mismatch" in message
+    assert "git checkout abc123\n" in message
+    for commit in (provenance.commit(), None):
+        edit_params(trained_run, partial(change, commit=commit))
+        message = refused(EVALUATE, trained_run, *FAKES)
+        assert "does not fit fakes:Chain-v0: size mismatch" in message
+        assert "git checkout" not in message
 
 
 def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_stuck(answer, tmp_path):
