@@ -87,7 +87,7 @@ class Results:
             if not _is_committed(self.path):
                 raise SystemExit(
                     f"{self.path} was measured under other conditions: {', '.join(differing)} differ; "
-                    "measure it again without --go-on, or restore the old conditions"
+                    "delete it to measure it again, or restore the old conditions"
                 )
             self._started = False
         if self._started:

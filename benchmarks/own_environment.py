@@ -171,7 +171,7 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
         f"last {LAST:,} steps",
         f"greedy, {GREEDY_EPISODES} episodes",
         "goal",
-        "steps to the goal",
+        "steps to the goal, by bins of 10,000",
         "episode length",
         "random player's episode length",
     )

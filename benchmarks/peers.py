@@ -228,7 +228,8 @@ def is_solved(episodes: Sequence[Episode]) -> bool:
 
 def own_run(seed: int, time_limit: int) -> tuple[str, list[Episode]]:
     """Run this project and return the same as `play`. Its own clock starts with its process, too."""
-    with launch.finished_run(OWN, "--seed", str(seed), "--time-limit", str(time_limit)) as run:
+    options = ("--set", "confirm=false", "--seed", str(seed), "--time-limit", str(time_limit))
+    with launch.finished_run(OWN, *options) as run:
         frame = pd.read_csv(run / "episodes.csv")
         stopped = json.loads((run / "result.json").read_text())["stopped"]
     return stopped, list(frame[["step", "seconds", "return"]].itertuples(index=False, name=None))

@@ -159,7 +159,7 @@ def main() -> None:
         settings = {name: getattr(args, name) for name in ("script", "against", "max_steps", "jobs")}
         label = args.label or args.script
         name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
-        results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
+        results = lab.Results(name, COLUMNS, stamped, go_on=True)
         missing = [seed for seed in args.seeds if not results.has(seed=seed)]
         with ThreadPoolExecutor(args.jobs) as pool:
             rows = pool.map(lambda seed: measure(args.script, seed, args.max_steps), missing)

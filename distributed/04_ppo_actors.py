@@ -84,6 +84,6 @@ if __name__ == "__main__":
         "--actor-cpus",
         type=cli.above_zero,
         metavar="F",
-        help="CPUs per actor on Ray (default: 1, or less if there are more actors than cores)",
+        help="CPUs per actor on Ray (default: 1; less if there are more actors than cores and no --address)",
     )
     cli.main(train, parser, NAME)

@@ -65,7 +65,7 @@ def read_outcome(run: Path) -> dict[str, object]:
         "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else 0)),
         "episodes": len(episodes),
         "mean": returns.tail(WINDOW).mean(),
-        "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM).mean().max(),
+        "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM if len(returns) < WINDOW else WINDOW).mean().max(),
         "minutes": result.get("seconds", episodes["seconds"].max()) / 60,
         "steps/s": result.get("this_process", {}).get("steps_per_second") or None,  # 0 in runs of earlier versions
         "solved": solved.get("seconds", math.nan) / 60,

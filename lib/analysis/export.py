@@ -111,20 +111,25 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
     """
     folder.mkdir(parents=True, exist_ok=True)
     policy = ExportedPolicy(agent.policy.net).eval()
-    differences = {}
-    for kind in kinds:
-        file = folder / FILES[kind]
-        unfinished = file.with_suffix(f".{os.getpid()}.part{file.suffix}")
-        log.info("Writing and checking %s ...", file.name)
-        try:
-            run = _write_onnx(policy, states, unfinished) if kind == ONNX else _trace(policy, states, unfinished)
-            differences[file] = compare(agent.policy, run, states, file.name)
-            unfinished.replace(file)
-        except OSError as error:
-            error.filename = str(file)
-            raise
-        finally:
-            unfinished.unlink(missing_ok=True)
+    differences, unfinished = {}, {}
+    try:
+        for kind in kinds:
+            file = folder / FILES[kind]
+            part = unfinished[file] = file.with_suffix(f".{os.getpid()}.part{file.suffix}")
+            log.info("Writing and checking %s ...", file.name)
+            try:
+                run = _write_onnx(policy, states, part) if kind == ONNX else _trace(policy, states, part)
+                differences[file] = compare(agent.policy, run, states, file.name)
+            except OSError as error:
+                error.filename = str(file)
+                raise
+        for name in FILES.values():  # policy.json describes one checkpoint, so no file of another one is kept
+            (folder / name).unlink(missing_ok=True)
+        for file, part in unfinished.items():
+            part.replace(file)
+    finally:
+        for part in unfinished.values():
+            part.unlink(missing_ok=True)
     env = agent.make_env()
     description = {
         "env_id": agent.env_id,

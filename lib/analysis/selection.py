@@ -29,7 +29,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
     for name in names:
         try:
             runs[_usable_run(name, runs_dir, with_episodes)] = None
-        except UsageError as error:
+        except (UsageError, OSError) as error:  # a run of another user may not be readable
             if not any(path.exists() or path.is_symlink() for path in (Path(name), runs_dir / name)):
                 raise
             reasons.append(str(error).replace(f"{Path(name).resolve().parent}/", ""))  # a page may be sent to others

@@ -11,7 +11,14 @@ from lib.actors.ray_package import check_cluster
 from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, FastPPOHyperparameters, RunParameters
+from lib.hyperparameters import (
+    BEST_HYPERPARAMS,
+    HYPERPARAMS,
+    LONGEST_NAME,
+    OWN,
+    FastPPOHyperparameters,
+    RunParameters,
+)
 from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
@@ -176,7 +183,7 @@ def _new_params(
     params = hyperparams[game]
     if env_id is not None:
         # The game's stop_reward means nothing in another environment.
-        name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id), reward_threshold(env_id)
+        name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_NAME], reward_threshold(env_id)
         try:
             params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=goal, milestone=None)
         except ValueError as error:

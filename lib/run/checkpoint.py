@@ -229,7 +229,9 @@ class Checkpointer:
         )
         # Checkpoints that are newer than a resumed state will be written again.
         saved = [(step, file.name) for step, file in numbered(self.folder, kind) if step <= steps()]
-        handler.load_state_dict({"_saved": saved})
+        for _, name in saved[:-keep]:  # a kill may have left one more
+            self._saver.remove(name)
+        handler.load_state_dict({"_saved": saved[-keep:]})
         return handler
 
     def _due(self, engine: Engine, event: int) -> bool:

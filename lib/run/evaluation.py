@@ -119,25 +119,48 @@ def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bo
     return bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
 
 
-def attach(engine: Engine, evaluating: Engine, every: int, steps: Callable[[], int], untimed: Untimed) -> None:
-    """Evaluate during training. Random numbers and speeds of the training are not affected.
+class PeriodicEvaluation:
+    """Evaluation at intervals during training. Random numbers and speeds of the training are not affected.
+
+    A run that is stopped during an evaluation repeats it when it is resumed.
 
     Args:
-        engine: training engine.
-        evaluating: engine that `evaluator` has built.
         every: agent steps between two evaluations.
-        steps: function that returns the agent steps so far.
-        untimed: function that returns a context manager; time spent in it does not count as training.
     """
-    last = steps()
 
-    def is_due(engine: Engine, event: int) -> bool:
-        return steps() // every > last // every
+    def __init__(self, every: int):
+        self.every = every
+        self._last: int | None = None  # agent step of the last evaluation
 
-    def run() -> None:
-        nonlocal last
-        last = steps()
-        with untimed(), undisturbed():
-            evaluating.run([0])
+    def attach(self, engine: Engine, evaluating: Engine, steps: Callable[[], int], untimed: Untimed) -> None:
+        """Evaluate after an iteration if it is due, and at the start of a resumed run.
 
-    engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
+        Args:
+            engine: training engine.
+            evaluating: engine that `evaluator` has built.
+            steps: function that returns the agent steps so far.
+            untimed: function that returns a context manager; time spent in it does not count as training.
+        """
+        if self._last is None:
+            self._last = steps()
+
+        def is_due(engine: Engine, event: int) -> bool:
+            assert self._last is not None
+            return steps() // self.every > self._last // self.every
+
+        def run() -> None:
+            with untimed(), undisturbed():
+                evaluating.run([0])
+
+        @evaluating.on(EvaluationEvents.EVALUATED)
+        def evaluated() -> None:
+            self._last = steps()
+
+        engine.add_event_handler(Events.EPOCH_STARTED(event_filter=is_due), run)
+        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=is_due), run)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"last": self._last}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._last = int(state["last"])

@@ -154,6 +154,8 @@ class _Setup:
         if progress is not None:
             progress.trained = options.init is not None
         self.speed = Speed(source, params.log_every)
+        every = None if save is None else options.evaluate_every
+        self.evaluations = evaluation.PeriodicEvaluation(every) if every else None
         self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: BaseException | None = None
         self._opened: list[gym.Env | videos.EpisodeReplayer] = []  # for evaluations and videos
@@ -220,6 +222,11 @@ class _Setup:
 
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint.newest(self.run.checkpoints)
+        if content is None and checkpoint_files.numbered(self.run.checkpoints, "best"):
+            raise UsageError(
+                f"{self.run.path} is a published model, or has lost its step-* checkpoints, so it cannot be resumed; "
+                f"start a new run from its network with --init {self.run.path}"
+            )
         if content is None and last_step(self.run.path) > self.params.warm_up:
             raise UsageError(f"{self.run.path} was stopped after its warm-up, but has no checkpoint; start a new run")
         if content is None:
@@ -277,11 +284,12 @@ class _Setup:
 
     def _loop_state(self) -> dict[str, Stateful]:
         """Return the objects that are restored when the loop starts."""
-        return {
+        state: dict[str, Stateful] = {
             "iteration": checkpoint.Iteration(self.engine),
             "average": self.board.average,
             "random": RandomState(self.options.device),
         }
+        return state if self.evaluations is None else state | {"evaluations": self.evaluations}
 
     def attach_learning_rate(self) -> None:
         """Decay the learning rate to Hyperparameters.learning_rate_final."""
@@ -314,12 +322,12 @@ class _Setup:
 
     def attach_evaluation(self) -> None:
         """Evaluate the network during training, with --evaluate-every."""
-        if not self.options.evaluate_every or self.save is None:
+        if self.evaluations is None:
             return
         envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
         evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
-        evaluation.attach(self.engine, evaluating, self.options.evaluate_every, self.steps, self.speed.paused)
+        self.evaluations.attach(self.engine, evaluating, self.steps, self.speed.paused)
         self._opened += envs
 
     def attach_episode_records(self) -> None:

@@ -126,7 +126,33 @@ class EpisodeReplayer:
         Returns:
             The result, or None if the replay was abandoned.
         """
-        start = self._go_to_start(trace, stopped)
+        start = self._position_before(trace)
+        playback = None
+        try:
+            playback = self._play_from(start, episode, trace, sinks, stopped)
+        finally:
+            if start.env is not self.env and playback is not None and playback.matches:
+                self._kept[trace.seed] = _Position(start.env, start.env.reset()[0], trace.first + playback.length)
+            elif start.env is not self.env:
+                start.env.close()
+        return playback
+
+    def close(self) -> None:
+        """Close all environments."""
+        for position in self._kept.values():
+            position.env.close()
+        self.env.close()
+
+    def _play_from(
+        self,
+        before: _Position,
+        episode: Episode,
+        trace: EpisodeTrace,
+        sinks: Sequence[FrameSink],
+        stopped: Callable[[], bool],
+    ) -> Playback | None:
+        """Replay an episode from a position at its start or before; see `play`."""
+        start = self._go_to_start(before, trace, stopped)
         if start is None:
             return None
         env, last_state, total, length, ended = start.env, start.state, 0.0, 0, False
@@ -150,23 +176,14 @@ class EpisodeReplayer:
             and _returns_close(total, episode.total)
             and np.array_equal(np.asarray(last_state), np.asarray(trace.last_state))
         )
-        if matches and env is not self.env:
-            self._kept[trace.seed] = _Position(env, env.reset()[0], trace.first + length)
         return Playback(total, length, matches)
 
-    def close(self) -> None:
-        """Close all environments."""
-        for position in self._kept.values():
-            position.env.close()
-        self.env.close()
-
-    def _go_to_start(self, trace: EpisodeTrace, stopped: Callable[[], bool]) -> _Position | None:
+    def _go_to_start(self, position: _Position, trace: EpisodeTrace, stopped: Callable[[], bool]) -> _Position | None:
         """Return an environment at the episode's start, or None if the replay was abandoned.
 
         Some episodes depend on the episodes before them. Their environments are kept after a replay, so that the next
         episode of the same seed continues from there.
         """
-        position = self._position_before(trace)
         env, state, ended = position.env, position.state, True
         for action in trace.actions[position.actions_taken : trace.first]:
             if stopped():

@@ -1,6 +1,7 @@
 """Groups, outcomes and summaries of runs."""
 
 import numpy as np
+import pytest
 
 from finished_runs import edit_params, in_use, make_run
 from lib.analysis import intervals
@@ -110,6 +111,12 @@ def test_a_label_names_the_game_before_the_settings_that_belong_to_it(tmp_path):
     one = make_run(tmp_path / "one", episodes=1)
     other = make_run(tmp_path / "other", env_name="Freeway", learning_rate=0.5, episodes=1)
     assert [group.label for group in group_runs([one, other])] == ["PongNoFrameskip-v4", "Freeway"]
+
+
+@pytest.mark.parametrize(("episodes", "best"), [(90, 21.0), (200, -14.7)])
+def test_the_best_mean_is_of_a_hundred_episodes_once_there_are_so_many(tmp_path, episodes, best):
+    run = make_run(tmp_path / "run", returns=lambda episode: 21.0 if episode <= 15 else -21.0, episodes=episodes)
+    assert read_outcome(run)["best"] == pytest.approx(best)
 
 
 def test_the_outcome_of_a_run_in_progress_comes_from_its_episodes(tmp_path):

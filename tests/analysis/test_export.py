@@ -126,6 +126,26 @@ def test_an_export_that_acts_differently_is_not_kept(tmp_path, monkeypatch):
     assert list((tmp_path / "export").iterdir()) == []
 
 
+def test_all_files_of_an_export_belong_to_one_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "_write_onnx", lambda policy, states, file: export._trace(policy, states, file))
+    agent, states = Agent(NETWORKS["basic"](VECTOR), tmp_path), states_of(VECTOR, 50)
+    folder = tmp_path / "export"
+    export.export(agent, folder, (export.ONNX, export.TORCHSCRIPT), states)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    assert len(before) == 3
+    compare = export.compare
+    monkeypatch.setattr(export, "compare", lambda *values: compare(*values) if "onnx" in values[-1] else fail())
+    with pytest.raises(Fault, match="another action"):
+        export.export(Agent(NETWORKS["basic"](VECTOR), tmp_path), folder, (export.ONNX, export.TORCHSCRIPT), states)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    export.export(agent, folder, (export.ONNX,), states)
+    assert sorted(path.name for path in folder.iterdir()) == ["policy.json", "policy.onnx"]
+
+
+def fail():
+    raise Fault("another action")
+
+
 def test_actions_may_differ_between_equal_scores_only():
     class Original:
         def scores(self, states):

@@ -15,7 +15,8 @@ from PIL import Image
 from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
 from forked import save_pixel
-from lib.analysis import report
+from lib.analysis import comparison, report
+from lib.analysis.selection import select_runs
 from lib.errors import Fault, UsageError
 from running import full_disk
 
@@ -227,6 +228,18 @@ def test_what_cannot_be_shown_is_skipped_with_a_note(ends, tmp_path, small_pictu
     assert set(notes) <= set(texts)
     assert good.name in texts
     assert str(tmp_path) not in html  # the page may be sent to others
+
+
+def test_a_run_that_may_not_be_read_is_skipped_with_a_note(tmp_path, monkeypatch):
+    def read(run):
+        if run == other:
+            raise PermissionError(13, "Permission denied", str(run))
+        return before(run)
+
+    good, other, before = make_run(tmp_path / "good"), make_run(tmp_path / "other"), comparison.read_settings
+    monkeypatch.setattr(comparison, "read_settings", read)
+    assert select_runs([str(good), str(other)], tmp_path)[0] == [good]
+    assert "Permission denied" in select_runs([str(good), str(other)], tmp_path)[1][0]
 
 
 def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused(refused, runs, tmp_path):

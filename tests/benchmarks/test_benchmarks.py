@@ -5,6 +5,7 @@ import json
 import math
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def test_a_new_measurement_keeps_the_old_rows_until_its_first_row(results):
     assert list(lab.read("x")[0]["round"]) == [7]
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 @pytest.mark.parametrize(
     ("key", "changed"),
     [

@@ -404,6 +404,14 @@ def test_checkpoints_are_saved_at_the_first_iteration_regularly_and_at_the_end_a
     assert names(tmp_path) == ["step-000000020.pt", "step-000000025.pt"]
 
 
+def test_a_third_file_that_a_kill_has_left_is_removed_with_the_next_save(tmp_path):
+    for number in (10, 20, 30):
+        save(tmp_path, f"step-{number:09d}.pt")
+    checkpointer = checkpoint.Checkpointer({"net": Scalar()}, tmp_path, 10, Stopper(lambda: 30, 100, None))
+    checkpointer._saver(WEIGHTS, "step-000000040.pt")
+    assert names(tmp_path) == ["step-000000020.pt", "step-000000030.pt", "step-000000040.pt"]
+
+
 def test_the_best_checkpoint_holds_the_networks_and_only_one_is_kept(tmp_path):
     train(tmp_path, 25, every=10, best_at=(3, 17))
     assert names(tmp_path) == ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt"]

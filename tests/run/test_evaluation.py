@@ -2,7 +2,7 @@
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 
 import gymnasium as gym
@@ -17,9 +17,9 @@ from fakes import Coded, CodedDying, Counting, Slow, checked_failing, draw_actio
 from lib.actors.process import ProcessActors
 from lib.envs.single_env import make_env
 from lib.experience.interface import Stopped
-from lib.run import console, episode_player, evaluation, side_by_side
+from lib.run import console, episode_player, side_by_side
 from lib.run.episode_player import EpisodePlayer
-from lib.run.evaluation import evaluate, evaluator
+from lib.run.evaluation import PeriodicEvaluation, evaluate, evaluator
 from lib.run.events import EvaluationEvents
 from lib.run.watchdog import CallInterrupted, Watchdog
 from lib.system.clock import since_process_start
@@ -169,7 +169,8 @@ def test_evaluations_during_training_change_neither_random_numbers_nor_the_train
         torch.manual_seed(1)
         engine = Engine(train)
         if every:
-            evaluation.attach(engine, evaluator(drawing_policy, five(RandomReturns)), every, lambda: steps, untimed)
+            periodic = PeriodicEvaluation(every)
+            periodic.attach(engine, evaluator(drawing_policy, five(RandomReturns)), lambda: steps, untimed)
         engine.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: collected.append(engine.state.output))
         engine.run(range(10))
         return collected
@@ -177,6 +178,29 @@ def test_evaluations_during_training_change_neither_random_numbers_nor_the_train
     assert outputs(None) == outputs(10)
     assert sorted(set(evaluated_at)) == [12, 20, 32, 40]
     assert untimed_blocks == 4
+
+
+def test_an_evaluation_that_was_abandoned_is_repeated_before_the_next_update_of_the_resumed_run():
+    def run(state, step, length, abandoned=()):
+        evaluated = []
+
+        def train(engine, number):
+            nonlocal step
+            step += 5
+
+        evaluating = evaluator(always(0), five(RandomReturns), stopped=lambda: step in abandoned)
+        evaluating.add_event_handler(EvaluationEvents.EVALUATED, lambda: evaluated.append(step))
+        engine, periodic = Engine(train), PeriodicEvaluation(10)
+        periodic.attach(engine, evaluating, lambda: step, nullcontext)
+        if state is not None:
+            engine.add_event_handler(Events.STARTED, lambda: periodic.load_state_dict(state))
+        engine.run(range(length))
+        return periodic.state_dict(), evaluated
+
+    state, evaluated = run(None, 0, 4, abandoned=(20,))
+    assert evaluated == [10]
+    assert run(state, 20, 2)[1] == [20, 30]
+    assert run(run(None, 0, 4)[0], 20, 2)[1] == [30]
 
 
 @pytest.mark.parametrize("count", [1, 3])

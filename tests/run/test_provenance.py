@@ -1,9 +1,13 @@
+import shutil
 import subprocess
+
+import pytest
 
 from lib.run import provenance
 from lib.system import files
 
 
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_or_results_do(tmp_path, monkeypatch):
     def git(*arguments):
         command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path), *arguments]

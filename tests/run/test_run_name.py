@@ -1,6 +1,7 @@
 import dataclasses
 import json
 
+import gymnasium as gym
 import pytest
 
 from lib import cli
@@ -41,6 +42,12 @@ def test_a_name_fits_into_a_folder_name():
     assert {len(each) for each in names} == {MAX_LENGTH}
     assert len(names) == 4
     assert sum(each.endswith("-seed7") for each in names) == 2
+
+
+def test_a_long_id_is_cut_to_a_run_name():
+    gym.register(f"{'A' * 120}-v0", "fakes:Catch")
+    params, _ = resolved("--env-id", f"{'A' * 120}-v0")
+    assert (params.env_name, params.run_name) == (f"{'A' * 120}-v0", "A" * 100)
 
 
 def resolved(*argv, **options):

@@ -344,6 +344,28 @@ def test_an_episode_that_differs_in_its_replay_has_no_video(tmp_path, caplog, di
     assert recording.finish(episode) != ""
 
 
+def test_an_environment_that_is_not_kept_for_the_next_episode_is_closed(monkeypatch):
+    class Closing(gym.Wrapper):
+        def close(self):
+            closed.append(self)
+            super().close()
+
+    made, closed = [], []
+
+    def make(*arguments, **options):
+        made.append(Closing(make_env(*arguments, **options)))
+        return made[-1]
+
+    monkeypatch.setattr(videos, "make_env", make)
+    replayer = videos.EpisodeReplayer("fakes:Shown-v0")
+    episode = catch_episode()
+    later = episode.trace()._replace(first=3, actions=[0] * 5, last_state=np.zeros(1))
+    assert not replayer.play(episode, later, ()).matches
+    assert replayer.play(episode, later, (), stopped=lambda: True) is None
+    assert len(made) == 3
+    assert closed == made[1:]
+
+
 def test_a_video_that_cannot_be_opened_is_not_blamed_on_the_environment(tmp_path, caplog, monkeypatch):
     def refuse(*arguments):
         raise UsageError("OpenCV cannot write")

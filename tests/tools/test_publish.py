@@ -29,6 +29,13 @@ def first_weights(run):
     return {name: value for name, value in net.items() if name.endswith("weight") and not name.startswith("value")}
 
 
+def tree(folder):
+    """Return the content of all files in a folder, its lock apart."""
+    return {
+        path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", "pid")
+    }
+
+
 def equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
@@ -198,6 +205,9 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     assert f"--init {model} was trained on fakes:Shown-v0, not on PongNoFrameskip-v4" in refused(
         PPO, "--init", model, *new
     )
+    before = tree(model)
+    assert f"start a new run from its network with --init {model}" in refused(PPO, *resuming(model))
+    assert tree(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
     with_options = run_folder.read_params(model)
