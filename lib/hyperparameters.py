@@ -11,8 +11,6 @@ from lib.system.checked import Checked, at_least, require, within
 
 log = logging.getLogger(__name__)
 
-LONGEST_NAME = 100  # characters of a run_name
-
 
 @dataclasses.dataclass(kw_only=True)
 class RunParameters(Checked):
@@ -60,12 +58,12 @@ class RunParameters(Checked):
         for name in ("stop_reward", "milestone"):
             value = getattr(self, name)
             require(value is None or math.isfinite(value), self, name, "a finite number or none")
-        valid_name = re.fullmatch(rf"[A-Za-z0-9._-]{{1,{LONGEST_NAME}}}", self.run_name)
+        valid_name = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
         require(
             valid_name is not None,
             self,
             "run_name",
-            f"1 to {LONGEST_NAME} letters, digits, '.', '_' and '-', because it names a folder",
+            "1 to 100 letters, digits, '.', '_' and '-', because it names a folder",
         )
 
 

@@ -11,14 +11,7 @@ from lib.actors.ray_package import check_cluster
 from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import (
-    BEST_HYPERPARAMS,
-    HYPERPARAMS,
-    LONGEST_NAME,
-    OWN,
-    FastPPOHyperparameters,
-    RunParameters,
-)
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, FastPPOHyperparameters, RunParameters
 from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
@@ -26,6 +19,8 @@ from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.overrides import override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
+
+LONGEST_NAME = 60  # characters of an id in a run's name, which has at most 255
 
 
 class Parser(argparse.ArgumentParser):

@@ -8,7 +8,7 @@ from typing import Any
 
 from lib.hyperparameters import RunParameters
 
-MAX_LENGTH = 100  # characters; with a run_name of 100 and the script, they fit into the 255 of a folder's name
+MAX_LENGTH = 150  # characters of a name; file systems allow 255 for a folder
 
 
 def changes_in_name(

@@ -47,7 +47,7 @@ def test_a_name_fits_into_a_folder_name():
 def test_a_long_id_is_cut_to_a_run_name():
     gym.register(f"{'A' * 120}-v0", "fakes:Catch")
     params, _ = resolved("--env-id", f"{'A' * 120}-v0")
-    assert (params.env_name, params.run_name) == (f"{'A' * 120}-v0", "A" * 100)
+    assert (params.env_name, params.run_name) == (f"{'A' * 120}-v0", "A" * 60)
 
 
 def resolved(*argv, **options):
