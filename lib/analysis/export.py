@@ -123,10 +123,10 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
             except OSError as error:
                 error.filename = str(file)
                 raise
-        for name in FILES.values():  # policy.json describes one checkpoint, so no file of another one is kept
-            (folder / name).unlink(missing_ok=True)
         for file, part in unfinished.items():
             part.replace(file)
+        for kind in FILES.keys() - {*kinds}:  # perhaps of another checkpoint, and policy.json describes one
+            (folder / FILES[kind]).unlink(missing_ok=True)
     finally:
         for part in unfinished.values():
             part.unlink(missing_ok=True)

@@ -133,18 +133,15 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
 def _network_error(file: Path, params: dict[str, Any], error: Exception) -> UsageError:
     """Explain why a network cannot be built: another version of the project, or a changed environment."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
-    commit = str(params["sessions"][-1].get("commit")).rstrip("+")
-    env_id = params["hyperparameters"].get("env_name")
+    commit = str(params["sessions"][-1].get("commit")).rstrip("+")  # "None" if the run knew none
+    misfit = (
+        f"the network of {file} does not fit {params['hyperparameters'].get('env_name')}: {reason}. The environment's "
+        "observations or actions have changed since the run, or "
+    )
     if commit in (str(provenance.commit()).rstrip("+"), "None"):
-        return UsageError(
-            f"the network of {file} does not fit {env_id}: {reason}. The environment's observations or actions have "
-            "changed since the run, or the script has a network of its own, which the tools do not know"
-        )
+        return UsageError(f"{misfit}the script has a network of its own, which the tools do not know")
     if "size mismatch" in reason:
-        return UsageError(
-            f"the network of {file} does not fit {env_id}: {reason}. The environment's observations or actions differ "
-            f"from those of the run, or the network has changed since commit {commit}. To use it: git checkout {commit}"
-        )
+        return UsageError(f"{misfit}the network has, since commit {commit}. To use it: git checkout {commit}")
     return UsageError(
         f"{file} was made by another version of this project, commit {commit}, and its network does not exist in this "
         f"version ({reason}). To use it: git checkout {commit}"

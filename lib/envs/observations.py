@@ -83,8 +83,7 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
             "vectors (n,), boards and images (height, width), with or without channels. Wrap it in gymnasium's "
             "ReshapeObservation or FlattenObservation"
         )
-    channels_last = _has_channels_last(space)
-    kind = observation_kind(_channels_first(space.low, channels_last).shape)
+    channels_last, kind = _has_channels_last(space), _kind_of(space)
     if kind is ObservationKind.IMAGE:
         return _grey_image(env, space, env_id, channels_last), kind
     env = _to_float32(env, space, env_id)
@@ -95,6 +94,11 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
 
 def _has_channels_last(space: spaces.Box) -> bool:
     return len(space.shape) == 3 and space.shape[2] <= space.shape[0]
+
+
+def _kind_of(space: spaces.Box) -> ObservationKind:
+    """Return the kind of observations whose channels may come last."""
+    return observation_kind(_channels_first(space.low, _has_channels_last(space)).shape)
 
 
 def _channels_first(observation: np.ndarray, channels_last: bool) -> np.ndarray:
@@ -135,10 +139,9 @@ def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
         box = spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
     else:
         return None
-    if len(box.shape) == 3:  # several planes as large as an image are no colours
-        kind = observation_kind(_channels_first(box.low, _has_channels_last(box)).shape)
-        return box if kind is ObservationKind.BOARD else None
-    return box if len(box.shape) == 2 else None
+    # Several planes as large as an image are no colours.
+    is_board = len(box.shape) == 2 or (len(box.shape) == 3 and _kind_of(box) is ObservationKind.BOARD)
+    return box if is_board else None
 
 
 def _entry(env: gym.Env, name: str, env_id: str) -> gym.Env:

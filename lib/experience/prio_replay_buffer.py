@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from lib.errors import UsageError
+from lib.experience.priority_ring import LEAST_PRIORITY
 from lib.experience.sum_tree import SumTree
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ class PrioReplayBuffer:
             ValueError: if the shapes differ, or a priority is not positive.
         """
         indices, given = np.asarray(batch_indices), np.asarray(batch_priorities, np.float64)
-        priorities = np.nan_to_num(given, nan=1e-5, posinf=float(np.finfo(np.float32).max))
+        priorities = np.nan_to_num(given, nan=LEAST_PRIORITY, posinf=float(np.finfo(np.float32).max))
         if indices.shape != priorities.shape:
             raise ValueError(
                 f"the shapes of indices {indices.shape} and priorities {priorities.shape} have to be equal"

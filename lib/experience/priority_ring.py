@@ -12,13 +12,15 @@ from lib.experience.ring import Ring, frame_layout
 from lib.experience.stream import ExperienceStream
 from lib.experience.sum_tree import SumTree
 
+LEAST_PRIORITY = 1e-5  # so that every transition can be drawn
+
 
 def priorities_from_errors(errors: torch.Tensor) -> torch.Tensor:
     """Compute priorities |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
 
     A NaN counts as an error of 0. In this case the loss is NaN as well, which stops the run.
     """
-    return errors.detach().abs().nan_to_num() + 1e-5
+    return errors.detach().abs().nan_to_num() + LEAST_PRIORITY
 
 
 class PrioritisedRing(Ring):

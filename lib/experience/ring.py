@@ -233,9 +233,8 @@ class Ring:
         available = min(steps, self.length) * self.num_envs
         if batch_size > available:
             raise UsageError(
-                f"a batch of {batch_size} cannot be drawn from {available} steps; reduce batch_size, or what it is "
-                "multiplied by (learn_every, the number of environments), or use a larger replay_initial and "
-                "replay_size"
+                f"a batch of {batch_size} cannot be drawn from {available} steps; reduce batch_size, learn_every or "
+                "the number of environments, or use a larger replay_initial and replay_size"
             )
 
     def evenly_spaced_states(self, number: int) -> torch.Tensor:

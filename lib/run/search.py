@@ -279,7 +279,7 @@ def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> No
 def _by_option(words: Sequence[str]) -> list[list[str]]:
     """Return the words of a command line, sorted by option; an option stays with its value."""
     starts = [index for index, word in enumerate(words) if word.startswith("--")]
-    return sorted([*words[start:end]] for start, end in itertools.pairwise([0, *starts, len(words)]) if start < end)
+    return sorted(list(words[start:end]) for start, end in itertools.pairwise([0, *starts, len(words)]) if start < end)
 
 
 def _rank(trial: Mapping[str, Any]) -> tuple[float, bool, float]:

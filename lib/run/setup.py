@@ -155,7 +155,7 @@ class _Setup:
             progress.trained = options.init is not None
         self.speed = Speed(source, params.log_every)
         every = None if save is None else options.evaluate_every
-        self.evaluations = evaluation.PeriodicEvaluation(every) if every else None
+        self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None
         self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: BaseException | None = None
         self._opened: list[gym.Env | videos.EpisodeReplayer] = []  # for evaluations and videos
@@ -289,7 +289,7 @@ class _Setup:
             "average": self.board.average,
             "random": RandomState(self.options.device),
         }
-        return state if self.evaluations is None else state | {"evaluations": self.evaluations}
+        return state if self.periodic_evaluation is None else state | {"evaluations": self.periodic_evaluation}
 
     def attach_learning_rate(self) -> None:
         """Decay the learning rate to Hyperparameters.learning_rate_final."""
@@ -322,12 +322,12 @@ class _Setup:
 
     def attach_evaluation(self) -> None:
         """Evaluate the network during training, with --evaluate-every."""
-        if self.evaluations is None:
+        if self.periodic_evaluation is None:
             return
         envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
         evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
-        self.evaluations.attach(self.engine, evaluating, self.steps, self.speed.paused)
+        self.periodic_evaluation.attach(self.engine, evaluating, self.steps, self.speed.paused)
         self._opened += envs
 
     def attach_episode_records(self) -> None:

@@ -126,15 +126,15 @@ class EpisodeReplayer:
         Returns:
             The result, or None if the replay was abandoned.
         """
-        start = self._position_before(trace)
-        playback = None
+        position = self._position_before(trace)
+        env, playback = position.env, None
         try:
-            playback = self._play_from(start, episode, trace, sinks, stopped)
+            playback = self._play_from(position, episode, trace, sinks, stopped)
         finally:
-            if start.env is not self.env and playback is not None and playback.matches:
-                self._kept[trace.seed] = _Position(start.env, start.env.reset()[0], trace.first + playback.length)
-            elif start.env is not self.env:
-                start.env.close()
+            if env is not self.env and playback is not None and playback.matches:
+                self._kept[trace.seed] = _Position(env, env.reset()[0], trace.first + playback.length)
+            elif env is not self.env:
+                env.close()
         return playback
 
     def close(self) -> None:
@@ -145,14 +145,14 @@ class EpisodeReplayer:
 
     def _play_from(
         self,
-        before: _Position,
+        position: _Position,
         episode: Episode,
         trace: EpisodeTrace,
         sinks: Sequence[FrameSink],
         stopped: Callable[[], bool],
     ) -> Playback | None:
         """Replay an episode from a position at its start or before; see `play`."""
-        start = self._go_to_start(before, trace, stopped)
+        start = self._go_to_start(position, trace, stopped)
         if start is None:
             return None
         env, last_state, total, length, ended = start.env, start.state, 0.0, 0, False
