@@ -116,7 +116,7 @@ def parser(
         add(
             "--params",
             choices=("common", "best"),
-            help="the book's hyperparameters, or tuned ones if the script has them (default: common)",
+            help="the usual hyperparameters, or tuned ones if the script has them (default: common)",
         ),
         add(
             "--config",
@@ -135,7 +135,7 @@ def parser(
         output.add_argument("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
         output.add_argument("--verbose", action="store_true", help="show a line for each episode, however short it is"),
         add("--track", choices=tuple(tracking.TRACKERS), help="send the run to this tracker as well"),
-        add("--tune", metavar="N", type=positive, help="search for hyperparameters with N runs; needs Ray Tune"),
+        add("--tune", metavar="N", type=positive, help="DQN: search for hyperparameters with N runs; needs Ray Tune"),
     )
     parser.common = frozenset(option.dest for option in options)
     return parser

@@ -26,7 +26,7 @@ from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import REPLAYING, Snapshot, current_format
+from lib.experience.snapshot import REPEATING, Snapshot, current_format
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.progress import TaskProgress
 from lib.system.seeds import episode_seed
@@ -192,7 +192,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     def _repeat(self, slot: _Slot, actions: Sequence[int]) -> int:
         """Take these actions until the episode ends, and return the number of steps."""
-        with TaskProgress(REPLAYING, len(actions)) as progress:
+        with TaskProgress(REPEATING, len(actions)) as progress:
             for step, action in enumerate(actions, 1):
                 slot.state, reward, terminated, truncated, _ = slot.env.step(action)
                 slot.snapshot.append([action])

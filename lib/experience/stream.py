@@ -13,7 +13,7 @@ from lib.envs import vector_env
 from lib.envs.observations import ObservationKind, observation_kind
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import REPLAYING, Snapshot
+from lib.experience.snapshot import REPEATING, Snapshot
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.progress import TaskProgress
 from lib.system.seeds import derived_seeds, hashed_seed
@@ -241,7 +241,7 @@ class Stream(ExperienceSource):
         """
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.pause(self.envs, starts > 0)
-        with TaskProgress(REPLAYING, actions.size) as progress:
+        with TaskProgress(REPEATING, actions.size) as progress:
             for step in range(len(actions) + 1):
                 if step and (starting := starts == step).any():
                     self._reset(starting)

@@ -24,7 +24,7 @@ from lib.actors.engines import start_actors
 from lib.errors import counted
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
-from lib.experience.snapshot import REPLAYING, Snapshot
+from lib.experience.snapshot import REPEATING, Snapshot
 from lib.experience.stream import Part, snapshot_of
 from lib.ppo.actor import Acting, EndedEpisode, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
@@ -128,7 +128,7 @@ class Segments(ExperienceSource):
     def _start(self) -> Actors:
         seconds = math.ceil(max(handle.seconds_to_repeat for handle in self._handles))
         if seconds > 1 and self.acting.engine != "inline":  # inline actors show their own progress
-            self._restoring = TaskProgress(REPLAYING, seconds + self.STARTING)
+            self._restoring = TaskProgress(REPEATING, seconds + self.STARTING)
         return start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),
