@@ -47,7 +47,7 @@ def wrap_dqn(
 
     Args:
         env: Atari game with frame skip 1, such as gym.make("PongNoFrameskip-v4").
-        stack_frames: number of frames in a state.
+        stack_frames: number of frames in a state; 0 means 1.
         episodic_life: end an episode when a life is lost.
         clip_reward: clip the reward of a step to between -1 and 1.
         noop_max: no-op actions at the start of an episode, at most.
@@ -60,7 +60,7 @@ def wrap_dqn(
     """
     _require_plain_game(env)
     game: gym.Env = DirectAtari(env, noop_max, max_frames=False, clip_rewards=clip_reward)
-    return ContiguousFrameStack(_with_lives_and_fire(game, episodic_life, fire=True), stack_frames)
+    return ContiguousFrameStack(_with_lives_and_fire(game, episodic_life, fire=True), max(1, stack_frames))
 
 
 def make_atari(

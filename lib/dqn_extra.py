@@ -219,9 +219,9 @@ class NoisyLinear(noisy.NoisyLinear):
         in_features: number of input features.
         out_features: number of output features.
         bias: add a noisy bias. A floating-point number is `sigma_init`, the second edition's third argument.
+        device, dtype: those of the weights; None for torch's defaults.
         std_init: initial sigma of factorised noise, before it is divided by the square root of `in_features`.
         sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise.
-        device, dtype: those of the weights; None for torch's defaults.
     """
 
     def __init__(
@@ -229,11 +229,10 @@ class NoisyLinear(noisy.NoisyLinear):
         in_features: int,
         out_features: int,
         bias: bool | float = True,
-        *,
-        std_init: float = STD_INIT,
-        sigma_init: float | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        std_init: float = STD_INIT,
+        sigma_init: float | None = None,
     ):
         if isinstance(bias, float):
             bias, sigma_init = True, bias

@@ -123,7 +123,7 @@ class DQN(nn.Module):
     """Deep Q-network: a trunk and two fully connected layers, from states to action values.
 
     Args:
-        space: space of a state, which may be a masks.MaskedBox, or the shape of a state.
+        input_shape: shape of a state, or its space, which may be a masks.MaskedBox.
         n_actions: number of actions.
         dtype: see Trunk.
         normalise: use NormalisingTrunk instead of Trunk.
@@ -131,13 +131,13 @@ class DQN(nn.Module):
 
     def __init__(
         self,
-        space: spaces.Box | tuple[int, ...],
+        input_shape: tuple[int, ...] | spaces.Box,
         n_actions: int,
         dtype: torch.dtype = torch.float32,
         normalise: bool = False,
     ):
         super().__init__()
-        self.split = MaskSplitter(space)
+        self.split = MaskSplitter(input_shape)
         self.conv = make_trunk(self.split.shape, dtype, normalise)
         self.fc = nn.Sequential(nn.Linear(self.conv.features, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_actions))
 
@@ -145,7 +145,7 @@ class DQN(nn.Module):
         """Compute action values.
 
         Args:
-            states: (batch, ...) states of the space.
+            states: (batch, ...), with the action mask if there is one.
 
         Returns:
             (batch, n_actions) float32; masking.INVALID for actions that the state's mask does not allow.

@@ -38,10 +38,10 @@ def play(env, steps, seed=3):
     return states, rewards, ends
 
 
-@pytest.mark.parametrize("stack", [2, 4])
-def test_wrap_dqn_gives_stacked_frames(stack):
+@pytest.mark.parametrize(("stack", "frames"), [(0, 1), (2, 2), (4, 4)])
+def test_wrap_dqn_gives_stacked_frames(stack, frames):
     env = atari_wrappers.wrap_dqn(gym.make(PONG), stack_frames=stack)
-    assert env.observation_space.shape == (stack, 84, 84)
+    assert env.observation_space.shape == (frames, 84, 84)
     state, _ = env.reset(seed=1)
     assert isinstance(state, LazyFrames)
     assert np.asarray(state).dtype == np.uint8

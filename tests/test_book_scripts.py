@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.common import SEED, argparser
+from lib.common import HYPERPARAMS, SEED, argparser, train_or_tune
 from running import ENVIRONMENT, folder, run, run_by_itself
 
 BOOK = Path("tests/book")
@@ -117,6 +117,14 @@ def test_a_script_may_add_an_option_that_the_parser_has():
     assert parser.parse_args([]).double is False  # the third edition's 03_dqn_double.py reads it
     parser.add_argument("--double", default=True, action="store_true")
     assert parser.parse_args([]).double is True
+
+
+@pytest.mark.parametrize("options", [["--dev", "gpu"], ["--dev", "cuda:9"], ["--dev", "cuda:9", "--tune", "4"]])
+def test_an_unknown_device_is_refused_with_one_line(options, capsys):
+    with pytest.raises(SystemExit) as end:
+        train_or_tune(argparser().parse_args(options), pytest.fail, HYPERPARAMS["pong"])
+    assert end.value.code == 2
+    assert re.fullmatch(r"error: (unknown device 'gpu'|cuda:9 asks for a GPU).*\n", capsys.readouterr().err)
 
 
 def test_a_search_without_trials_is_refused(tmp_path):

@@ -2,6 +2,7 @@ import dataclasses
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from lib.hyperparameters import (
@@ -53,6 +54,7 @@ def test_a_field_can_be_assigned_and_the_table_is_unchanged():
         ("batch_size", 0, "batch_size is 0; it has to be at least 1"),
         ("gamma", 1.5, "gamma is 1.5; it has to be between 0 and 1"),
         ("replay_initial", 200_000, "replay_initial is 200000; it has to be at most replay_size, 100000"),
+        (*("replay_size", 5_000, "replay_size cannot be 5000 yet, because replay_initial is 10000; it has"),),
         ("replay_size", 1e5, "replay_size is 100000.0; it has to be a whole number"),
         ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
         ("huber", 1, "huber is 1; it has to be true or false"),
@@ -66,6 +68,12 @@ def test_an_assignment_that_is_refused_leaves_the_object_as_it_was(name, value, 
     with pytest.raises(ValueError, match=re.escape(message)):
         setattr(params, name, value)
     assert params == HYPERPARAMS["pong"]
+
+
+def test_numbers_of_numpy_become_plain_ones():
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=np.int64(15), gamma=np.float32(0.5))
+    params.replay_size = np.int64(20_000)  # type: ignore[assignment]
+    assert [type(value) for value in (params.stop_reward, params.gamma, params.replay_size)] == [int, float, int]
 
 
 def test_an_unknown_field_cannot_be_assigned():

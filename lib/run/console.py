@@ -30,7 +30,7 @@ def attach_start(engine: Engine, speed: Speed, warm_up: int, saves: bool) -> Non
 
     def learning_started(engine: Engine) -> None:
         steps, seconds = speed.warm_up
-        if warm_up:
+        if warm_up and steps:  # an iterator of the user's own does not count them
             log.info("Replay warm-up: %s steps in %.1f s, %.0f steps/s.", f"{steps:,}", seconds, speed.warm_up_speed)
         log.info("Learning. Ctrl-C stops%s.", " and saves" if saves else "; this script saves no checkpoint")
 

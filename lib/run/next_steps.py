@@ -7,13 +7,13 @@ from pathlib import Path
 
 from lib.envs.single_env import module_of
 from lib.run.options import RunOptions
-from lib.run.run_folder import read_params
 from lib.system.console_log import quoted
 from lib.system.files import PROJECT
 
 
 def next_steps(
     run: Path,
+    env_id: str,
     options: RunOptions,
     *,
     saved: bool,
@@ -26,6 +26,7 @@ def next_steps(
 
     Args:
         run: run folder.
+        env_id: id of the environment.
         options: options of the run.
         saved: whether the run has a checkpoint. Without one, only its report can be shown.
         solved: whether the run was solved. A solved run is not trained any further, so its evaluation is repeated with
@@ -34,7 +35,6 @@ def next_steps(
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
     """
-    env_id = str(read_params(run)["hyperparameters"].get("env_name"))
     commands = {"see its report": command(PROJECT / "tools/report.py", shown(run))} if has_episode else {}
     if not saved:
         return commands

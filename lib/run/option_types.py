@@ -72,7 +72,7 @@ def usable_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(
             f"{name} asks for a GPU, and PyTorch {torch.__version__} finds {torch.cuda.device_count()} of them; "
-            "leave --cuda out or use --device cpu"
+            "leave --cuda out or use the device cpu"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("mps asks for an Apple GPU, and this machine has none; use --device cpu")

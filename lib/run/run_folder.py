@@ -120,7 +120,8 @@ class Run:
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions):
         _require_utf8(options.resume or options.runs_dir)
-        self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
+        name = f"{params.run_name}-{script}{options.changes}".replace(os.sep, "-")
+        self.path = options.resume or _new_folder(options.runs_dir, name)
         self._options = options
         self.checkpoints = self.path / "checkpoints"
         self._lock = filelock.FileLock(self.path / "lock")

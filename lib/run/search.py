@@ -32,7 +32,7 @@ from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import RunOptions
 from lib.run.run_folder import read_json, write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
-from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray
+from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray, trial_resources
 from lib.system import files
 from lib.system.parent import kill_with_parent
 from lib.system.processes import handling
@@ -69,18 +69,18 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
     if params.stop_reward is None:
         raise UsageError("--tune needs a goal, because it searches for the fewest episodes; give --set stop_reward=...")
     tune = ray_tune()
+    resources = trial_resources(args.device)
     folder = args.runs_dir.absolute() / "tune" / f"{params.run_name}-{script}{args.changes}"
     folder.mkdir(parents=True, exist_ok=True)
-    gpu = args.device.type == "cuda"
     trainable = tune.with_resources(
         tune.with_parameters(
             run_trial,
             folder=folder,
             command=_trial_command(argv),
             started_in=os.getcwd(),
-            threads=None if gpu else 1,
+            threads=resources.get("cpu"),
         ),
-        {"gpu": 1} if gpu else {"cpu": 1},
+        resources,
     )
     start_ray()
     space = base_space(tune, params)

@@ -516,6 +516,7 @@ class _Setup:
         at_limit = self._is_complete(stopped)
         steps = next_steps(
             self.run.path,
+            self.params.env_name,
             self.options,
             saved=saved,
             solved=stopped == SOLVED,
@@ -598,7 +599,8 @@ def _require_learning_rate(params: RunParameters, stop_after: int | None) -> Non
 def _options_of_book() -> RunOptions:
     """Return the options of a run whose script has none: the seed that it gave torch, and the GPU if it uses one."""
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
-    return RunOptions(seed=torch.initial_seed(), device=device, runs_dir=Path("runs").absolute())
+    seed = torch.initial_seed() % 2**63  # torch takes negative ones, too
+    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())
 
 
 def _unless_interrupted(name: str, work: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ import torch
 from lib.actors.ray_package import import_ray, signals_postponed
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
-from lib.run.option_types import positive
+from lib.run.option_types import positive, usable_device
 from lib.system.console_log import install_command, start_console
 from lib.system.seeds import seed_everything
 
@@ -55,7 +55,7 @@ def train_or_tune(
 ) -> None:
     """Seed all random generators with SEED, then train once, or search for hyperparameters with --tune.
 
-    Exit with a message if no search is possible.
+    Exit with a message if the device is missing, or no search is possible.
 
     Args:
         args: values of `argparser`.
@@ -66,13 +66,13 @@ def train_or_tune(
         extra_space: search space of the script's own settings; see `tune_params`.
     """
     seed_everything(SEED)
-    device = torch.device(args.dev)
     params = HYPERPARAMS["pong"] if args.params == "common" else best_params
-    if args.tune is None:
-        train_func(params, device, dict(extra_params or {}))
-        return
     try:
-        tune_params(params, train_func, device, args.tune, extra_space)
+        device = usable_device(args.dev)
+        if args.tune is None:
+            train_func(params, device, dict(extra_params or {}))
+        else:
+            tune_params(params, train_func, device, args.tune, extra_space)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(UsageError.exit_code) from None
@@ -102,15 +102,16 @@ def tune_params(
         "episodes".
 
     Raises:
-        UsageError: if Ray Tune is not installed, or samples is below 1.
+        UsageError: if Ray Tune is not installed, samples is below 1, or device is one of several GPUs.
     """
     if samples < 1:
         raise UsageError(f"samples is {samples}; it has to be at least 1")
     tune = ray_tune()
+    resources = trial_resources(device)
     start_console()
     folder = Path.cwd()
     base = cast(Hyperparameters, as_hyperparameters(base_params))
-    book = dataclasses.replace(base, learning_rate=1e-4, learning_rate_final=None)
+    book = dataclasses.replace(base, learning_rate=1e-4)
     space = base_space(tune, book) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:
@@ -120,7 +121,7 @@ def tune_params(
         episodes = train_func(params, device, config)
         return {"episodes": UNSOLVED if episodes is None else episodes}
 
-    trainable = tune.with_resources(run_trial, {"gpu": 1}) if device.type == "cuda" else run_trial
+    trainable = tune.with_resources(run_trial, resources)
     start_ray()
     tuner = tune.Tuner(
         trainable,
@@ -134,6 +135,20 @@ def tune_params(
     result = "no trial solved the game" if episodes == UNSOLVED else f"solved in {episodes} episodes"
     log.info("Best hyperparameters: %s (%s)", best.config, result)
     return results
+
+
+def trial_resources(device: torch.device) -> dict[str, int]:
+    """Return what a trial gets from Ray: a GPU, or a core if its networks need no GPU.
+
+    Raises:
+        UsageError: if `device` is one of several GPUs. Ray gives each trial its own, which is the only one it sees.
+    """
+    if device.index:
+        raise UsageError(
+            f"a search on {device} is not possible, because each trial gets a GPU from Ray; use the device cuda, and "
+            "choose GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    return {"gpu": 1} if device.type == "cuda" else {"cpu": 1}
 
 
 def base_space(tune: Any, params: Hyperparameters) -> dict[str, Any]:

@@ -6,6 +6,8 @@ import types
 import typing
 from typing import Any
 
+import numpy as np
+
 # Accepted types of values, and their names in messages.
 _KINDS: dict[type, tuple[type, str]] = {
     bool: (bool, "true or false"),
@@ -21,15 +23,22 @@ class Checked:
     """Base of dataclasses whose fields are bool, int, float, str, or one of these or None.
 
     A subclass calls super().__post_init__() first, then checks ranges with the functions below. A value that is
-    refused raises ValueError, and a field that was to be assigned keeps its old value.
+    refused raises ValueError, and a field that was to be assigned keeps its old value. NumPy's numbers become Python's.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
         names = _field_types(type(self))
         if name not in names:
-            raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(names)}")
+            raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(names)}, or use a variable")
+        if isinstance(value, np.generic):
+            value = value.item()
         if len(vars(self)) == len(names):  # before that, __init__ is still setting the fields
-            dataclasses.replace(self, **{name: value})
+            try:
+                dataclasses.replace(self, **{name: value})
+            except ValueError as error:
+                if str(error).startswith(f"{name} "):
+                    raise
+                raise ValueError(f"{name} cannot be {value!r} yet, because {error}. Change that first") from None
         super().__setattr__(name, value)
 
     def __post_init__(self) -> None:

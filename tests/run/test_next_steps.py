@@ -13,11 +13,10 @@ def commands(tmp_path, monkeypatch):
     script = str(PROJECT / "chapter09/01_baseline.py")
     monkeypatch.setattr(sys, "argv", [script])
     monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
-    monkeypatch.setattr(
-        "lib.run.next_steps.read_params", lambda run: {"hyperparameters": {"env_name": "fakes:Catch-v0"}}
-    )
     usual = {"saved": True, "solved": False, "complete": False, "steps_done": None, "has_episode": True}
-    return lambda knobs=None, **changed: next_steps(tmp_path, RunOptions(knobs=knobs or {}), **usual | changed)
+    return lambda knobs=None, **changed: next_steps(
+        tmp_path, "fakes:Catch-v0", RunOptions(knobs=knobs or {}), **usual | changed
+    )
 
 
 def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands):

@@ -14,13 +14,14 @@ import numpy as np
 import pandas as pd
 import psutil
 import pytest
+import torch
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import search
+from lib.run import search, tuning
 from lib.run.run_folder import write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE
-from lib.run.tuning import base_space
+from lib.run.tuning import base_space, tune_params
 from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run, run_by_itself, start, wait_for
 
 # Ray Tune needs pyarrow. It is not imported here, because Ray reads on its import where it may listen.
@@ -185,6 +186,42 @@ def test_no_trial_has_a_learning_rate_below_its_final_one(final, smallest):
     params = dataclasses.replace(HYPERPARAMS["pong"], learning_rate=1e-3, learning_rate_final=final)
     tune = SimpleNamespace(loguniform=lambda low, high: (low, high), choice=list)
     assert base_space(tune, params)["learning_rate"] == pytest.approx((smallest, 1e-3))
+
+
+def test_every_trial_of_the_books_search_has_a_final_learning_rate_that_it_can_fall_to(monkeypatch):
+    class Searched(Exception):
+        pass
+
+    def tuner(trainable, param_space, **options):
+        for rate in param_space["learning_rate"]:
+            trainable({"learning_rate": rate})
+        raise Searched
+
+    tune = SimpleNamespace(
+        loguniform=lambda low, high: (low, high),
+        choice=list,
+        with_resources=lambda trainable, resources: trainable,
+        TuneConfig=SimpleNamespace,
+        RunConfig=SimpleNamespace,
+        Tuner=tuner,
+    )
+    monkeypatch.setattr(tuning, "ray_tune", lambda: tune)
+    monkeypatch.setattr(tuning, "start_ray", lambda: None)
+    rates = []
+
+    def train(params, device, extra):
+        rates.append((params.learning_rate_final, params.learning_rate))
+
+    with pytest.raises(Searched):
+        tune_params(dataclasses.replace(HYPERPARAMS["pong"], learning_rate_final=5e-5), train, torch.device("cpu"))
+    assert rates == [(5e-5, 5e-5), (5e-5, 1e-4)]
+
+
+def test_a_trial_gets_a_gpu_from_ray_and_never_a_certain_one():
+    assert tuning.trial_resources(torch.device("cpu")) == {"cpu": 1}
+    assert tuning.trial_resources(torch.device("cuda:0")) == tuning.trial_resources(torch.device("cuda")) == {"gpu": 1}
+    with pytest.raises(UsageError, match=r"a search on cuda:1 is not possible.* use the device cuda, and choose GPUs"):
+        tuning.trial_resources(torch.device("cuda:1"))
 
 
 def test_a_search_is_not_continued_with_other_options(tmp_path):

@@ -22,7 +22,7 @@ from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import checkpoint
+from lib.run import checkpoint, run_folder
 from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
 from lib.run.options import RunOptions
@@ -300,6 +300,19 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
         map(str, (5, 10, 15, 20))
     )
     assert run.path.parent == tmp_path
+
+
+def test_a_run_with_a_negative_seed_and_a_path_as_its_name_can_be_read(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(-1)
+    source, buffer = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=14.0)
+    run = setup_ignite(engine, params, source, "book/0.001")
+    engine.run(common.batch_generator(buffer, 10, 4))
+    assert run.path.parent == tmp_path / "runs"
+    assert "-pong-book-0.001" in run.path.name
+    assert run_folder.read_params(run.path)["seed"] == 2**63 - 1
 
 
 @pytest.mark.parametrize(("lowest", "stopped"), [((), "step limit"), ((20, 15.5), "trial stopped early")])
