@@ -97,6 +97,25 @@ class WithHelper(Counting):
         return super().reset(seed=seed)
 
 
+def forked_sleeper():
+    """Fork a process that sleeps, and return its id."""
+    pid = os.fork()
+    if not pid:
+        time.sleep(20)
+        os._exit(0)
+    return pid
+
+
+class Forking(Counting):
+    """Counting that forks a process at its first step."""
+
+    helper: Any = None
+
+    def step(self, action):
+        self.helper = self.helper or forked_sleeper()
+        return super().step(action)
+
+
 class WithThread(Counting):
     """Counting with a thread that does not end. If it was closed after some episodes, a file is there."""
 
@@ -625,6 +644,7 @@ for environment in (
 register("Catch", Catch, zoom=ZOOM)
 register("Slow", Slow, seconds=0.05)
 register("WithHelper", WithHelper)
+register("Forking", Forking)
 register("WithThread", WithThread)
 for name, game, sticky_actions in (
     ("ShortPong", "pong", 0.0),  # episodes of 100 steps

@@ -177,8 +177,8 @@ def checkpoint_of(path: Path) -> dict[str, Any]:
     content = checkpoint.newest(path / "checkpoints")
     assert content is not None, f"{path} has no checkpoint"
     del content["settings"], content["files"], content["episodes"]["seconds"]
-    for place in content["source"].get("actors", ()):
-        del place["seconds_per_step"]
+    for place in (content["source"], *content["source"].get("actors", ())):
+        place.pop("seconds_per_step", None)
     return content
 
 

@@ -327,6 +327,8 @@ def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fa
         return make(number, state)
     except UsageError as error:
         return Failed(str(error), usage=True)
+    except Fault as fault:
+        return Failed(f"Actor {number} could not be made: {fault}", exit_code=fault.exit_code)
     except Exception as error:  # noqa: BLE001 - reported to the learner
         return Failed(f"Actor {number} could not be made:\n{shortage(error) or traceback.format_exc()}")
 

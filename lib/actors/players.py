@@ -318,6 +318,7 @@ class Players(ExperienceSource):
             "players": [handle.state_dicts() for handle in self._handles],
             "models": {version: model.tensors for version, model in self._models.items()},
             "steps_at": dict(self._steps_at),
+            "seconds_per_step": [handle.seconds_per_step for handle in self._handles],
             "episodes": pack_episodes(self._episodes),
         }
 
@@ -331,6 +332,9 @@ class Players(ExperienceSource):
         self._episodes = unpack_episodes(state["episodes"])
         for handle, states in zip(self._handles, state["players"], strict=True):
             handle.load_snapshots(states)
+        # Earlier versions did not save these.
+        for handle, seconds in zip(self._handles, state.get("seconds_per_step", ()), strict=False):
+            handle.seconds_per_step = seconds
 
 
 def _parts(source: ExperienceSourceFirstLast, players: int) -> list[ExperienceSourceFirstLast]:

@@ -97,6 +97,8 @@ class ProcessActors(Actors):
         for index in {ends[end] for end in connection.wait(list(ends), patience)}:
             child = self._children[index]
             try:
+                if not child.connection.poll():
+                    raise EOFError  # the process is gone, and another one that it forked holds the connection
                 header, slot, sizes = child.connection.recv()
             except (EOFError, OSError):
                 child.kill()

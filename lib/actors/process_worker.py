@@ -1,6 +1,7 @@
 """Code that runs in an actor's process. It plays one segment per order until the learner has ended."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -8,6 +9,7 @@ import cloudpickle
 import torch
 
 from lib.actors.contract import Actor, Failed, Weights, make_actor, next_segment
+from lib.envs import checked_env
 from lib.system.console_log import start_console
 from lib.system.parent import ParentGone, end_with_learner, receive, send
 from lib.system.shared_memory import SharedWeights, Slots
@@ -36,7 +38,7 @@ def act(
     end_with_learner()
     start_console()
     torch.set_num_threads(1)  # other actors and the learner need the other cores
-    try:
+    with suppress(ParentGone), checked_env.closing():
         actor = make_actor(number, lambda: cloudpickle.loads(payload.memory))
         while True:
             version = receive(connection)
@@ -44,8 +46,6 @@ def act(
                 set_model(actor, names, weights, version)
             send(connection, slots.pack(next_segment(actor), slot))
             slot = (slot + 1) % slots.number
-    except ParentGone:
-        return
 
 
 def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, version: int) -> None:

@@ -8,6 +8,7 @@ import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import connection
 from typing import Any, NoReturn, SupportsFloat
 
 import gymnasium as gym
@@ -102,7 +103,10 @@ class ProcessVectorEnv(AsyncVectorEnv):
         """Wait for the answers one after the other, so that `describe` can tell which one is missing."""
         for index, pipe in enumerate(self.parent_pipes):
             self._awaited = index
-            pipe.poll(timeout)
+            # The sentinel as well, because a process that the environment forked may hold the pipe open.
+            connection.wait([pipe, self.processes[index].sentinel], timeout)
+            if self.processes[index].exitcode is not None and not pipe.poll():
+                raise EOFError
         self._awaited = None
         return super()._poll_pipe_envs(timeout)
 

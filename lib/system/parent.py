@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
+from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
@@ -43,11 +44,33 @@ def end_with_learner() -> None:
         os._exit(1)
 
     kill_with_parent()
+    _disregard_sigterm()
     try:
         threading.Thread(target=watch, daemon=True).start()
     except RuntimeError:  # no further thread is allowed; on Linux, kill_with_parent is enough
         if sys.platform != "linux":
             raise
+
+
+def _disregard_sigterm() -> None:
+    """Replace the block of SIGTERM, with which the learner starts this process, by a handler that does nothing.
+
+    Programs that an environment starts would inherit the block, and could not be terminated. They inherit no handler.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        return
+
+    def in_fork() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        unblock()
+
+    unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.siginterrupt(signal.SIGTERM, False)
+    unblock()
+    # A fork is not asked to end before it has SIGTERM's usual effect.
+    block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGTERM})
+    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_fork)
 
 
 class Reaper:

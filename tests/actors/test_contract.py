@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -28,6 +29,7 @@ from lib.actors.process import ProcessActors
 from lib.actors.process_worker import set_model
 from lib.actors.ray_cluster import RayActors
 from lib.actors.ray_package import check_cluster, import_ray
+from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.run.watchdog import CallInterrupted
 from lib.system import memory, processes
@@ -209,6 +211,16 @@ def test_an_actor_that_cannot_be_made_is_reported_with_its_traceback(engine):
         crew.gather()
 
 
+def test_a_fault_in_the_making_of_an_actor_is_reported_in_one_line():
+    def make(number, state):
+        raise Fault("Own-v0 (at its reset): its observation is nan", 5)
+
+    with started("inline", 1, make=make) as crew, pytest.raises(ActorFailed) as failed:
+        crew.gather()
+    assert str(failed.value).endswith("Actor 0 could not be made: Own-v0 (at its reset): its observation is nan")
+    assert failed.value.exit_code == 5
+
+
 @with_ray_long
 def test_a_usage_error_of_an_actor_stays_a_usage_error(engine):
     with (
@@ -238,6 +250,52 @@ def test_an_actor_that_dies_is_replaced_and_each_segment_comes_once(losable, cap
         assert crew.replaced in (2, 3)  # one may have given its segment before it was killed
     assert "Actor 1 " in caplog.text
     assert "It is replaced" in caplog.text
+
+
+def test_an_actor_that_dies_is_replaced_although_a_process_that_it_forked_lives():
+    class WithHelper(fakes.Counter):
+        def get_trajectory_segment(self):
+            return super().get_trajectory_segment() | {"helper": fakes.forked_sleeper()}
+
+    with started("process", 1, make=WithHelper) as crew:
+        [segment] = crew.gather()
+        os.kill(segment["pid"], signal.SIGKILL)
+        [after] = crew.gather()
+        assert crew.replaced == 1
+        for each in (segment, after):
+            os.kill(each["helper"], signal.SIGKILL)
+
+
+def test_an_actor_ends_programs_that_it_has_started_and_is_not_ended_itself():
+    class WithPrograms(fakes.Counter):
+        def get_trajectory_segment(self):
+            pids = [subprocess.Popen(["sleep", "20"]).pid, fakes.forked_sleeper()]
+            for pid in pids:
+                os.kill(pid, signal.SIGTERM)
+            codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+            return super().get_trajectory_segment() | {"codes": codes}
+
+    with started("process", 1, make=WithPrograms) as crew:
+        [segment] = crew.gather()
+        assert segment["codes"] == [-signal.SIGTERM, -signal.SIGTERM]
+        os.kill(segment["pid"], signal.SIGTERM)
+        assert crew.gather()[0]["pid"] == segment["pid"]
+
+
+def test_environments_of_an_actor_are_closed_at_its_end(tmp_path):
+    class Closed(fakes.Counting):
+        def close(self):
+            (tmp_path / "closed").touch()
+
+    class WithEnv(fakes.Counter):
+        def __init__(self, number, state=None):
+            super().__init__(number, state)
+            self.env = CheckedEnv(Closed(), "Closed-v0")
+
+    with started("process", 1, make=WithEnv) as crew:
+        crew.gather()
+        assert not (tmp_path / "closed").exists()
+    assert (tmp_path / "closed").exists()
 
 
 def test_actors_are_replaced_if_their_fork_server_dies():

@@ -99,6 +99,15 @@ def test_players_play_what_the_slow_twin_plays(players_of, engine, envs, players
     assert source.steps_done == 100
 
 
+def test_resumed_players_have_time_to_repeat_their_unfinished_episodes(players_of):
+    source = players_of([Slow(0.002)], engine="inline")
+    take(iter(source), source.agent, 40)
+    resumed = players_of([Slow(0.002)], engine="inline")
+    resumed.load_state_dict(source.state_dict())
+    assert resumed._delay_of(0) == pytest.approx(source._delay_of(0))
+    assert resumed._delay_of(0) > 2 * 32 * 0.002
+
+
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_the_slow_twin_depends_on_how_far_players_are_ahead(players_of, ahead):
     agent, twin_agent = agent_for(1), agent_for(1)

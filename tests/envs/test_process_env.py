@@ -2,6 +2,7 @@
 
 import multiprocessing.context
 import time
+from multiprocessing import connection
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -226,14 +227,30 @@ def test_no_process_is_left_if_the_fork_server_is_stopped(make):
 
 
 @pytest.mark.slow
-def test_an_environment_that_does_not_answer_is_reported_by_its_number(make):
+def test_an_environment_that_does_not_answer_is_reported_by_its_number(make, monkeypatch):
     envs = make("fakes:Slow-v0", 2)
     envs.reset(seed=7)
     seen = []
-    poll = envs.unwrapped.parent_pipes[1].poll
-    envs.unwrapped.parent_pipes[1] = pipe = SimpleNamespace(
-        **{name: getattr(envs.unwrapped.parent_pipes[1], name) for name in ("send", "recv", "close", "closed")}
-    )
-    pipe.poll = lambda timeout: (seen.append(CheckedEnv.call.describe()), poll(timeout))[1]
+
+    def wait(ends, timeout=None):
+        seen.append(CheckedEnv.call.describe())
+        return connection.wait(ends, timeout)
+
+    monkeypatch.setattr(process_env, "connection", SimpleNamespace(wait=wait))
     envs.step(np.zeros(2, np.int64))
-    assert seen == ["environment 1 of fakes:Slow-v0 (last seed 8, at step 1 of this session)"]
+    assert seen == [
+        f"environment {index} of fakes:Slow-v0 (last seed {7 + index}, at step 1 of this session)" for index in range(2)
+    ]
+
+
+@pytest.mark.slow
+def test_a_dead_process_is_reported_although_one_that_it_forked_lives(make):
+    envs = make("fakes:Forking-v0", 2)
+    envs.reset(seed=1)
+    process = psutil.Process(envs.unwrapped.processes[0].pid)
+    envs.step(np.zeros(2, np.int64))
+    [helper] = process.children()
+    process.kill()
+    with pytest.raises(Fault, match="environment 0 of fakes:Forking-v0 was killed by SIGKILL"):
+        envs.step(np.zeros(2, np.int64))
+    helper.kill()
