@@ -19,7 +19,7 @@ from lib import cli
 from lib.envs.masks import with_mask_in_info
 from lib.envs.single_env import make_plain_env
 from lib.errors import UsageError
-from lib.run.episode_player import MAX_STEPS
+from lib.run.episode_player import MAX_STEPS, count_at_limit
 
 import gymnasium as gym
 import numpy as np
@@ -86,6 +86,8 @@ def main() -> None:
     for name, values in results.items():
         error = values.std() / len(values) ** 0.5
         print(f"{name:16} mean {values.mean():.3f} +- {error:.3f}, from {values.min():g} to {values.max():g}")
+    if cut := count_at_limit(results["steps"].tolist()):
+        print(f"{cut} of {args.episodes} episodes were cut at {MAX_STEPS:,} steps; their returns are parts")
     print(f"{results['steps'].sum() / (time.perf_counter() - start):.0f} steps/s")
 
 

@@ -123,7 +123,7 @@ def test_ppo_has_plain_settings_for_another_environment_unless_a_game_is_given(t
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 @pytest.mark.parametrize("argv", [["--cuda"], ["--device", "cuda:1"]])
 def test_a_missing_gpu_is_reported_with_the_cpu_as_the_alternative(argv):
-    with pytest.raises(UsageError, match="--device cpu"):
+    with pytest.raises(UsageError, match="use the device cpu"):
         resolve(*argv)
 
 

@@ -6,8 +6,9 @@
 
 The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
 --epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
-number of distinct episodes are printed. They are also written to evaluation.json in the run folder, with the return and
-length of every episode. A model in models/ has one already, which only --output replaces.
+number of distinct episodes are printed. Without these two options, they are also written to evaluation.json in the run
+folder, with the return and length of every episode. --output names another file for them. A model in models/ has an
+evaluation already, which only --output replaces.
 """
 
 import sys
@@ -30,7 +31,10 @@ def main() -> None:
     parser.add_argument("--quiet", action="store_true", help="hide the progress bar")
     args = parser.parse_args()
     is_run = (args.run / "episodes.csv").exists()  # and not a published model, whose card tells its evaluation
-    output = cli.writable(args.output or args.run / "evaluation.json") if is_run or args.output else None
+    is_greedy = not args.sample and not args.epsilon
+    output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
+    if output is not None:
+        cli.writable(output)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)

@@ -23,13 +23,14 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.run import console, evaluation, run_folder
 from lib.run.episode_player import MAX_STEPS, count_at_limit
+from lib.run.episodes import format_return
 from lib.run.next_steps import module_option
 from lib.system import files
 from lib.system.files import PROJECT
 
 CARD = """# {name}: {env_id}
 
-Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}** (lowest {min:g}, highest {max:g},
+Mean return over {episodes} greedy episodes in single environments: **{shown_mean}** (lowest {min:g}, highest {max:g},
 {distinct} distinct).{endless}
 
 | | |
@@ -46,7 +47,7 @@ Mean return over {episodes} greedy episodes in single environments: **{mean:.2f}
 """
 ENDLESS = """
 
-{count} of these games ended at the limit of {limit:,} steps; the agent had probably repeated its moves."""
+{count} of these games were cut at {limit:,} steps."""
 PRIVATE = ("--runs-dir", "--resume")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
 FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt(\.sha256)?)?"
@@ -155,6 +156,7 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
         path=shown,
         module="".join(f" {word}" for word in module_option(agent.env_id)),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
+        shown_mean=format_return(metrics["mean"]),
         **metrics,
     )
 

@@ -13,7 +13,7 @@ import pandas as pd
 from lib.analysis import intervals, run_data
 from lib.hyperparameters import Hyperparameters, PPOHyperparameters
 from lib.run import run_folder
-from lib.run.episodes import WINDOW, Episodes
+from lib.run.episodes import WINDOW, Episodes, format_return
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
 FIRST = ("seed", "script", "learning_rate")  # settings that a table shows first
@@ -110,10 +110,10 @@ def comparison_table(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def format_value(value: object) -> str:
-    """Format a value of these tables: floats with two decimals, and "-" if there is no value."""
+    """Format a value of these tables; "-" if there is no value."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return format_return(value) if isinstance(value, float) else str(value)
 
 
 def group_runs(runs: Sequence[Path]) -> list[Group]:

@@ -32,6 +32,7 @@ from lib.system.progress import TaskProgress
 log = logging.getLogger(__name__)
 
 ONNX, TORCHSCRIPT = "onnx", "torchscript"
+DESCRIPTION = "policy.json"
 FILES = {ONNX: "policy.onnx", TORCHSCRIPT: "policy.pt"}
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -107,9 +108,11 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
         For each file, the largest absolute difference between its scores and the original's.
 
     Raises:
+        UsageError: if the folder holds files of the same names that were not exported.
         Fault: if an exported policy takes different actions from the original.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    _require_replaceable(folder)
     policy = ExportedPolicy(agent.policy.net).eval()
     differences, unfinished = {}, {}
     try:
@@ -123,6 +126,7 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
             except OSError as error:
                 error.filename = str(file)
                 raise
+        description = _description(agent, states, differences)
         for file, part in unfinished.items():
             part.replace(file)
         for kind in FILES.keys() - {*kinds}:  # perhaps of another checkpoint, and policy.json describes one
@@ -130,6 +134,21 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
     finally:
         for part in unfinished.values():
             part.unlink(missing_ok=True)
+    files.write(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")
+    return differences
+
+
+def _require_replaceable(folder: Path) -> None:
+    names = [name for name in (*FILES.values(), DESCRIPTION) if (folder / name).exists()]
+    try:
+        ours = "largest_difference" in json.loads((folder / DESCRIPTION).read_text())
+    except (OSError, ValueError, TypeError):
+        ours = False
+    if names and not ours:
+        raise UsageError(f"{folder} holds {', '.join(names)}, but no export; give another --output, or remove them")
+
+
+def _description(agent: TrainedAgent, states: np.ndarray, differences: dict[Path, float]) -> dict[str, Any]:
     env = agent.make_env()
     description = {
         "env_id": agent.env_id,
@@ -143,8 +162,7 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
         "largest_difference": {file.name: difference for file, difference in differences.items()},
     }
     env.close()
-    files.write(folder / "policy.json", json.dumps(description, indent=2) + "\n")
-    return differences
+    return description
 
 
 def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], states: np.ndarray, name: str) -> float:

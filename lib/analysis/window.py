@@ -100,9 +100,12 @@ class Window:
 
 def action_names(env: gym.Env) -> list[str]:
     """Return the names of the actions, or the environment's own numbers if it does not name them."""
-    if env.has_wrapper_attr("get_action_meanings"):
-        return list(env.get_wrapper_attr("get_action_meanings")())
     assert isinstance(env.action_space, gym.spaces.Discrete)
+    if env.has_wrapper_attr("get_action_meanings"):
+        meanings = env.get_wrapper_attr("get_action_meanings")()
+        names = [str(name) for name in (meanings.values() if isinstance(meanings, dict) else meanings)]
+        if len(names) == env.action_space.n:
+            return names
     return [str(first_action(env) + action) for action in range(env.action_space.n)]
 
 

@@ -200,7 +200,10 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
         return GrayscaleObservation(env)
     if channels == 1:
         return _transform(env, lambda image: image[:, :, 0])
-    raise UsageError(f"{env_id} has images of {channels} channels; they have to be 1 (grey) or 3 (RGB)")
+    raise UsageError(
+        f"{env_id} has images of {channels} channels; they have to be 1 (grey) or 3 (RGB); convert them with "
+        "gymnasium's TransformObservation"
+    )
 
 
 def _to_float32(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:

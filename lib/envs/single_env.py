@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import math
 import os
 import sys
 import traceback
@@ -69,7 +70,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     if is_atari(env):
         return _wrapped_game(env_id, tweaked, env)
     if env_id != without_options(env_id):
-        raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game")
+        raise UsageError(f"{env_id!r} has options of Atari's preprocessing, but is not an Atari game; leave them out")
     counted_from_zero = env.action_space.start == 0
     env = with_mask_in_info(CheckedEnv(env, env_id))
     env = RecordEpisodeStatistics(KeepOnlyMaskInfo(env if counted_from_zero else ActionsFromZero(env)))
@@ -164,12 +165,13 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         close_plain_env(env, env_id)
         part = "constructor"
         return make(**options)
-    except (gym.error.Error, ImportError) as error:
+    except gym.error.Error as error:
+        unknown = isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and not module_of(env_id)
         stop = "" if str(error).endswith((".", "?")) else "."
-        raise UsageError(
-            f"cannot make the environment {env_id!r}: {error}{stop} It has to be registered with gymnasium; "
-            "--env-module your_package imports your_package first"
-        ) from error
+        hint = f"{stop} It has to be registered with gymnasium; --env-module your_package imports your_package first"
+        raise UsageError(f"cannot make the environment {env_id!r}: {error}{hint if unknown else ''}") from error
+    except ImportError as error:
+        raise UsageError(f"{env_id!r} needs a package that is missing: {error}. Install it") from error
     except (UsageError, Fault):
         raise
     except Exception as error:  # the constructor belongs to the user and may raise anything
@@ -207,7 +209,7 @@ def reward_threshold(env_id: str) -> float | None:
         threshold = gym.spec(registration.get_env_id(namespace, name, version)).reward_threshold
     except gym.error.Error:  # unknown, which is reported when it is made
         return None
-    return None if threshold is None else float(threshold)
+    return None if threshold is None or not math.isfinite(threshold) else float(threshold)
 
 
 def module_of(env_id: str) -> str:

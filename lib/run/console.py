@@ -9,7 +9,7 @@ from ignite.engine import Engine
 
 from lib.run import checkpoint_files
 from lib.run.episode_player import MAX_STEPS, count_at_limit
-from lib.run.episodes import Episodes
+from lib.run.episodes import Episodes, format_return
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
 from lib.run.stopping import NOT_FINITE, SOLVED
@@ -73,9 +73,9 @@ def log_result(
 def log_evaluation(result: Mapping[str, Any]) -> None:
     """Log the result of an evaluation."""
     log.info(
-        "Evaluation: mean return %.2f, standard deviation %.2f, %g to %g, over %d episodes (%d of them distinct).",
-        result["mean"],
-        result["std"],
+        "Evaluation: mean return %s, standard deviation %s, %g to %g, over %d episodes (%d of them distinct).",
+        format_return(result["mean"]),
+        format_return(result["std"]),
         result["min"],
         result["max"],
         result["episodes"],
@@ -84,7 +84,7 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
     endless = count_at_limit(result["lengths"])
     if endless:
         log.warning(
-            "Episodes that reached the limit of %s steps: %d. The agent probably repeats its moves there. Try "
+            "Episodes that were cut at %s steps: %d. If they are usually shorter, the agent repeats its moves: try "
             "tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
             f"{MAX_STEPS:,}",
             endless,

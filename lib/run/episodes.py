@@ -300,6 +300,11 @@ def first_returns(folder: Path, count: int) -> list[float]:
         return []
 
 
+def format_return(value: float) -> str:
+    """Format a return with two decimals, or three significant digits if it is small."""
+    return f"{value:.2f}" if value == 0 or not abs(value) < 0.1 else f"{value:.3g}"
+
+
 def last_step(folder: Path) -> int:
     """Return the agent step of the last episode in a run folder's episodes.csv, or 0 without episodes.
 

@@ -10,7 +10,7 @@ import numpy as np
 from ignite.engine import Engine, Events
 
 from lib.ppo.rollout import one_torch_thread
-from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
+from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.events import EvaluationEvents
 from lib.run.side_by_side import results_of
 from lib.system.progress import TaskProgress
@@ -111,12 +111,15 @@ def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
 def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bool:
     """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
 
+    Episodes that were cut at MAX_STEPS are not compared with whole ones.
+
     Args:
         result: result of `evaluate`.
         training: returns of training episodes.
     """
     error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
-    return bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
+    below = bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
+    return below and not count_at_limit(result["lengths"])
 
 
 class PeriodicEvaluation:

@@ -75,7 +75,7 @@ def usable_device(name: str) -> torch.device:
             "leave --cuda out or use the device cpu"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UsageError("mps asks for an Apple GPU, and this machine has none; use --device cpu")
+        raise UsageError("mps asks for an Apple GPU, and this machine has none; use the device cpu")
     return device
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection
 from ignite.engine import Engine, Events
 
 from lib.experience.interface import ExperienceSource
-from lib.run.episodes import Episodes
+from lib.run.episodes import Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.goal import GoalProgress
 from lib.run.speed import Speed
@@ -223,4 +223,4 @@ class Screen:
 
 def _mean(returns: Collection[float]) -> str:
     mean = sum(returns) / len(returns) if returns else math.nan
-    return f"{mean:,.0f}" if abs(mean) >= 1000 else f"{mean:.2f}"
+    return f"{mean:,.0f}" if abs(mean) >= 1000 else format_return(mean)

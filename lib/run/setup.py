@@ -8,8 +8,8 @@ import copy
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from lib.hyperparameters import Hyperparameters, PPOHyperparameters, RunParamete
 from lib.run import checkpoint, checkpoint_files, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
-from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
+from lib.run.episodes import EpisodeFile, Episodes, first_returns, format_return, last_step
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
 from lib.run.goal import GoalProgress
 from lib.run.growing_files import GrowingFiles
@@ -327,8 +327,20 @@ class _Setup:
         envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
         evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
-        self.periodic_evaluation.attach(self.engine, evaluating, self.steps, self.speed.paused)
+        self.periodic_evaluation.attach(self.engine, evaluating, self.steps, self._evaluating)
         self._opened += envs
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Do not count the time of an evaluation as training. Save the run if the evaluation fails."""
+        try:
+            with self.speed.paused():
+                yield
+        except Stopped:
+            raise
+        except Exception:
+            self.checkpointer.rescue(self.engine)
+            raise
 
     def attach_episode_records(self) -> None:
         """Write episodes.csv, and videos with --record-every."""
@@ -381,14 +393,7 @@ class _Setup:
             return
         self.episodes.confirm = self._confirm
 
-        def ask(engine: Engine) -> None:
-            try:
-                self.episodes.ask(engine)
-            except Exception:
-                self.checkpointer.rescue(engine)
-                raise
-
-        self.engine.add_event_handler(Events.ITERATION_COMPLETED, ask)
+        self.engine.add_event_handler(Events.ITERATION_COMPLETED, self.episodes.ask)
 
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
@@ -537,7 +542,7 @@ class _Setup:
             "The mean training return has reached %g. %d greedy episodes have to confirm it.", goal, evaluation.EPISODES
         )
         try:
-            with self.speed.paused(), undisturbed():
+            with self._evaluating(), undisturbed():
                 evaluated = self._play_greedily(stopped=self.stopper.should_stop)
         except Stopped:
             return None
@@ -574,9 +579,9 @@ class _Setup:
         if below:
             option = ["--sample"] if self._policy().score_name == "probability" else ["--epsilon", "0.05"]
             log.warning(
-                "Greedy play is clearly below training: mean return %.2f, not %.2f. Try %s",
-                evaluated["mean"],
-                self.episodes.mean,
+                "Greedy play is clearly below training: mean return %s, not %s. Try %s",
+                format_return(evaluated["mean"]),
+                format_return(self.episodes.mean),
                 tool_command("evaluate", self.run.path, self.params.env_name, *option),
             )
 

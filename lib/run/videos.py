@@ -220,8 +220,8 @@ class EpisodeReplayer:
 def cut_back(run: Path, number: int) -> None:
     """Remove what a resumed run will record again: videos of episodes after `number`, and unfinished videos."""
     for path in (run / FOLDER).glob("episode-*.webm"):
-        match = re.match(r"episode-(\d+)-return-", path.name)
-        if match is None or int(match[1]) > number:
+        match = re.fullmatch(r"episode-(\d+)(-return-.*|\.part)\.webm", path.name)
+        if match and (match[2] == ".part" or int(match[1]) > number):
             path.unlink()
 
 

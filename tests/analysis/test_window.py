@@ -1,8 +1,10 @@
 """The panel of action scores beside a frame."""
 
 import numpy as np
+import pytest
 
-from lib.analysis.window import BAR, BEST_BAR, MAX_SCORES, add_score_panel
+from fakes import Counting
+from lib.analysis.window import BAR, BEST_BAR, MAX_SCORES, action_names, add_score_panel
 from lib.run import video_file
 
 FRAME = np.full((192, 144, 3), 200, np.uint8)
@@ -22,6 +24,21 @@ def bars(scores, score_name="Q", mask=(True,)):
         starts = rows[np.insert(np.diff(rows) > 1, 0, True)] if len(rows) else []
         found += [(int(start), colour, int(same[start].sum())) for start in starts]  # the first row is above the text
     return [(colour, length) for _, colour, length in sorted(found)]
+
+
+@pytest.mark.parametrize(
+    ("meanings", "names"),
+    [
+        (["left", "right"], ["left", "right"]),
+        ({0: "left", 1: "right"}, ["left", "right"]),
+        ([4, 5], ["4", "5"]),
+        (["left"], ["0", "1"]),
+    ],
+)
+def test_actions_have_the_environments_names_if_there_is_one_for_each(meanings, names, monkeypatch):
+    env = Counting()
+    monkeypatch.setattr(env, "get_action_meanings", lambda: meanings, raising=False)
+    assert action_names(env) == names
 
 
 def test_the_length_of_a_bar_is_proportional_to_the_value():

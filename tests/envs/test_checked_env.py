@@ -111,6 +111,13 @@ def test_flags_and_infos_of_another_type_are_reported(monkeypatch, turn, problem
         env.step(0)
 
 
+def test_flags_may_be_numbers_of_numpy(monkeypatch):
+    env = CheckedEnv(Scripted(), "Odd-v0")
+    env.reset(seed=7)
+    monkeypatch.setattr(env.env, "step", lambda action: (GOOD, 0.0, np.int64(1), np.bool_(False), {}))
+    assert env.step(0)[2:4] == (True, False)
+
+
 def test_an_observation_does_not_change_when_the_environment_uses_its_array_again(monkeypatch):
     shared = np.zeros_like(GOOD)
     env = CheckedEnv(Scripted((shared, 0.0), (shared, 0.0)), "Odd-v0")

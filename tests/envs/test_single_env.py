@@ -4,11 +4,12 @@ import os
 import subprocess
 import sys
 
+import gymnasium as gym
 import pytest
 from gymnasium import spaces
 
 import fakes  # noqa: F401
-from lib.envs.single_env import make_env
+from lib.envs.single_env import make_env, reward_threshold
 from lib.errors import UsageError
 
 
@@ -17,12 +18,16 @@ from lib.errors import UsageError
     [
         ("NoSuchGame-v0", "has to be registered"),
         ("no_such_module:Game-v0", "No module named 'no_such_module'"),
+        ("fakes:NoSuchGame-v0", r"'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist\.$"),
+        ("NeedsPackage-v0", "'NeedsPackage-v0' needs a package that is missing: No module named 'robots'. Install it"),
         ("Pendulum-v1", "finitely many actions"),
         ("fakes:Continuous-v0", "finitely many actions"),
         ("fakes:Heat-v0", "of 4 dimensions"),
     ],
 )
-def test_environments_that_no_script_can_use_are_refused(env_id, message):
+def test_environments_that_no_script_can_use_are_refused(env_id, message, monkeypatch):
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+    gym.register("NeedsPackage-v0", "robots:Arm")
     with pytest.raises(UsageError, match=message):
         make_env(env_id)
 
@@ -31,6 +36,13 @@ def test_a_missing_render_mode_is_refused():
     with pytest.raises(UsageError, match=r"fakes:Catch-v0 .* its render_modes are \[\].*'rgb_array'"):
         make_env("fakes:Catch-v0", render_mode="rgb_array")
     assert make_env("fakes:Shown-v0", render_mode="rgb_array").render_mode == "rgb_array"
+
+
+def test_an_infinite_reward_threshold_is_no_goal(monkeypatch):
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+    gym.register("Endless-v0", "fakes:Counting", reward_threshold=float("inf"))
+    assert reward_threshold("Endless-v0") is None
+    assert reward_threshold("CartPole-v1") == 475.0
 
 
 def test_actions_are_counted_from_0():

@@ -5,7 +5,7 @@ import pytest
 from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
-from lib.run.episodes import EpisodeFile, Episodes, last_step
+from lib.run.episodes import EpisodeFile, Episodes, format_return, last_step
 from lib.run.events import EpisodeEvents, register_events
 from lib.system.clock import since_process_start
 from sources import CountingSource
@@ -43,6 +43,14 @@ def test_a_table_that_was_deleted_is_begun_anew_with_its_header(tmp_path, caplog
 
 def first_step_of(name, fired):
     return next(step for step, event in fired if event == name)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.0, "0.00"), (18.126, "18.13"), (-0.5, "-0.50"), (0.01234, "0.0123"), (-6e-5, "-6e-05"), (math.nan, "nan")],
+)
+def test_a_small_return_keeps_its_digits(value, text):
+    assert format_return(value) == text
 
 
 def test_the_game_is_solved_by_the_mean_of_the_last_hundred_episodes():

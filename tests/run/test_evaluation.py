@@ -19,7 +19,7 @@ from lib.envs.single_env import make_env
 from lib.experience.interface import Stopped
 from lib.run import console, episode_player, side_by_side
 from lib.run.episode_player import EpisodePlayer
-from lib.run.evaluation import PeriodicEvaluation, evaluate, evaluator
+from lib.run.evaluation import PeriodicEvaluation, evaluate, evaluator, is_clearly_below
 from lib.run.events import EvaluationEvents
 from lib.run.watchdog import CallInterrupted, Watchdog
 from lib.system.clock import since_process_start
@@ -142,6 +142,12 @@ def test_an_abandoned_evaluation_reports_nothing_and_can_be_repeated():
     assert not reported
     engine.run([0])
     assert reported[0]["episodes"] == 5
+
+
+def test_episodes_that_were_cut_are_not_below_those_of_training():
+    result = {"mean": 10.0, "std": 0.0, "episodes": 2, "lengths": [30, 40]}
+    assert is_clearly_below(result, [20.0, 21.0])
+    assert not is_clearly_below(result | {"lengths": [30, episode_player.MAX_STEPS]}, [20.0, 21.0])
 
 
 def test_evaluations_during_training_change_neither_random_numbers_nor_the_training_time():

@@ -14,7 +14,7 @@ from ignite.engine import Engine
 from ptan.experience import ExperienceFirstLast
 from torch import nn
 
-from fakes import Counting, Failing
+from fakes import Counting, Failing, Linear
 from lib import common
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import UsageError
@@ -46,6 +46,11 @@ class TapedEnv(Counting):
     def step(self, action):
         self.tape.append("step")
         return super().step(action)
+
+
+class Broken(Counting):
+    def step(self, action):
+        raise RuntimeError("the environment broke")
 
 
 class TapedAgent(ptan.agent.BaseAgent):
@@ -414,6 +419,18 @@ def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, mon
     with pytest.raises(RuntimeError, match="the environment broke"):
         confirming_run(tmp_path)
     assert checkpoint.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 500
+
+
+def test_an_error_in_an_evaluation_during_training_saves_the_iteration(tmp_path, monkeypatch):
+    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Broken())
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=32)
+    args = RunOptions(runs_dir=tmp_path, quiet=True, evaluate_every=100)
+    setup_ignite(engine, params, source, "evaluates", args=args, save={"net": Linear(1)})
+    with pytest.raises(RuntimeError, match="the environment broke"):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert checkpoint.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 100
 
 
 def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):

@@ -88,7 +88,9 @@ def test_greedy_play_that_is_below_training_is_reported_and_sampled_play_is_not_
     options = (path, *FAKES, "--episodes", 20, "--quiet")
     assert "mean return 0.00" in answer(EVALUATE, *options)
     answer(EVALUATE, *options, "--sample")
-    metrics = json.loads((path / "evaluation.json").read_text())
+    assert not json.loads((path / "evaluation.json").read_text())["sample"]
+    answer(EVALUATE, *options, "--sample", "--output", tmp_path / "sampled.json")
+    metrics = json.loads((tmp_path / "sampled.json").read_text())
     assert metrics["sample"]
     assert 7 < metrics["mean"] < 12
 

@@ -31,6 +31,16 @@ def test_the_exported_policy_plays_the_run_s_actions(answer, trained_run):
     assert np.array_equal(load_onnx(folder / "policy.onnx")(states)[0], agent.policy(states))
 
 
+def test_files_of_the_user_are_not_replaced(answer, refused, original_run, tmp_path):
+    export = (EXPORT, original_run, *FAKES, "--format", "torchscript", "--states", 10, "--output", tmp_path)
+    answer(*export)
+    answer(*export)  # an export of its own is replaced
+    (tmp_path / "policy.json").write_text("{}")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert "holds policy.pt, policy.json, but no export; give another --output" in refused(*export)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 def test_wrong_use_is_explained(refused, original_run, tmp_path):
     assert "--env-module fakes" in refused(EXPORT, original_run)
     assert "invalid choice: 'keras'" in refused(EXPORT, original_run, *FAKES, "--format", "keras")
