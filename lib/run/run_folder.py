@@ -47,6 +47,7 @@ log = logging.getLogger(__name__)
 FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evaluation.json", "curve.png", "lock", "pid"}
 
 LARGEST_JSON = 100 * 10**6  # bytes
+LONGEST_NAME = 220  # bytes of a run folder's name after the time; file systems allow 255 in all
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 
@@ -120,8 +121,7 @@ class Run:
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions):
         _require_utf8(options.resume or options.runs_dir)
-        name = f"{params.run_name}-{script}{options.changes}".replace(os.sep, "-")
-        self.path = options.resume or _new_folder(options.runs_dir, name)
+        self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
         self._lock = filelock.FileLock(self.path / "lock")
@@ -453,7 +453,8 @@ def require_no_hard_links(path: Path) -> None:
 
 
 def _new_folder(runs_dir: Path, name: str) -> Path:
-    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{name}"
+    cut = name.replace(os.sep, "-").encode()[:LONGEST_NAME].decode(errors="ignore")
+    stem = f"{datetime.now():%Y-%m-%dT%H%M}-{cut}"
     runs_dir.mkdir(parents=True, exist_ok=True)
     for k in range(1, 10_000):
         path = runs_dir / (stem if k == 1 else f"{stem}-{k}")
