@@ -87,7 +87,7 @@ def main() -> None:
         error = values.std() / len(values) ** 0.5
         print(f"{name:16} mean {values.mean():.3f} +- {error:.3f}, from {values.min():g} to {values.max():g}")
     if cut := count_at_limit(results["steps"].tolist()):
-        print(f"{cut} of {args.episodes} episodes were cut at {MAX_STEPS:,} steps; their returns are parts")
+        print(f"{cut} of {args.episodes} episodes were cut at {MAX_STEPS:,} steps; their returns are incomplete")
     print(f"{results['steps'].sum() / (time.perf_counter() - start):.0f} steps/s")
 
 

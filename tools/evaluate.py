@@ -6,9 +6,8 @@
 
 The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
 --epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
-number of distinct episodes are printed. Without these two options, they are also written to evaluation.json in the run
-folder, with the return and length of every episode. --output names another file for them. A model in models/ has an
-evaluation already, which only --output replaces.
+number of distinct episodes are printed. Greedy results also go to evaluation.json in the run folder, with the return
+and length of every episode. --output writes any result to another file. A model in models/ keeps its evaluation.json.
 """
 
 import sys

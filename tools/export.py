@@ -32,11 +32,13 @@ def main() -> None:
     args = parser.parse_args()
     kinds = tuple(export.FILES) if args.format is None else (args.format,)
     export.require_packages(kinds)
+    output = args.output or args.run / "export"
+    export.require_replaceable(output)
     run_folder.require_no_hard_links(args.run)
     show_progress(True)
     agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_module)
     states = export.record_states(agent, args.states, args.seed)
-    for file, difference in export.export(agent, args.output or args.run / "export", kinds, states).items():
+    for file, difference in export.export(agent, output, kinds, states).items():
         print(f"{file}: same actions in {len(states):,} states, scores differ by at most {difference:.1e}")
 
 

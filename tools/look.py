@@ -101,7 +101,7 @@ def main() -> None:
     print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
     print(f"return        mean {np.mean(returns):g}, {min(returns):g} to {max(returns):g}")
     if cut := count_at_limit(lengths):
-        print(f"cut           {cut} of {len(lengths)} episodes, at {MAX_STEPS:,} steps; their returns are parts")
+        print(f"cut           {cut} of {len(lengths)} episodes, at {MAX_STEPS:,} steps; their returns are incomplete")
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ class ProcessActors(Actors):
             child = self._children[index]
             try:
                 if not child.connection.poll():
-                    raise EOFError  # the process is gone, and another one that it forked holds the connection
+                    raise EOFError  # it is dead, but a process that it forked keeps the pipe open
                 header, slot, sizes = child.connection.recv()
             except (EOFError, OSError):
                 child.kill()

@@ -108,11 +108,9 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
         For each file, the largest absolute difference between its scores and the original's.
 
     Raises:
-        UsageError: if the folder holds files of the same names that were not exported.
         Fault: if an exported policy takes different actions from the original.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _require_replaceable(folder)
     policy = ExportedPolicy(agent.policy.net).eval()
     differences, unfinished = {}, {}
     try:
@@ -127,6 +125,7 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
                 error.filename = str(file)
                 raise
         description = _description(agent, states, differences)
+        files.write(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")
         for file, part in unfinished.items():
             part.replace(file)
         for kind in FILES.keys() - {*kinds}:  # perhaps of another checkpoint, and policy.json describes one
@@ -134,18 +133,22 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
     finally:
         for part in unfinished.values():
             part.unlink(missing_ok=True)
-    files.write(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")
     return differences
 
 
-def _require_replaceable(folder: Path) -> None:
+def require_replaceable(folder: Path) -> None:
+    """Check that a folder holds no files that an export would replace, but those of another export.
+
+    Raises:
+        UsageError: if it does.
+    """
     names = [name for name in (*FILES.values(), DESCRIPTION) if (folder / name).exists()]
     try:
         ours = "largest_difference" in json.loads((folder / DESCRIPTION).read_text())
     except (OSError, ValueError, TypeError):
         ours = False
     if names and not ours:
-        raise UsageError(f"{folder} holds {', '.join(names)}, but no export; give another --output, or remove them")
+        raise UsageError(f"{', '.join(names)} in {folder} were not exported; give another --output, or remove them")
 
 
 def _description(agent: TrainedAgent, states: np.ndarray, differences: dict[Path, float]) -> dict[str, Any]:

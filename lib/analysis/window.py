@@ -103,7 +103,9 @@ def action_names(env: gym.Env) -> list[str]:
     assert isinstance(env.action_space, gym.spaces.Discrete)
     if env.has_wrapper_attr("get_action_meanings"):
         meanings = env.get_wrapper_attr("get_action_meanings")()
-        names = [str(name) for name in (meanings.values() if isinstance(meanings, dict) else meanings)]
+        if isinstance(meanings, dict):
+            meanings = [meanings[action] for action in sorted(meanings)]
+        names = [str(name) for name in meanings]
         if len(names) == env.action_space.n:
             return names
     return [str(first_action(env) + action) for action in range(env.action_space.n)]

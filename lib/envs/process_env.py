@@ -103,7 +103,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
         """Wait for the answers one after the other, so that `describe` can tell which one is missing."""
         for index, pipe in enumerate(self.parent_pipes):
             self._awaited = index
-            # The sentinel as well, because a process that the environment forked may hold the pipe open.
+            # Also the sentinel: a process that the environment forked may keep the pipe open.
             connection.wait([pipe, self.processes[index].sentinel], timeout)
             if self.processes[index].exitcode is not None and not pipe.poll():
                 raise EOFError

@@ -170,7 +170,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         stop = "" if str(error).endswith((".", "?")) else "."
         hint = f"{stop} It has to be registered with gymnasium; --env-module your_package imports your_package first"
         raise UsageError(f"cannot make the environment {env_id!r}: {error}{hint if unknown else ''}") from error
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise UsageError(f"{env_id!r} needs a package that is missing: {error}. Install it") from error
     except (UsageError, Fault):
         raise

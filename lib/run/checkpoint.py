@@ -409,8 +409,8 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
     except Exception as error:  # a file may hold anything
         problem = f"{type(error).__name__}: {_first_line(error)}"
         raise Fault(
-            "the checkpoint does not fit: another version has written it, or the environment's observations or actions "
-            f"have changed since then; restore that, or start a new run ({problem})"
+            "the checkpoint does not fit: it is of another version, or the environment's observations or actions have "
+            f"changed. Restore them, or start a new run ({problem})"
         ) from error
 
 

@@ -84,10 +84,10 @@ def log_evaluation(result: Mapping[str, Any]) -> None:
     endless = count_at_limit(result["lengths"])
     if endless:
         log.warning(
-            "Episodes that were cut at %s steps: %d. If they are usually shorter, the agent repeats its moves: try "
+            "%d episodes were cut at %s steps. If that is unusual, the agent probably repeats its moves; try "
             "tools/evaluate.py with --epsilon 0.05, or with --sample for PPO.",
-            f"{MAX_STEPS:,}",
             endless,
+            f"{MAX_STEPS:,}",
         )
 
 

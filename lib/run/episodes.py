@@ -301,8 +301,8 @@ def first_returns(folder: Path, count: int) -> list[float]:
 
 
 def format_return(value: float) -> str:
-    """Format a return with two decimals, or three significant digits if it is small."""
-    return f"{value:.2f}" if value == 0 or not abs(value) < 0.1 else f"{value:.3g}"
+    """Format a return with two decimals, or three significant digits if it is small, but no rounding error."""
+    return f"{value:.3g}" if 1e-9 < abs(value) < 0.1 else f"{value:.2f}"
 
 
 def last_step(folder: Path) -> int:

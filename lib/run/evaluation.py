@@ -111,7 +111,7 @@ def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
 def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bool:
     """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
 
-    Episodes that were cut at MAX_STEPS are not compared with whole ones.
+    If all episodes were cut at MAX_STEPS, they cannot be compared.
 
     Args:
         result: result of `evaluate`.
@@ -119,7 +119,7 @@ def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bo
     """
     error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
     below = bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
-    return below and not count_at_limit(result["lengths"])
+    return below and count_at_limit(result["lengths"]) < result["episodes"]
 
 
 class PeriodicEvaluation:

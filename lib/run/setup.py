@@ -392,7 +392,6 @@ class _Setup:
         if not self.params.confirm or self.save is None:
             return
         self.episodes.confirm = self._confirm
-
         self.engine.add_event_handler(Events.ITERATION_COMPLETED, self.episodes.ask)
 
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float) -> None:
@@ -604,7 +603,7 @@ def _require_learning_rate(params: RunParameters, stop_after: int | None) -> Non
 def _options_of_book() -> RunOptions:
     """Return the options of a run whose script has none: the seed that it gave torch, and the GPU if it uses one."""
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
-    seed = torch.initial_seed() % 2**63  # torch takes negative ones, too
+    seed = torch.initial_seed() % 2**63  # torch's seeds may exceed int64
     return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())
 
 

@@ -87,8 +87,9 @@ def tune_params(
 ) -> "ResultGrid":
     """Search for the hyperparameters that solve the game in the fewest episodes, by random trials of Ray Tune.
 
-    The search space is the book's: the learning rate is drawn log-uniformly between 1e-5 and 1e-4, gamma from 0.9,
-    0.92, 0.95, 0.98, 0.99 and 0.995. A trial runs with `tuner_mode`, so that a hopeless trial stops early.
+    The search space is the book's: the learning rate is drawn log-uniformly between 1e-5 (or learning_rate_final, if
+    larger) and 1e-4, gamma from 0.9, 0.92, 0.95, 0.98, 0.99 and 0.995. A trial runs with `tuner_mode`, so that a
+    hopeless trial stops early.
 
     Args:
         base_params: hyperparameters that are not searched, or a namespace with the book's fields.
@@ -102,7 +103,7 @@ def tune_params(
         "episodes".
 
     Raises:
-        UsageError: if Ray Tune is not installed, samples is below 1, or device is one of several GPUs.
+        UsageError: if Ray Tune is not installed, samples is below 1, or device is a GPU other than the first.
     """
     if samples < 1:
         raise UsageError(f"samples is {samples}; it has to be at least 1")
@@ -138,10 +139,10 @@ def tune_params(
 
 
 def trial_resources(device: torch.device) -> dict[str, int]:
-    """Return what a trial gets from Ray: a GPU, or a core if its networks need no GPU.
+    """Return the Ray resources of a trial: one GPU, or one core without a GPU.
 
     Raises:
-        UsageError: if `device` is one of several GPUs. Ray gives each trial its own, which is the only one it sees.
+        UsageError: if `device` is a GPU other than the first. Ray assigns each trial's GPU; the trial sees no other.
     """
     if device.index:
         raise UsageError(

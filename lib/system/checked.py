@@ -29,7 +29,9 @@ class Checked:
     def __setattr__(self, name: str, value: Any) -> None:
         names = _field_types(type(self))
         if name not in names:
-            raise AttributeError(f"there is no field {name!r}; choose one of {', '.join(names)}, or use a variable")
+            raise AttributeError(
+                f"there is no field {name!r}; choose one of {', '.join(names)}; keep other values in variables"
+            )
         if isinstance(value, np.generic):
             value = value.item()
         if len(vars(self)) == len(names):  # before that, __init__ is still setting the fields
@@ -38,7 +40,7 @@ class Checked:
             except ValueError as error:
                 if str(error).startswith(f"{name} "):
                     raise
-                raise ValueError(f"{name} cannot be {value!r} yet, because {error}. Change that first") from None
+                raise ValueError(f"{name} cannot be {value!r}: then {error}. Change the other field first") from None
         super().__setattr__(name, value)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable
-from functools import partial
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from typing import Any
@@ -53,24 +52,34 @@ def end_with_learner() -> None:
 
 
 def _disregard_sigterm() -> None:
-    """Replace the block of SIGTERM, with which the learner starts this process, by a handler that does nothing.
+    """Replace the block of SIGTERM that is inherited from the learner by a handler that does nothing.
 
-    Programs that an environment starts would inherit the block, and could not be terminated. They inherit no handler.
+    Programs that an environment starts would inherit the block, and could not be terminated. Handlers are not
+    inherited. SIGINT and SIGHUP stay blocked, because a terminal sends them to all its processes.
     """
     if not hasattr(signal, "pthread_sigmask"):
         return
+    masks: list[set[int]] = []
+
+    def disregard(number: int, frame: object) -> None:
+        pass
+
+    # Hold SIGTERM back during a fork, until the new process has the default handler.
+    def before_fork() -> None:
+        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM}))
+
+    def after_fork() -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
 
     def in_fork() -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        unblock()
+        if signal.getsignal(signal.SIGTERM) is disregard:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        after_fork()
 
-    unblock = partial(signal.pthread_sigmask, signal.SIG_UNBLOCK, {signal.SIGTERM})
-    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.signal(signal.SIGTERM, disregard)
     signal.siginterrupt(signal.SIGTERM, False)
-    unblock()
-    # A fork is not asked to end before it has SIGTERM's usual effect.
-    block = partial(signal.pthread_sigmask, signal.SIG_BLOCK, {signal.SIGTERM})
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=in_fork)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=in_fork)
 
 
 class Reaper:

@@ -263,7 +263,9 @@ def test_an_actor_that_dies_is_replaced_although_a_process_that_it_forked_lives(
         [after] = crew.gather()
         assert crew.replaced == 1
         for each in (segment, after):
-            os.kill(each["helper"], signal.SIGKILL)
+            helper = psutil.Process(each["helper"])
+            assert helper.status() != psutil.STATUS_ZOMBIE  # it still holds the pipe
+            helper.kill()
 
 
 def test_an_actor_ends_programs_that_it_has_started_and_is_not_ended_itself():

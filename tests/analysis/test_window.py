@@ -30,7 +30,7 @@ def bars(scores, score_name="Q", mask=(True,)):
     ("meanings", "names"),
     [
         (["left", "right"], ["left", "right"]),
-        ({0: "left", 1: "right"}, ["left", "right"]),
+        ({1: "right", 0: "left"}, ["left", "right"]),
         ([4, 5], ["4", "5"]),
         (["left"], ["0", "1"]),
     ],

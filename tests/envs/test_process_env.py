@@ -253,4 +253,5 @@ def test_a_dead_process_is_reported_although_one_that_it_forked_lives(make):
     process.kill()
     with pytest.raises(Fault, match="environment 0 of fakes:Forking-v0 was killed by SIGKILL"):
         envs.step(np.zeros(2, np.int64))
+    assert helper.status() != psutil.STATUS_ZOMBIE  # it still holds the pipe
     helper.kill()

@@ -47,7 +47,15 @@ def first_step_of(name, fired):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.0, "0.00"), (18.126, "18.13"), (-0.5, "-0.50"), (0.01234, "0.0123"), (-6e-5, "-6e-05"), (math.nan, "nan")],
+    [
+        (0.0, "0.00"),
+        (18.126, "18.13"),
+        (-0.5, "-0.50"),
+        (0.01234, "0.0123"),
+        (-6e-5, "-6e-05"),
+        (2e-16, "0.00"),
+        (math.nan, "nan"),
+    ],
 )
 def test_a_small_return_keeps_its_digits(value, text):
     assert format_return(value) == text
