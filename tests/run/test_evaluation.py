@@ -309,7 +309,9 @@ def test_players_that_hang_end_after_the_time_limit(warm_fork_server, monkeypatc
     assert time.monotonic() - begun < 60
 
 
-@pytest.mark.parametrize(("lengths", "endless"), [([26_995, 27_000, 900], "2 episodes were cut at 27,000 steps."), ([900, 20_000], "")])
+@pytest.mark.parametrize(
+    ("lengths", "endless"), [([26_995, 27_000, 900], "2 episodes were cut at 27,000 steps."), ([900, 20_000], "")]
+)
 def test_episodes_without_an_end_are_reported(lengths, endless, caplog):
     result = {"mean": 15.8, "std": 8.4, "min": -1.0, "max": 20.0, "episodes": len(lengths), "distinct": 3}
     console.log_evaluation(result | {"lengths": lengths})
