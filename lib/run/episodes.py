@@ -302,7 +302,7 @@ def first_returns(folder: Path, count: int) -> list[float]:
 
 def format_return(value: float) -> str:
     """Format a return with two decimals, or three significant digits if it is small, but no rounding error."""
-    return f"{value:.3g}" if 1e-9 < abs(value) < 0.1 else f"{value:.2f}"
+    return f"{value:.3g}" if 1e-9 < abs(value) < 0.01 else f"{value:.2f}"
 
 
 def last_step(folder: Path) -> int:

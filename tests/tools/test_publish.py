@@ -65,7 +65,7 @@ def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
 def test_a_card_says_how_many_games_reached_the_limit(answer, original_run, tmp_path, monkeypatch):
     monkeypatch.setattr("lib.run.episode_player.MAX_STEPS", 2)
     answer(PUBLISH, original_run, tmp_path / "model", *FAKES, "--episodes", 3)
-    assert "3 of these games ended at the limit of" in (tmp_path / "model/README.md").read_text()
+    assert "3 of these games were cut at" in (tmp_path / "model/README.md").read_text()
 
 
 def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run, tmp_path):
