@@ -215,7 +215,7 @@ class CheckedEnv(gym.Wrapper):
         if not abs(number) <= LARGEST:
             self._fail(f"its reward is {number:g}; it has to be between -1e15 and 1e15")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
-            if not isinstance(flag, bool | int | np.bool_ | np.integer):
+            if not isinstance(flag, int | np.bool_ | np.integer):
                 self._fail(f"{name} is {_short(flag)}; it has to be True or False")
         self._check_info(info)
         return copy_of(observation, self.observation_space), number, bool(terminated), bool(truncated), info

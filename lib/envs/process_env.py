@@ -104,8 +104,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
         for index, pipe in enumerate(self.parent_pipes):
             self._awaited = index
             # Also the sentinel: a process that the environment forked may keep the pipe open.
-            connection.wait([pipe, self.processes[index].sentinel], timeout)
-            if self.processes[index].exitcode is not None and not pipe.poll():
+            ready = connection.wait([pipe, self.processes[index].sentinel], timeout)
+            if ready and pipe not in ready and not pipe.poll():
                 raise EOFError
         self._awaited = None
         return super()._poll_pipe_envs(timeout)

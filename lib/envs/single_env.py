@@ -166,10 +166,11 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         part = "constructor"
         return make(**options)
     except gym.error.Error as error:
-        unknown = isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and not module_of(env_id)
-        stop = "" if str(error).endswith((".", "?")) else "."
-        hint = f"{stop} It has to be registered with gymnasium; --env-module your_package imports your_package first"
-        raise UsageError(f"cannot make the environment {env_id!r}: {error}{hint if unknown else ''}") from error
+        text = f"cannot make the environment {env_id!r}: {error}"
+        if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and not module_of(env_id):
+            text += "" if text.endswith((".", "?")) else "."
+            text += " It has to be registered with gymnasium; --env-module your_package imports your_package first"
+        raise UsageError(text) from error
     except ModuleNotFoundError as error:
         raise UsageError(f"{env_id!r} needs a package that is missing: {error}. Install it") from error
     except (UsageError, Fault):

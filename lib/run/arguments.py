@@ -20,7 +20,7 @@ from lib.run.overrides import override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
 
-LONGEST_NAME = 60  # characters of an id in a run's name, which has at most 255
+LONGEST_ID = 60  # characters of an id in a run's name
 
 
 class Parser(argparse.ArgumentParser):
@@ -178,7 +178,7 @@ def _new_params(
     params = hyperparams[game]
     if env_id is not None:
         # The game's stop_reward means nothing in another environment.
-        name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_NAME], reward_threshold(env_id)
+        name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_ID], reward_threshold(env_id)
         try:
             params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=goal, milestone=None)
         except ValueError as error:

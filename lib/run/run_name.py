@@ -8,7 +8,8 @@ from typing import Any
 
 from lib.hyperparameters import RunParameters
 
-MAX_LENGTH = 150  # characters of a name; file systems allow 255 for a folder
+MAX_LENGTH = 150  # characters of the changes
+WITH_RUN_NAME = 200  # characters of run_name and the changes; with the script they fit into run_folder.LONGEST_NAME
 
 
 def changes_in_name(
@@ -44,9 +45,10 @@ def changes_in_name(
             parts.append(f"-{_assignment(field.name, value)}")
     changes = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "".join(parts))
     end = "" if seed == usual_seed else f"-seed{seed}"
-    if len(changes + end) > MAX_LENGTH:
+    room = min(MAX_LENGTH, WITH_RUN_NAME - len(params.run_name))
+    if len(changes + end) > room:
         end = f"-{hashlib.sha256(changes.encode()).hexdigest()[:6]}{end}"  # long names still differ
-    return changes[: MAX_LENGTH - len(end)] + end
+    return changes[: room - len(end)] + end
 
 
 def _assignment(name: str, value: Any) -> str:

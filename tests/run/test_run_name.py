@@ -7,7 +7,7 @@ import pytest
 from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS
-from lib.run.run_name import MAX_LENGTH, changes_in_name
+from lib.run.run_name import MAX_LENGTH, WITH_RUN_NAME, changes_in_name
 
 PONG = HYPERPARAMS["pong"]
 
@@ -40,6 +40,16 @@ def test_a_name_says_what_was_changed(options, expected):
 def test_a_name_fits_into_a_folder_name():
     names = {name({"text": f"{'x' * 500}{end}"}, {"text": ""}, seed=seed) for end in "ab" for seed in (1, 7)}
     assert {len(each) for each in names} == {MAX_LENGTH}
+    assert len(names) == 4
+    assert sum(each.endswith("-seed7") for each in names) == 2
+
+
+def test_a_long_run_name_leaves_less_room_but_keeps_the_seed():
+    params = dataclasses.replace(PONG, run_name="r" * 100)
+    names = {
+        name({"text": f"{'x' * 500}{end}"}, {"text": ""}, params=params, seed=seed) for end in "ab" for seed in (1, 7)
+    }
+    assert {100 + len(each) for each in names} == {WITH_RUN_NAME}
     assert len(names) == 4
     assert sum(each.endswith("-seed7") for each in names) == 2
 
