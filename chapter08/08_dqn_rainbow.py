@@ -17,6 +17,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_extra
+from lib.analysis import return_distributions
 from lib.envs import vector_env
 from lib.experience import priority_ring, selectors, stream
 from lib.nets import losses, precision
@@ -91,7 +92,8 @@ def train(params, args):
         "epsilon": epsilon_tracker,
         "replay": buffer,
     }
-    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save)
+    figures = {"distributions": return_distributions.ReturnDistributionFigure(net, buffer)} if distributional else {}
+    common.setup_ignite(engine, params, exp_source, NAME, args=args, save=save, figures=figures)
     missing = params.replay_initial - len(buffer)  # a resumed run has its replay already
     batches = common.batch_generator(buffer, missing, params.batch_size * steps, steps)
     return engine.run(common.normalise_by_first_batch(batches, net, tgt_net.target_model))

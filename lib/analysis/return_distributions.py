@@ -1,5 +1,7 @@
 """Figures of the return distributions that a network predicts."""
 
+import logging
+
 import numpy as np
 import torch
 from matplotlib.figure import Figure
@@ -10,9 +12,13 @@ from lib.nets.masking import INVALID
 
 MAX_ACTIONS = 18  # actions in a figure; an Atari game has at most this many
 
+log = logging.getLogger(__name__)
+
 
 class ReturnDistributionFigure:
     """Figures that always show the same states, so that they can be compared over time.
+
+    Log a warning, once, if nearly all the predicted probability lies at an end of the support.
 
     Args:
         net: network with a support, see `draw`.
@@ -20,16 +26,31 @@ class ReturnDistributionFigure:
     """
 
     STATES = 4
+    AT_END = 0.9  # mean probability at an end that causes the warning
 
     def __init__(self, net: dqn_extra.ExtendedDQN, buffer: Ring):
         self.net = net
         self.buffer = buffer
         self.states = torch.zeros(0)
+        self._is_warned = False
 
     def __call__(self) -> Figure:
         if not len(self.states):
             self.states = self.buffer.evenly_spaced_states(self.STATES)
+        self._warn_at_end()
         return draw(self.net, self.states.numpy())
+
+    def _warn_at_end(self) -> None:
+        probs, values, support = _predict(self.net, self.states.numpy())
+        at_ends = probs[values != INVALID][:, [0, -1]].mean(axis=0)
+        if at_ends.max() > self.AT_END and not self._is_warned:
+            self._is_warned = True
+            log.warning(
+                "%.0f %% of the predicted probability lies at an end of the support, %g. If returns can lie beyond it, "
+                "start a new run with a wider support: --v-max V, and --v-min V where the script has it.",
+                100 * at_ends.max(),
+                support[-at_ends.argmax()],
+            )
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"states": self.states}

@@ -1,6 +1,7 @@
 """Figures of return distributions."""
 
 import numpy as np
+import pytest
 import torch
 from gymnasium import spaces
 from ignite.engine import Engine
@@ -71,6 +72,24 @@ def test_of_many_actions_the_best_are_drawn_and_invalid_ones_are_empty():
     assert [len(row) for row in rows] == [12, 13]
     assert not any("-10000" in axes.get_title() for row in rows for axes in row)
     assert all(-3.0 < bound < 3.0 for row in rows for axes in row for bound in axes.get_xlim())
+
+
+@pytest.mark.parametrize(("best", "end"), [(0, "-2"), (4, "2"), (2, None)])
+def test_probability_at_an_end_of_the_support_is_named_once(best, end, caplog):
+    """CartPole's returns, for example, are larger than the paper's support."""
+    net, ring = dqn_extra.ExtendedDQN((3,), 4, support=SUPPORT), Ring(50, 1, (3,), 1, dtype=np.float32)
+    zeros = np.zeros(1, bool)
+    for _ in range(9):
+        ring.add(np.zeros((1, 3), np.float32), np.zeros(1, int), np.zeros(1), zeros, zeros)
+    log_probs = torch.full((ReturnDistributionFigure.STATES, 4, 5), -9.0)
+    log_probs[..., best] = 0.0
+    net.predict = lambda states: log_probs.log_softmax(dim=-1)  # type: ignore[method-assign]
+    figures = ReturnDistributionFigure(net, ring)
+    figures()
+    figures()
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == (0 if end is None else 1)
+    assert all(f"at an end of the support, {end}." in warning for warning in warnings)
 
 
 def test_figures_are_written_at_agent_steps(tmp_path, monkeypatch):
