@@ -16,7 +16,6 @@ import math
 import os
 import subprocess
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -196,9 +195,8 @@ def measure(
         for seed, game, script in itertools.product(numbers, games, scripts)
         if (seeds or seed <= GAMES[game].seeds) and not lab.path_of(name_of(script, game, seed, steps)).exists()
     ]
-    with launch.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
-        runs = pool.map(partial(train, steps, device), turns)
-        for turn, run in tqdm(zip(turns, runs, strict=True), total=len(turns)):
+    with launch.interrupts_left_to_children():
+        for turn, run in tqdm(launch.in_parallel(jobs, partial(train, steps, device), turns), total=len(turns)):
             keep(run, steps, *turn)
 
 

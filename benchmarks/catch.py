@@ -12,7 +12,6 @@ compares each rung with the baseline. Rungs that are exactly equal to another on
 import argparse
 import itertools
 import math
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lab
@@ -76,7 +75,7 @@ def table(frame: pd.DataFrame) -> str:
     late = frame[frame.step > 0.75 * STEPS].groupby(["rung", "seed"], sort=False)["mean_return"].mean()
     baseline = whole[launch.BASELINE].values
     rows = []
-    for rung in dict.fromkeys(frame.rung):
+    for rung in RUNGS:
         p = "" if rung == launch.BASELINE else f"{permutation_test(whole[rung].values, baseline):.2f}"
         rows.append((f"`{rung}`", markup.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
     return markup.table(("script", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
@@ -85,8 +84,8 @@ def table(frame: pd.DataFrame) -> str:
 def draw(frame: pd.DataFrame) -> None:
     """Draw the curves and the range of their seeds as docs/pictures/chapter09-catch.png."""
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    for rung, own in frame.groupby("rung", sort=False):
-        by_step = own.groupby("step")["mean_return"]
+    for rung in RUNGS:
+        by_step = frame[frame.rung == rung].groupby("step")["mean_return"]
         [line] = axes.plot(by_step.mean(), label=rung)
         axes.fill_between(by_step.min().index, by_step.min(), by_step.max(), alpha=0.15, color=line.get_color())
     axes.set(xlabel="agent steps, warm-up included", ylabel="return: mean and range of the seeds")
@@ -105,10 +104,9 @@ def main() -> None:
     results = lab.Results(NAME, ("rung", "seed", "step", "mean_return"), stamped, args.go_on)
     turns = list(itertools.product(range(1, args.seeds + 1), RUNGS))
     missing = [(seed, rung) for seed, rung in turns if not results.has(rung=rung, seed=seed, step=STEPS)]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for (seed, rung), means in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
-            for number, mean in enumerate(means):
-                results.add(rung=rung, seed=seed, step=(number + 1) * BIN, mean_return=f"{mean:.4f}")
+    for (seed, rung), means in tqdm(launch.in_parallel(args.jobs, measure, missing), total=len(missing)):
+        for number, mean in enumerate(means):
+            results.add(rung=rung, seed=seed, step=(number + 1) * BIN, mean_return=f"{mean:.4f}")
     print(table(lab.read(NAME)[0]))
 
 

@@ -140,7 +140,7 @@ def broadcast(rounds: int, go_on: bool) -> None:
 
 
 def sgd(rounds: int, go_on: bool) -> None:
-    """Measure the seconds of an update of 1,024 images, in minibatches of 256, by one learner and by two."""
+    """Measure the seconds of an epoch over 1,024 images, in minibatches of 256, by one learner and by two."""
     columns = ("round", "learners", "threads", "seconds")
     results = lab.Results("distributed/sgd", columns, lab.stamp(minibatch=256), go_on)
     two_learners = DataParallelTrainer(image_trainer(), 2)
@@ -252,7 +252,7 @@ def sgd_table(frame: pd.DataFrame) -> str:
     rows = []
     for (learners, threads), own in frame.groupby(["learners", "threads"]):
         rows.append((learners, threads, markup.spread(own["seconds"], 2)))
-    return markup.table(("learners", "torch threads each", "seconds per update"), rows)
+    return markup.table(("learners", "torch threads each", "seconds per epoch"), rows)
 
 
 def curve_table(frame: pd.DataFrame) -> str:

@@ -150,6 +150,18 @@ def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -
     return differing + (["columns"] if list(frame.columns) != list(columns) else [])
 
 
+def require_same_conditions(name: str, columns: Sequence[str], stamped: Mapping[str, Any], remedy: str) -> None:
+    """Refuse to replace results that were measured in another way.
+
+    Raises:
+        SystemExit: if there are such results. The message ends with `remedy`.
+    """
+    if path_of(name).exists() and (differing := differences(name, columns, stamped)):
+        raise SystemExit(
+            f"{path_of(name)} was measured under other conditions: {', '.join(differing)} differ; {remedy}"
+        )
+
+
 def add_experiments(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add a positional argument that names some experiments of a benchmark.
 

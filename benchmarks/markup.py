@@ -82,16 +82,33 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def measured_on(stamps: Iterable[Mapping[str, Any]]) -> str:
     """Return one sentence with the machines, versions and dates of some stamps, and of the later sessions of runs."""
-    stamps = [each for stamped in stamps for each in (stamped, *stamped.get("later", ()))]
-    places = "; and on ".join(dict.fromkeys(map(_place, stamps)))
-    dates = sorted({stamped["measured"][:10] for stamped in stamps})
-    days = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
-    return f"Measured on {places}; {days}."
+    stamps = list(stamps)
+    places = "; and on ".join(dict.fromkeys(map(_place, _sessions(stamps))))
+    return f"Measured on {places}; {days(stamps)}."
+
+
+def days(stamps: Iterable[Mapping[str, Any]]) -> str:
+    """Return the first and the last date of some stamps."""
+    dates = sorted({stamped["measured"][:10] for stamped in _sessions(stamps)})
+    return dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+
+
+def processors(stamps: Iterable[Mapping[str, Any]]) -> str:
+    """Return the processors of some stamps."""
+    return " and ".join(dict.fromkeys(map(_processor, _sessions(stamps))))
+
+
+def _sessions(stamps: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return [each for stamped in stamps for each in (stamped, *stamped.get("later", ()))]
+
+
+def _processor(stamped: Mapping[str, Any]) -> str:
+    name: str = stamped["machine"]["processor"]
+    return name.replace("(R)", "").removesuffix(" Processor")
 
 
 def _place(stamped: Mapping[str, Any]) -> str:
     machine, versions = stamped["machine"], stamped["versions"]
-    processor = machine["processor"].replace("(R)", "").removesuffix(" Processor")
     gpu = "no GPU" if machine["device"] == "cpu" else machine["device"]
     threads = machine["torch_threads"]
     limited = "" if threads == machine["cores"] else f", {threads} torch thread{'s' * (threads != 1)}"
@@ -99,4 +116,4 @@ def _place(stamped: Mapping[str, Any]) -> str:
     precision = "" if known is None else ", bfloat16" if known else ", no bfloat16"
     cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
     torch = versions["torch"].removesuffix("+cpu")
-    return f"{cores} ({processor}), {gpu}{precision}{limited}, torch {torch}, ale-py {versions['ale-py']}"
+    return f"{cores} ({_processor(stamped)}), {gpu}{precision}{limited}, torch {torch}, ale-py {versions['ale-py']}"

@@ -18,6 +18,7 @@ import curve
 import lab
 import launch
 import markup
+from lib.run.run_folder import read_params
 
 import numpy as np
 import pandas as pd
@@ -92,11 +93,16 @@ def train(
         commands.append(launch.command(rung, *start, "--device", device, *options))
     code = run_all(commands, jobs)
     for folder, rung, _ in _folders(params, device, rungs, seeds):
-        runs = runs_in(folder)
-        if runs and finished(runs[-1]):
-            curve.write(runs[-1], f"{folder_of(params, device)}/{folder.name}", rung, jobs - 1)
+        runs, name = runs_in(folder), f"{folder_of(params, device)}/{folder.name}"
+        if runs and finished(runs[-1]) and not _is_kept(runs[-1], name):
+            curve.write(runs[-1], name, rung, jobs - 1)
     if code:
         raise SystemExit(code)
+
+
+def _is_kept(run: Path, name: str) -> bool:
+    """Return whether a results file already has the episodes of a finished run."""
+    return lab.path_of(name).exists() and lab.read(name)[1]["measured"] == curve.origin(read_params(run))["measured"]
 
 
 def run_all(commands: Sequence[Sequence[str]], jobs: int) -> int:

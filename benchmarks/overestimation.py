@@ -12,7 +12,6 @@ earns from it is the discounted sum of the clipped rewards that follow; see van 
 import argparse
 import itertools
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +110,10 @@ def draw(frame: pd.DataFrame) -> None:
     """Draw the values of held-out states and the mean return as docs/pictures/chapter08-overestimation.png."""
     figure, both = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     colours: dict[str, str] = {}
-    for (variant, _), own in frame.groupby(["variant", "seed"], sort=False):
+    for variant, seed in itertools.product(VARIANTS, sorted(frame.seed.unique())):
+        own = frame[(frame.variant == variant) & (frame.seed == seed)]
         for axes, column in zip(both, ("held_out", "mean_return"), strict=True):
-            label = None if variant in colours else str(variant)
+            label = None if variant in colours else variant
             [line] = axes.plot(own.step / 1000, own[column], color=colours.get(variant), label=label)
         colours[variant] = line.get_color()
     for axes, name in zip(both, ("mean best value of held-out states", "mean return"), strict=True):
@@ -142,12 +142,10 @@ def main() -> None:
         results = lab.Results(NAME, COLUMNS, lab.stamp(threads=1, steps=args.steps), args.go_on)
         turns = itertools.product(range(1, args.seeds + 1), VARIANTS)
         missing = [turn for turn in turns if not results.has(seed=turn[0], variant=turn[1])]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            for turn, rows in zip(
-                missing, tqdm(pool.map(lambda turn: measure(turn, args.steps), missing)), strict=True
-            ):
-                for row in rows:
-                    results.add(seed=turn[0], variant=turn[1], **row)
+        done = launch.in_parallel(args.jobs, lambda turn: measure(turn, args.steps), missing)
+        for (seed, variant), rows in tqdm(done, total=len(missing)):
+            for row in rows:
+                results.add(seed=seed, variant=variant, **row)
     markup.write(blocks())
     draw(lab.read(NAME)[0])
 

@@ -14,7 +14,6 @@ A player who picks any legal action at random is measured for comparison.
 import argparse
 import itertools
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import lab
@@ -251,10 +250,9 @@ def main() -> None:
     }
     turns = itertools.product(games, range(1, args.seeds + 1))
     missing = [(name, seed) for name, seed in turns if not results[name].has(seed=seed)]
-    with ThreadPoolExecutor(args.jobs) as pool:
-        for (name, seed), bins in zip(missing, tqdm(pool.map(measure, missing), total=len(missing)), strict=True):
-            for row in bins:
-                results[name].add(seed=seed, **row)
+    for (name, seed), bins in tqdm(launch.in_parallel(args.jobs, measure, missing), total=len(missing)):
+        for row in bins:
+            results[name].add(seed=seed, **row)
     if "tables" in chosen:
         markup.write(blocks())
         pictures()

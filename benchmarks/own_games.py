@@ -15,7 +15,6 @@ import itertools
 import json
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lab
@@ -142,10 +141,9 @@ def main() -> None:
         missing = [
             (script, game, seed) for game, script, seed in turns if not results[script].has(game=game, seed=seed)
         ]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            rows = tqdm(pool.map(measure, missing), total=len(missing))
-            for (script, game, seed), row in zip(missing, rows, strict=True):
-                results[script].add(script=script, game=game, seed=seed, **row)
+        done = launch.in_parallel(args.jobs, measure, missing)
+        for (script, game, seed), row in tqdm(done, total=len(missing)):
+            results[script].add(script=script, game=game, seed=seed, **row)
         if is_selection:
             print(table(pd.concat([lab.read(results_of(script, folder))[0] for script in scripts])))
             return

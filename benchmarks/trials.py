@@ -6,8 +6,9 @@
     ./trials.py tables                                     # only the table of notes/trials.md
 
 Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine. Seconds do; measure those
-with time_to_solve.py. The same command continues an interrupted trial. Judge a setting by seeds that no setting was
-chosen by. Try a code change in a clone, named by --label.
+with time_to_solve.py. The same command continues an interrupted trial. At another commit,
+--anew measures all its seeds again. Judge a setting by seeds that no setting was chosen by. Try a code change in a
+clone, named by --label.
 """
 
 import argparse
@@ -15,7 +16,6 @@ import json
 import math
 import re
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import catch
@@ -79,12 +79,15 @@ def reached_goal(frame: pd.DataFrame) -> tuple[str, str]:
 
 
 def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
-    """Return a row per setting: its seeds, its steps to the goal, and the comparison with its reference."""
-    frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
+    """Return a row per setting: its seeds, its steps to the goal, and the comparison with its reference.
+
+    Trials with different limits are not compared.
+    """
+    others = {(stamped["settings"]["label"], stamped["settings"]["max_steps"]): frame for frame, stamped in trials}
     rows = []
     for frame, stamped in trials:
-        label, against = stamped["settings"]["label"], stamped["settings"]["against"]
-        other = frames.get(against)
+        label, against, limit = (stamped["settings"][name] for name in ("label", "against", "max_steps"))
+        other = others.get((against, limit))
         compared = ("", "")
         if other is not None:
             compared = (f"`{short(against)}`", f"{rank_test(frame.steps_to_goal, other.steps_to_goal):.2g}")
@@ -114,7 +117,7 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
         SystemExit: if their numbers of steps or their seeds differ.
     """
     limits = {stamped["settings"]["max_steps"] for _, stamped in trials}
-    if len(limits) != 1 or len({tuple(frame.seed) for frame, _ in trials}) != 1:
+    if len(limits) != 1 or len({tuple(sorted(frame.seed)) for frame, _ in trials}) != 1:
         raise SystemExit(f"the trials of {', '.join(KNOWS_GOAL)} differ in --max-steps or --seeds")
     rows = []
     for frame, stamped in trials:
@@ -153,18 +156,20 @@ def main() -> None:
     parser.add_argument("--label", help="name of the trial (default: the script with its options)")
     parser.add_argument("--against", help="name of the trial that this one is compared with")
     parser.add_argument("--max-steps", type=cli.positive, default=800_000, help="steps of a run (default: 800,000)")
+    parser.add_argument("--anew", action="store_true", help="replace an earlier trial of this label")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time (default: 2)")
     args = parser.parse_args()
     if args.script != "tables":
         settings = {name: getattr(args, name) for name in ("script", "against", "max_steps", "jobs")}
         label = args.label or args.script
         name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
-        results = lab.Results(name, COLUMNS, stamped, go_on=True)
+        if not args.anew:
+            lab.require_same_conditions(name, COLUMNS, stamped, "give a --label of its own, or --anew to replace it")
+        results = lab.Results(name, COLUMNS, stamped, go_on=not args.anew)
         missing = [seed for seed in args.seeds if not results.has(seed=seed)]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            rows = pool.map(lambda seed: measure(args.script, seed, args.max_steps), missing)
-            for seed, row in tqdm(zip(missing, rows, strict=True), total=len(missing)):
-                results.add(seed=seed, **row)
+        done = launch.in_parallel(args.jobs, lambda seed: measure(args.script, seed, args.max_steps), missing)
+        for seed, row in tqdm(done, total=len(missing)):
+            results.add(seed=seed, **row)
     markup.write(blocks())
 
 

@@ -14,7 +14,6 @@ import json
 import math
 import shutil
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lab
@@ -32,6 +31,7 @@ PAGE = "docs/tuning.md"
 RUNS = lab.PROJECT / "runs" / "tuned"  # run folders of the search
 SCRIPT = "chapter09/07_pong_in_minutes"
 OWN = {"learning_rate": 5e-4, "gamma": 0.99}  # the script's own values
+SETTING_NAMES = ("own", "best of the search")
 SETTINGS = {  # Pong's other hyperparameters are too large for a game of so few steps
     "replay_initial": 1000,
     "epsilon_frames": 10_000,
@@ -53,10 +53,9 @@ def search(go_on: bool) -> dict[str, float]:
         shutil.rmtree(RUNS, ignore_errors=True)
     launch.start(launch.command(SCRIPT, *OPTIONS, "--tune", str(TRIALS), "--runs-dir", str(RUNS)))
     [best] = RUNS.glob("tune/*/params.json")
-    if not (go_on and lab.path_of(TRIALS_NAME).exists()):
-        results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
-        for trial in pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("").to_dict("records"):
-            results.add(**{name: trial[name] for name in TRIAL_COLUMNS})
+    results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
+    for trial in pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("").to_dict("records"):
+        results.add(**{name: trial[name] for name in TRIAL_COLUMNS})
     values: dict[str, float] = json.loads(best.read_text())
     return values
 
@@ -76,20 +75,20 @@ def measure(values: Mapping[str, float], seed: int) -> dict[str, Any]:
 
 def compare(best: Mapping[str, float], jobs: int, go_on: bool) -> None:
     """Train the script's own setting and the best one with each of SEEDS."""
-    settings = {"own": OWN, "best of the search": best}
+    settings = dict(zip(SETTING_NAMES, (OWN, best), strict=True))
     stamped = lab.stamp(threads=1, script=SCRIPT, options=OPTIONS, best=best)
     results = lab.Results(COMPARED_NAME, COLUMNS, stamped, go_on)
     turns = [turn for turn in itertools.product(settings, SEEDS) if not results.has(setting=turn[0], seed=turn[1])]
-    with ThreadPoolExecutor(jobs) as pool:
-        rows = pool.map(lambda turn: measure(settings[turn[0]], turn[1]), turns)
-        for (setting, seed), row in tqdm(zip(turns, rows, strict=True), total=len(turns)):
-            results.add(setting=setting, **settings[setting], seed=seed, **row)
+    done = launch.in_parallel(jobs, lambda turn: measure(settings[turn[0]], turn[1]), turns)
+    for (setting, seed), row in tqdm(done, total=len(turns)):
+        results.add(setting=setting, **settings[setting], seed=seed, **row)
 
 
 def table(frame: pd.DataFrame) -> str:
     """Return a row per setting."""
     rows = []
-    for setting, own in frame.groupby("setting", sort=False):
+    for setting in SETTING_NAMES:
+        own = frame[frame.setting == setting]
         solved = own[own.stopped == "solved"]
         rows.append(
             (

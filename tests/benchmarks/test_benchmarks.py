@@ -336,12 +336,10 @@ def test_runs_without_the_goal_share_the_last_rank():
 
 def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
     frame = pd.DataFrame({"seed": [1, 2, 3], "steps_to_goal": [300_000, 400_000, math.inf], "greedy": 19.5})
-    settings = {"label": "distributed/x --without kl", "against": "distributed/x"}
-    with_part = frame.assign(steps_to_goal=100_000)
-    table = trials.table(
-        [(with_part, {"settings": {"label": "distributed/x", "against": None}}), (frame, {"settings": settings})]
-    )
-    assert [cell.strip() for cell in table.splitlines()[-1].strip("|").split("|")] == [
+    settings = {"label": "distributed/x --without kl", "against": "distributed/x", "max_steps": 800_000}
+    reference = {"label": "distributed/x", "against": None, "max_steps": 800_000}
+    compared = [(frame.assign(steps_to_goal=100_000), {"settings": reference}), (frame, {"settings": settings})]
+    assert [cell.strip() for cell in trials.table(compared).splitlines()[-1].strip("|").split("|")] == [
         "`x --without kl`",
         "1 to 3",
         "2 of 3",
@@ -350,6 +348,27 @@ def test_the_table_of_trials_counts_the_runs_that_reached_the_goal():
         "`x`",
         "0.1",
     ]
+    reference["max_steps"] = 400_000
+    assert trials.table(compared).splitlines()[-1].endswith("| 19.5 |  |  |")
+
+
+def test_a_trial_at_another_commit_is_replaced_only_if_asked(results, monkeypatch):
+    monkeypatch.setattr(trials, "measure", lambda script, seed, steps: dict.fromkeys(trials.COLUMNS[1:], 1))
+    monkeypatch.setattr(markup, "write", lambda blocks: None)
+
+    def measure(commit, *words):
+        monkeypatch.setattr(lab, "commit", lambda: commit)
+        monkeypatch.setattr("sys.argv", ["trials.py", "distributed/02_ppo_fast", *words])
+        trials.main()
+        frame, stamped = lab.read(trials.results_of("distributed/02_ppo_fast"))
+        return sorted(frame.seed), stamped["commit"]
+
+    assert measure("one", "--seeds", "1-2") == ([1, 2], "one")
+    assert measure("one", "--seeds", "2-3") == ([1, 2, 3], "one")
+    with pytest.raises(SystemExit, match="commit differ; give a --label of its own, or --anew to replace it"):
+        measure("two", "--seeds", "4-5")
+    assert measure("one", "--seeds", "1-1") == ([1, 2, 3], "one")
+    assert measure("two", "--seeds", "4-5", "--anew") == ([4, 5], "two")
 
 
 @pytest.fixture
@@ -543,6 +562,13 @@ def test_each_run_of_chapter_8_is_measured_once_and_kept_with_its_commit(monkeyp
     assert len(started) == 6
 
 
+def test_a_bin_in_which_no_game_ended_has_the_mean_of_its_neighbours(fake_runs):
+    fake_runs(lambda seed: ({250: 0.0, 750: 1.0} if seed == 1 else {250: 0.0, 500: 0.0, 750: 0.0}, float("nan")))
+    chapter08.learn("toy", ["basic"], seeds=2, jobs=1, go_on=True)
+    *_, basic = chapter08.learn_table("toy", chapter08.measured("toy")[0]).splitlines()
+    assert basic.startswith("| basic | 0.25 (0.00 to 0.50) |")
+
+
 def test_runs_of_chapter_8_with_different_settings_are_not_put_into_one_table(monkeypatch, results, fake_runs):
     fake_runs(lambda seed: ({250: 0.5}, float("nan")))
     chapter08.learn("toy", ["basic"], seeds=2, jobs=1, go_on=True)
@@ -557,9 +583,23 @@ def test_the_stamp_is_json(results):
     assert json.loads((results / "x.csv").read_text().splitlines()[0][2:])["settings"] == {"steps": 3}
 
 
+def test_a_search_that_goes_on_replaces_the_trials_of_an_earlier_search(results, monkeypatch, tmp_path):
+    monkeypatch.setattr(tuned, "RUNS", tmp_path / "runs")
+    folder = tmp_path / "runs" / "tune" / "search"
+    folder.mkdir(parents=True)
+    (folder / "params.json").write_text('{"learning_rate": 0.001, "gamma": 0.9}')
+    monkeypatch.setattr(launch, "start", lambda words: None)
+    for episodes in ("7", "8"):
+        trial = dict.fromkeys(tuned.TRIAL_COLUMNS, "1") | {"episodes": episodes}
+        pd.DataFrame([trial]).to_csv(folder / "trials.csv", index=False)
+        assert tuned.search(go_on=True) == {"learning_rate": 0.001, "gamma": 0.9}
+    assert list(lab.read(tuned.TRIALS_NAME)[0].episodes) == [8]
+
+
 def test_an_unsolved_run_of_a_tuned_setting_counts_as_slower_than_all_others():
-    rows = [("own", 1, "solved", 300.0, 60_000), ("own", 2, "step limit", math.inf, 100_000)]
-    rows += [("best", 1, "solved", 200.0, 50_000), ("best", 2, "solved", 210.0, 40_000)]
+    own, best = tuned.SETTING_NAMES
+    rows = [(best, 1, "solved", 200.0, 50_000), (own, 1, "solved", 300.0, 60_000)]
+    rows += [(own, 2, "step limit", math.inf, 100_000), (best, 2, "solved", 210.0, 40_000)]
     frame = pd.DataFrame(rows, columns=["setting", "seed", "stopped", "episodes", "steps"])
     frame = frame.assign(learning_rate=1e-3, gamma=0.99, mean_100=475.0)
     _, _, own, best = tuned.table(frame).splitlines()
