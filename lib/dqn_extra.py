@@ -219,7 +219,7 @@ class NoisyLinear(noisy.NoisyLinear):
         in_features: number of input features.
         out_features: number of output features.
         bias: add a noisy bias. A floating-point number is `sigma_init`, the second edition's third argument.
-        device, dtype: those of the weights; None for torch's defaults.
+        device, dtype: those of the weights; None for torch's defaults. A bool after a floating-point number is `bias`.
         std_init: initial sigma of factorised noise, before it is divided by the square root of `in_features`.
         sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise.
     """
@@ -229,13 +229,14 @@ class NoisyLinear(noisy.NoisyLinear):
         in_features: int,
         out_features: int,
         bias: bool | float = True,
-        device: torch.device | str | None = None,
+        device: torch.device | str | bool | None = None,
         dtype: torch.dtype | None = None,
         std_init: float = STD_INIT,
         sigma_init: float | None = None,
     ):
-        if isinstance(bias, float):
-            bias, sigma_init = True, bias
+        if isinstance(bias, float):  # the second edition's arguments are sigma_init and bias
+            sigma_init, bias = bias, device if isinstance(device, bool) else True
+            device = None if isinstance(device, bool) else device
         if sigma_init is None:
             super().__init__(in_features, out_features, noisy.FACTORISED, std_init, bias)
         else:

@@ -7,7 +7,7 @@ import torch
 from gymnasium import spaces
 from torch import nn
 
-from lib.envs.observations import ObservationKind, observation_kind
+from lib.envs.observations import MIN_IMAGE_SIDE, ObservationKind, observation_kind
 from lib.nets.encoders import initialise, make_encoder, nature_convolutions
 from lib.nets.masking import MaskSplitter, mask_invalid
 
@@ -27,11 +27,16 @@ class Trunk(nn.Sequential):
         features: number of output features.
 
     Raises:
-        ValueError: if the shape is not (channels, height, width) or (n,).
+        ValueError: if the shape is not (channels, height, width) or (n,), or is that of an image with channels last.
     """
 
     def __init__(self, input_shape: tuple[int, ...], dtype: torch.dtype = torch.float32):
         kind = observation_kind(input_shape)
+        if kind is ObservationKind.BOARD and min(input_shape[:2]) >= MIN_IMAGE_SIDE and input_shape[2] <= 4:
+            raise ValueError(
+                f"the shape {input_shape} has its channels last; they have to come first, as with pytorch_img=True or "
+                "frame_stack=True of wrap_deepmind"
+            )
         if kind is ObservationKind.IMAGE:
             super().__init__(*nature_convolutions(input_shape[0]))
         elif kind is ObservationKind.BOARD:

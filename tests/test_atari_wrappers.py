@@ -10,12 +10,21 @@ import pytest
 from ptan.agent import DQNAgent
 
 from lib import atari_wrappers
-from lib.envs.atari import DirectAtari, EpisodicLife, FireReset
+from lib.envs.atari import DirectAtari, EpisodicLife, FireReset, wrappers
 from lib.envs.frames import ContiguousFrameStack, LazyFrames
 from lib.errors import UsageError
 from lib.experience.source import ExperienceSourceFirstLast
 
 PONG, BREAKOUT = "PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"
+
+
+class Firing:
+    """Agent that presses FIRE."""
+
+    initial_state = staticmethod(lambda: None)
+
+    def __call__(self, states, agent_states):
+        return [1] * len(states), agent_states
 
 
 def ale(env):
@@ -103,6 +112,20 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on():
     for _ in range(60):
         whole.step(0)
     assert ale(whole).lives() < 5
+
+
+def test_returns_of_lives_and_of_truncated_games_are_those_before_clipping():
+    tanks = "SpaceInvadersNoFrameskip-v4"
+    truncated = atari_wrappers.make_atari(tanks, max_episode_steps=120, skip_noop=True)
+    for env in (atari_wrappers.wrap_dqn(gym.make(tanks)), atari_wrappers.wrap_deepmind(truncated, episode_life=False)):
+        [game] = [each for each in wrappers(env) if isinstance(each, DirectAtari)]
+        source = ExperienceSourceFirstLast(env, Firing(), gamma=0.99)
+        before = 0.0
+        for _ in source:
+            if episodes := source.pop_episodes():
+                break
+            before = game.episode_returns
+        assert episodes[0].total >= before >= 5.0
 
 
 @pytest.mark.parametrize(("source", "lives"), [("PTAN's", 4), ("this project's", 5)])

@@ -363,6 +363,7 @@ def test_the_books_noisy_networks_draw_noise_in_every_training_pass(kind):
         (dqn_extra.NoisyLinear(400, 50, std_init=0.4), "factorised", 0.4 / 20),
         (dqn_extra.NoisyLinear(400, 50, sigma_init=0.017), "independent", 0.017),
         (dqn_extra.NoisyLinear(400, 50, 0.017), "independent", 0.017),  # as the second edition calls it
+        (dqn_extra.NoisyLinear(400, 50, 0.017, True), "independent", 0.017),
         (dqn_extra.NoisyLinear(400, 50, bias=False), "factorised", 0.1 / 20),
         (dqn_extra.NoisyLinear(400, 50, bias=False, sigma_init=0.02), "independent", 0.02),
         (dqn_extra.NoisyFactorizedLinear(400, 50), "factorised", 0.4 / 20),

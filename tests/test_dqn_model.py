@@ -61,3 +61,10 @@ def test_a_high_learning_rate_makes_all_values_equal_unless_states_are_normalise
     with torch.no_grad():
         deviation = net(states).std(0).mean().item()
     assert deviation > 0.02 if normalise else deviation < 0.001
+
+
+def test_an_image_with_channels_last_is_refused():
+    with pytest.raises(
+        ValueError, match=r"\(84, 84, 1\) has its channels last; .* pytorch_img=True or frame_stack=True"
+    ):
+        dqn_model.DQN((84, 84, 1), 6)

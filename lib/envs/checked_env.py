@@ -1,6 +1,7 @@
 """Checks for external environments. Errors name the environment, its seed and its step."""
 
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -326,18 +327,30 @@ def _problems_of_array(
         yield f" has the shape {array.shape}; its space says {space.shape}"
     elif not np.can_cast(array.dtype, space.dtype, "same_kind"):
         yield f" is {array.dtype}; its space says {space.dtype}"
-    elif _may_be_too_large(array.dtype, space) and (every_number or array.size <= SMALL):
-        largest = min(LARGEST, float(np.finfo(array.dtype).max)) if array.dtype.kind == "f" else int(LARGEST)
-        within = (array >= -largest) & (array <= largest)  # comparisons are false for NaN
+    elif not isinstance(space, spaces.Box):
+        converted = array.astype(space.dtype)
+        if not (np.array_equal(converted, array) and space.contains(converted)):
+            yield f" is {_short(observation)}; its space is {space}"
+    elif every_number or array.size <= SMALL:
+        low, high = _limits(array.dtype, space.dtype)
+        within = (array >= low) & (array <= high)  # comparisons are false for NaN
         if not within.all():
             index = np.argwhere(~within)[0].tolist()
-            yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from -1e15 to 1e15"
-    elif not isinstance(space, spaces.Box) and not space.contains(array.astype(space.dtype)):
-        yield f" is {_short(observation)}; its space is {space}"
+            yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from {low:g} to {high:g}"
 
 
-def _may_be_too_large(dtype: np.dtype, space: spaces.Space[Any]) -> bool:
-    return dtype.kind == "f" or (isinstance(space, spaces.Box) and dtype.kind in "iu" and dtype.itemsize == 8)
+@functools.cache
+def _limits(dtype: np.dtype, space_dtype: np.dtype) -> tuple[float, float]:
+    """Return the smallest and the largest number that an array may have, and that its space's type can hold."""
+    low, high = -LARGEST, LARGEST
+    for kind in (dtype, space_dtype):
+        if kind.kind == "f":
+            low, high = max(low, float(np.finfo(kind).min)), min(high, float(np.finfo(kind).max))
+        elif kind.kind in "iu":
+            low, high = max(low, int(np.iinfo(kind).min)), min(high, int(np.iinfo(kind).max))
+        elif kind.kind == "b":
+            low, high = 0, 1
+    return (low, high) if dtype.kind == "f" else (int(low), int(high))
 
 
 def copy_of(observation: Any, space: spaces.Space[Any]) -> Any:
@@ -361,11 +374,13 @@ def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
             yield from (f"[{number}]{problem}" for problem in out_of_bounds(observation[number], part))
     elif isinstance(space, spaces.Box):
         array = np.asarray(observation)
+        if array.dtype.kind == "f":
+            array = array.astype(space.dtype)  # whose rounding the bounds have, too
         outside = (array < space.low) | (array > space.high)
         if outside.any():
             index = tuple(np.argwhere(outside)[0].tolist())
-            bounds = f"{space.low[index]:g} to {space.high[index]:g}"
-            yield f" has {array[index]:g} at {list(index)}; its space allows {bounds}"
+            bounds = f"{space.low[index]:.9g} to {space.high[index]:.9g}"
+            yield f" has {array[index]:.9g} at {list(index)}; its space allows {bounds}"
 
 
 def _has_text(error: BaseException) -> bool:

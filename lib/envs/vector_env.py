@@ -20,7 +20,7 @@ import numpy as np
 from ale_py.vector_env import AtariVectorEnv
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
+from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics, TransformReward
 
 from lib.envs.atari import FRAME_SKIP, NOOP_MAX, SCREEN, has_only_checking_wrappers, is_atari
 from lib.envs.preprocessing import without_options
@@ -93,7 +93,8 @@ def make_vector_env(
             others = ProcessVectorEnv(make, num_envs, env_id)
         else:
             others = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        return cast(DiscreteVectorEnv, RecordEpisodeStatistics(FinalStates(others)))
+        # The returns are sums of float64, as in single environments; only then do rewards become float32.
+        return cast(DiscreteVectorEnv, TransformReward(RecordEpisodeStatistics(FinalStates(others)), _as_float32))
     if env_id != without_options(env_id):
         raise UsageError(
             f"{env_id!r}: native environments always use the default preprocessing; 04_wrappers.py has options for it"
@@ -101,6 +102,10 @@ def make_vector_env(
     game = _registered_arguments(env, env_id)
     envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, noop_max))
     return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0) if clip_rewards else envs)
+
+
+def _as_float32(rewards: np.ndarray) -> np.ndarray:
+    return rewards.astype(np.float32)
 
 
 def _make_pausable(env_id: str) -> gym.Env:
@@ -291,7 +296,7 @@ class Pausable(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class FinalStates(VectorWrapper):
-    """Convert infos["final_obs"] to one array, as in AtariVectorEnv, and rewards to float32.
+    """Convert infos["final_obs"] to one array, as in AtariVectorEnv.
 
     Rows of environments whose episode did not end are zeros.
     """
@@ -309,4 +314,4 @@ class FinalStates(VectorWrapper):
             for index in np.flatnonzero(terminations | truncations):
                 final[index] = infos["final_obs"][index]
             infos = infos | {"final_obs": final}
-        return states, rewards.astype(np.float32), terminations, truncations, infos
+        return states, rewards, terminations, truncations, infos

@@ -83,8 +83,9 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             UsageError: if the buffer has fewer transitions than the batch.
         """
         self.require(batch_size)
-        batch: list[ExperienceFirstLast] = super().sample(batch_size)
-        return batch
+        # ptan's own method returns its list of all transitions if the batch has as many.
+        indices = np.random.choice(len(self.buffer), batch_size, replace=True)
+        return [self.buffer[index] for index in indices]
 
     def require(self, batch_size: int, new_steps: int = 0) -> None:
         """Check that a batch can be sampled.

@@ -88,6 +88,7 @@ class Ring:
         self._final_frames: dict[tuple[int, int], np.ndarray] = {}
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
         self._steps_added = 0  # steps of each environment since the ring was created
+        self._populated = 0  # agent steps that an interrupted call of `populate` has added
         self._generator = np.random.default_rng(seed)
 
     @classmethod
@@ -196,9 +197,15 @@ class Ring:
         self._episode_steps[:] = 0
 
     def populate(self, steps: int) -> None:
-        """Add a number of agent steps from the source, rounded up to a multiple of num_envs."""
-        for _ in range(0, steps, self.num_envs):
+        """Add a number of agent steps from the source, rounded up to a multiple of num_envs.
+
+        If an error interrupted the last call, only the steps that were still missing are added.
+        """
+        for _ in range(self._populated, steps, self.num_envs):
             self.add(*next(self._source_steps))
+            self._populated += self.num_envs
+        if steps > 0:
+            self._populated = 0
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.
@@ -332,6 +339,7 @@ class Ring:
         state["final"] = [(row, env, torch.from_numpy(frame)) for (row, env), frame in self._final_frames.items()]
         state["begun"] = torch.from_numpy(self._episode_steps)
         state["added"] = self._steps_added
+        state["populated"] = self._populated
         state["draws"] = self._generator.bit_generator.state
         return state
 
@@ -349,6 +357,7 @@ class Ring:
                 raise ValueError(f"a final frame of row {row}, environment {env} in a ring of {rows} x {self.num_envs}")
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]
+        self._populated = state.get("populated", 0)  # earlier versions did not save it
         self._generator.bit_generator.state = state["draws"]
         if self._source is not None and self._source.last_frames is not None:
             self.truncate_episodes(self._source.last_frames)

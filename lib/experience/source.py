@@ -21,7 +21,7 @@ import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.atari import EpisodicLife, frame_skip, wrappers
+from lib.envs.atari import DirectAtari, EpisodicLife, frame_skip, wrappers
 from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
@@ -108,8 +108,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         slot.snapshot.append([action])
         slot.total += float(reward)
         if terminated or truncated:
-            # RecordEpisodeStatistics sits below the reward clipping and has the unclipped return.
-            total = float(info["episode"]["r"]) if "episode" in info else slot.total
+            total = _unclipped_return(slot.env, info, slot.total)
             length = int(slot.snapshot.steps_since_reset[0])
             trace = slot.snapshot.trace(0, length, state)
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), trace))
@@ -203,6 +202,20 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 if terminated or truncated:
                     return step
         return len(actions)
+
+
+def _unclipped_return(env: gym.Env, info: dict[str, Any], total: float) -> float:
+    """Return the return of an episode that ended, before rewards were clipped.
+
+    Args:
+        env: environment.
+        info: infos of the last step. Wrappers below the clipping put the return there when the game itself ends.
+        total: sum of the rewards, used if no wrapper knows better.
+    """
+    if "episode" in info:
+        return float(info["episode"]["r"])
+    games = [wrapper for wrapper in wrappers(env) if isinstance(wrapper, DirectAtari)]
+    return float(games[0].episode_returns) if games else total  # a life was lost, or TimeLimit ended the episode
 
 
 def snapshot_of(seed: int, env: int) -> Snapshot:

@@ -153,7 +153,7 @@ class Episodes:
     @property
     def mean(self) -> float:
         """Mean return of the last 100 episodes, or of all if there are fewer."""
-        return sum(self.returns) / len(self.returns) if self.returns else math.nan
+        return math.fsum(self.returns) / len(self.returns) if self.returns else math.nan
 
     @property
     def solved(self) -> dict[str, float] | None:
@@ -212,7 +212,10 @@ class Episodes:
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
     def _is_at(self, bound: float | None) -> bool:
-        return bound is not None and len(self.returns) == WINDOW and self.mean >= bound
+        """Return whether the mean of 100 episodes has reached a goal, within the rounding of sums of rewards."""
+        if bound is None or len(self.returns) < WINDOW:
+            return False
+        return self.mean >= bound - 1e-9 * max(1.0, abs(bound))
 
     def _moment(self, engine: Engine) -> dict[str, float]:
         return {

@@ -206,6 +206,33 @@ def test_numbers_outside_of_the_bounds_are_reported_once(caplog):
     )
 
 
+def test_a_rounded_number_at_its_bound_is_within_the_bounds(caplog, monkeypatch):
+    monkeypatch.setattr(Scripted, "observation_space", spaces.Box(-0.9, 0.9, (3,), np.float32))
+    env = CheckedEnv(Scripted(([0.9, 0.0, -0.9], 0.0)), "Odd-v0")
+    env.reset(seed=7)
+    env.step(0)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("dtype", "number", "problem"),
+    [
+        (np.int8, np.int64(200), r"has 200 at \[1\]; all numbers have to be finite, from -128 to 127"),
+        (np.int32, np.int64(-(2**40)), r"has -1.09951e\+12 at \[1\]"),
+        (np.float16, np.float64(1e5), r"has 100000 at \[1\]; all numbers have to be finite, from -65504 to 65504"),
+    ],
+)
+def test_a_number_that_its_spaces_type_cannot_hold_is_reported(dtype, number, problem):
+    bound = np.iinfo(dtype).max if np.dtype(dtype).kind == "i" else np.inf
+    [found] = problems(np.array([0, number, 0]), spaces.Box(-bound, bound, (3,), dtype), every_number=True)
+    assert re.search(problem, found)
+
+
+def test_a_number_of_a_multidiscrete_observation_does_not_wrap_around():
+    [found] = problems(np.array([0, 257, 1]), spaces.MultiDiscrete([3, 3, 3], dtype=np.int8), every_number=True)
+    assert found.startswith(" is array([  0, 257,   1]); its space is MultiDiscrete")
+
+
 def test_infinity_in_half_precision_is_reported(monkeypatch):
     monkeypatch.setattr(Scripted, "observation_space", spaces.Box(-1.0, 1.0, (3,), np.float16))
     wrong = np.array([0.0, np.inf, 0.0], np.float16)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import AtariPreprocessing
 
-import fakes  # noqa: F401
+import fakes
 from lib.envs import vector_env
 from lib.envs.frames import FrameStack
 from lib.envs.single_env import make_env
@@ -291,3 +291,23 @@ def test_a_truncated_episode_has_its_final_state_in_the_infos():
     assert not terminations.any()
     assert infos["final_obs"].shape == states.shape
     assert np.abs(infos["final_obs"] - before).max() < 0.01 < np.abs(states - before).max()
+
+
+def test_returns_are_those_of_a_single_environment(monkeypatch):
+    """Sums of float32 rewards would be others."""
+    step = fakes.Counting.step
+
+    def small(self, action):
+        state, reward, *ends = step(self, action)
+        return state, 0.1 * reward, *ends
+
+    monkeypatch.setattr(fakes.Counting, "step", small)
+    gym.register("Small-v0", fakes.Counting)
+    env, envs = make_env("Small-v0"), vector_env.make_vector_env("Small-v0", 1)
+    env.reset(seed=1)
+    envs.reset(seed=1)
+    for _ in range(3):
+        env.step(0)
+        _, rewards, *_ = envs.step(np.zeros(1, int))
+        assert rewards.dtype == np.float32
+    assert envs.step(np.zeros(1, int))[-1]["episode"]["r"][0] == env.step(0)[-1]["episode"]["r"] == 1.0

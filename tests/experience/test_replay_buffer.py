@@ -97,6 +97,15 @@ def test_sampling_is_uniform():
     assert chi_square < 27.9  # 99.9 % of a chi-square with 9 degrees of freedom
 
 
+def test_a_batch_of_the_buffers_size_is_drawn_too():
+    np.random.seed(0)
+    ring = ReplayBuffer(source_of(Counting(length=1000)), 10)
+    ring.populate(10)
+    batch = ring.sample(10)
+    assert batch is not ring.buffer
+    assert len({t.reward for t in batch}) < 10  # with replacement
+
+
 def stacked_ring(capacity, steps):
     ring = ReplayBuffer(source_of(FrameStack(Counting(length=50))), capacity)
     ring.populate(steps)

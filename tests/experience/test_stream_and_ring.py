@@ -87,6 +87,23 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
 
 
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_a_call_that_an_error_interrupted_adds_only_the_missing_steps(kind, monkeypatch):
+    source, ring = make_stream_and_ring("fakes:Shown-v0", kind)
+    ring.populate(4)
+    add = ring.add
+    monkeypatch.setattr(ring, "add", lambda *step: add(*step) if source.steps_done < 8 else 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        ring.populate(8)  # adds steps 6 and 8 of 12
+    saved = ring.state_dict()
+    back = make_stream_and_ring("fakes:Shown-v0", kind)[1]
+    back.load_state_dict(saved)
+    back.populate(8)
+    assert back._steps_added == 6
+    back.populate(8)
+    assert back._steps_added == 10
+
+
 def vectorised(make, num_envs):
     envs = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     return RecordEpisodeStatistics(vector_env.FinalStates(envs))

@@ -72,6 +72,14 @@ def test_the_game_is_solved_by_the_mean_of_the_last_hundred_episodes():
     assert episodes.reached["18.0"]["step"] == solved_at
 
 
+@pytest.mark.parametrize("total", [0.1, -0.7, sum([0.1] * 10)])
+def test_a_game_whose_every_return_equals_the_goal_is_solved(total):
+    """Sums of floating-point numbers round: sum([0.1] * 100) / 100 and sum([0.1] * 10) are below 0.1 and 1."""
+    episodes, fired = run(dict.fromkeys(range(1, 101), total), 100, stop_reward=round(total, 3), milestone=None)
+    assert episodes.solved is not None
+    assert first_step_of("BOUND_REWARD_REACHED", fired) == 100
+
+
 def test_a_refused_goal_is_asked_for_again_after_fifty_episodes_and_an_unknown_one_at_once():
     asked, answers = [], iter([None, False, True])
 
