@@ -19,6 +19,9 @@ PORT_NOTE = $$([ $$port = "$(PORT)" ] || echo "  (port $(PORT) is in use)")
 FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvidia-|cuda-|triton)' \
   | sed 's/^\(torch==[0-9.]*\)+.*/\1/'
 
+# Without saved bytecode, every process compiles the project anew: a minute of CPU time in the tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install train play tensorboard check test test-long docs-check site lint ladder bench lock clean
 

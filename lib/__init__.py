@@ -49,6 +49,9 @@ def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "Trace
     if issubclass(kind, ImportError) and UNMAPPED in str(error):
         print(f"error: memory ran out during the imports: {error}. Raise the limit of ulimit -v", file=sys.stderr)
         raise SystemExit(1)
+    if issubclass(kind, KeyboardInterrupt) and hasattr(error, "exit_code"):  # stopping.Interrupted, in the warm-up
+        print(f"Stopped by {error} before learning began.", file=sys.stderr)
+        raise SystemExit(error.exit_code)
     if issubclass(kind, MemoryError):
         print("error: memory ran out. Free some memory, or raise the limit of ulimit -v", file=sys.stderr)
         raise SystemExit(1)

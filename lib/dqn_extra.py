@@ -244,6 +244,16 @@ class NoisyLinear(noisy.NoisyLinear):
         self.to(device=device, dtype=dtype)
 
     @property
+    def weight(self) -> torch.Tensor:
+        """The mean weights, by the second edition's name."""
+        return self.weight_mean
+
+    @property
+    def sigma_weight(self) -> torch.Tensor:
+        """The sigmas of the weights, by the second edition's name."""
+        return self.weight_sigma
+
+    @property
     def weight_mu(self) -> torch.Tensor:
         """The mean weights, by the third edition's name."""
         return self.weight_mean
@@ -278,17 +288,74 @@ class NoisyFactorizedLinear(NoisyLinear):
         super().__init__(in_features, out_features, bias, std_init=sigma_zero)
 
 
-class NoisyDQN(ExtendedDQN):
+# The book's names of layers and weights, and ours. Its networks with one stream name it fc.
+NAMES = {
+    "fc": "advantage",
+    "fc_adv": "advantage",
+    "fc_val": "value",
+    "supports": "support",
+    "weight_mu": "weight_mean",
+    "bias_mu": "bias_mean",
+}
+
+
+class _BookDQN(ExtendedDQN):
+    """Base of the book's networks. They load weights that the book's own networks saved."""
+
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):
+        super().__init__(input_shape, n_actions, **options)
+        self.register_load_state_dict_pre_hook(_rename_weights)  # type: ignore[no-untyped-call]
+
+    @property
+    def fc(self) -> nn.Sequential:
+        """The layers after the convolutions, of a network with one stream."""
+        return self.advantage
+
+    @property
+    def noisy_layers(self) -> list[noisy.NoisyLinear]:
+        """The noisy layers, the advantages' first."""
+        return self._noisy_layers
+
+
+class _Dueling(_BookDQN):
+    """Base of the book's dueling networks. `adv_val` computes the streams, so that a subclass may replace it."""
+
+    @property
+    def fc_adv(self) -> nn.Sequential:
+        """The stream of the advantages."""
+        return self.advantage
+
+    @property
+    def fc_val(self) -> nn.Sequential | None:
+        """The stream of the value."""
+        return self.value
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Compute the action values (batch, n_actions) of states (batch, *input_shape)."""
+        advantages, value = self.adv_val(x)
+        values: torch.Tensor = value + advantages - advantages.mean(dim=1, keepdim=True)
+        return values
+
+
+def _rename_weights(net: nn.Module, weights: dict[str, torch.Tensor], prefix: str, *rest: object) -> None:
+    """Rename the book's weights to ours. Noise is left out, because it is drawn again."""
+    for key in [key for key in weights if key.startswith(prefix)]:
+        *layers, name = (NAMES.get(part, part) for part in key.removeprefix(prefix).split("."))
+        values = weights.pop(key)
+        if not name.endswith("_epsilon"):
+            weights[prefix + ".".join([*layers, name])] = values
+
+
+class NoisyDQN(_BookDQN):
     """The book's noisy network, with factorised noise. In training mode, every forward pass draws new noise.
 
     Args:
         input_shape: shape of a state.
         n_actions: number of actions.
-        dueling: see ExtendedDQN.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], n_actions: int, dueling: bool = False):
-        super().__init__(input_shape, n_actions, dueling=dueling, sigma=STD_INIT, noise=noisy.FACTORISED)
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):
+        super().__init__(input_shape, n_actions, sigma=STD_INIT, noise=noisy.FACTORISED, **options)
 
     def reset_noise(self) -> None:
         """Draw new noise. This is never necessary, because every forward pass draws its own."""
@@ -300,7 +367,7 @@ class NoisyDQN(ExtendedDQN):
         return [layer.signal_to_noise() for layer in self._noisy_layers]
 
 
-class DuelingDQN(ExtendedDQN):
+class DuelingDQN(_Dueling):
     """The book's dueling network, with 256 hidden units in each stream.
 
     Args:
@@ -312,7 +379,7 @@ class DuelingDQN(ExtendedDQN):
         super().__init__(input_shape, n_actions, dueling=True)
 
 
-class RainbowDQN(NoisyDQN):
+class RainbowDQN(_Dueling, NoisyDQN):
     """The book's Rainbow network: dueling, with noisy layers in both streams as in Hessel et al. (2018).
 
     Args:
@@ -324,7 +391,7 @@ class RainbowDQN(NoisyDQN):
         super().__init__(input_shape, n_actions, dueling=True)
 
 
-class DistributionalDQN(ExtendedDQN):
+class DistributionalDQN(_BookDQN):
     """The book's distributional network, with N_ATOMS atoms from Vmin to Vmax. Its output is logits, not values.
 
     Args:

@@ -57,6 +57,14 @@ def _default_signals() -> None:
     CheckedEnv.ctrl_c_raises = True
 
 
+@pytest.fixture
+def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures are one pixel, for tests that do not look at them."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", forked.save_pixel)
+
+
 @pytest.fixture(scope="module")
 def ray_workers_find_the_fakes() -> Iterator[None]:
     """Let the worker processes of Ray import the modules of tests/, because they unpickle classes of fakes.py."""

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib.common import HYPERPARAMS, SEED, argparser, train_or_tune
-from running import ENVIRONMENT, folder, run, run_by_itself
+from running import ENVIRONMENT, folder, run, run_by_itself, start_program
 
 BOOK = Path("tests/book")
 
@@ -72,6 +73,49 @@ def test_a_script_of_the_second_edition_trains_until_it_is_solved(tmp_path):
     assert params["hyperparameters"]["batch_size"] == 32
     assert params["seed"] == SEED  # with which the script seeds torch
     assert "Learning. Ctrl-C stops; this script saves no checkpoint.\n" in process.stdout
+
+
+INTERRUPTED = """
+import os, sys
+from ignite.engine import Engine, Events
+from lib import common
+class Source:
+    def pop_rewards_steps(self): return []
+params = common.Hyperparams(
+    env_name="CartPole-v1", stop_reward=475.0, run_name="signals", replay_size=100, replay_initial=10,
+    target_net_sync=10, epsilon_frames=100, batch_size=8,
+)
+engine = Engine(lambda engine, batch: {"loss": 0.0})
+common.setup_ignite(engine, params, Source(), "signals")
+def batches():
+    for number in range(30):
+        if number == int(sys.argv[2]):
+            os.kill(os.getpid(), int(sys.argv[1]))
+        yield ["transition"] * 8
+try:
+    engine.run(batches())
+except KeyboardInterrupt as error:
+    print("the script's own handler")
+    if len(sys.argv) > 3:
+        raise
+print("the end of the script")
+"""
+
+
+def test_ctrl_c_reaches_the_books_script(tmp_path):
+    process = start_program(INTERRUPTED, tmp_path, int(signal.SIGINT), 5)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "Stopped at step 6: SIGINT." in output
+    assert output.endswith("the script's own handler\nthe end of the script\n")
+
+
+def test_sigterm_ends_the_books_script_when_its_run_is_written(tmp_path):
+    process = start_program(INTERRUPTED, tmp_path, int(signal.SIGTERM), 5)
+    output, errors = process.communicate()
+    assert process.returncode == -signal.SIGTERM, errors
+    assert "Stopped at step 6: SIGTERM." in output
+    assert "the end of the script" not in output
 
 
 def test_the_error_names_the_missing_field(tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -356,6 +357,43 @@ def test_the_books_noisy_networks_draw_noise_in_every_training_pass(kind):
     assert torch.equal(net(IMAGES), net(IMAGES))
 
 
+BOOK_NAMES = {"advantage": "fc_adv", "value": "fc_val", "support": "supports", "mean": "mu"}
+
+
+@pytest.mark.parametrize(
+    "kind", [dqn_extra.DuelingDQN, dqn_extra.NoisyDQN, dqn_extra.DistributionalDQN, dqn_extra.RainbowDQN]
+)
+def test_weights_under_the_books_names_are_loaded(kind):
+    one, two = kind((2, 36, 36), 4).eval(), kind((2, 36, 36), 4).eval()
+    names = BOOK_NAMES if one.value is not None else BOOK_NAMES | {"advantage": "fc"}
+    saved = {}
+    for key, values in one.state_dict().items():
+        for ours, theirs in names.items():
+            key = re.sub(rf"\b{ours}\b|(?<=_){ours}$", theirs, key)
+        saved[key] = values
+    assert not saved.keys() <= one.state_dict().keys()
+    saved["fc.0.weight_epsilon"] = torch.zeros(1)  # torchrl saves its noise
+    two.load_state_dict(saved)
+    assert torch.equal(one(IMAGES), two(IMAGES))
+    two.load_state_dict(one.state_dict())
+    streams = [two.fc] if two.value is None else [two.fc_adv, two.fc_val]
+    assert all(isinstance(stream, torch.nn.Sequential) for stream in streams)
+    assert len(two.noisy_layers) == (2 * len(streams) if kind in (dqn_extra.NoisyDQN, dqn_extra.RainbowDQN) else 0)
+
+
+@pytest.mark.parametrize("kind", [dqn_extra.DuelingDQN, dqn_extra.RainbowDQN])
+def test_a_subclass_may_compute_the_streams_of_the_books_networks_itself(kind):
+    class Own(kind):
+        def adv_val(self, states):
+            advantages, value = super().adv_val(states)
+            return advantages, 0.0 * value + 7.0
+
+    net = Own((2, 36, 36), 4).eval()
+    assert torch.allclose(net(IMAGES).mean(dim=1), torch.tensor(7.0))
+    plain = kind((2, 36, 36), 4).eval()
+    assert torch.allclose(plain(IMAGES), plain.values(plain.predict(IMAGES)), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("layer", "noise", "sigma"),
     [
@@ -380,6 +418,7 @@ def test_the_books_noisy_layers(layer, noise, sigma):
     assert torch.allclose(layer(features), features @ layer.weight_mean.T + bias, atol=1e-5)
     assert layer.weight_mu is layer.weight_mean
     assert layer.bias_mu is layer.bias_mean
+    assert (layer.weight, layer.sigma_weight) == (layer.weight_mean, layer.weight_sigma)
 
 
 def test_a_noisy_layer_is_made_on_a_device_with_a_dtype():

@@ -32,6 +32,7 @@ from running import (
     run,
     run_by_itself,
     start,
+    start_program,
     wait_for,
 )
 
@@ -333,11 +334,12 @@ def test_an_environment_that_catches_a_signal_does_not_keep_it_from_ending_the_w
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_no_run_handles_ends_the_process_with_a_line(number):
-    code = f"import os, time\nfrom lib import cli\nwith cli.exit_codes():\n    os.kill(os.getpid(), {number:d})"
-    process = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True)
+def test_a_signal_that_no_run_handles_ends_the_process_with_a_line(number, tmp_path):
+    code = f"import os\nfrom lib import cli\nwith cli.exit_codes():\n    os.kill(os.getpid(), {number:d})"
+    process = start_program(code, tmp_path)
+    _, errors = process.communicate()
     assert process.returncode == -number
-    assert process.stderr == f"Stopped at once by {number.name}. Files that were saved before are kept.\n"
+    assert errors == f"Stopped at once by {number.name}. Files that were saved before are kept.\n"
 
 
 def test_ctrl_c_after_the_imports_raises_keyboard_interrupt():
@@ -448,7 +450,7 @@ def test_edited_results_are_refused(refused, trained_run):
     assert "result.json was changed after it was written" in refused(PROJECT / "tools/compare.py", trained_run)
 
 
-def test_a_table_that_cannot_be_checked_is_reported(ends, trained_run):
+def test_a_table_that_cannot_be_checked_is_reported(ends, trained_run, small_pictures):
     for name in ("result.json", "files.json"):
         (trained_run / name).unlink()
     code, output, errors = ends(PROJECT / "tools/report.py", trained_run)
@@ -456,7 +458,9 @@ def test_a_table_that_cannot_be_checked_is_reported(ends, trained_run):
     assert f"{trained_run / 'episodes.csv'} could not be checked for changes" in output + errors
 
 
-def test_a_run_whose_event_file_was_changed_is_left_out_of_a_report(ends, original_run, trained_run, tmp_path):
+def test_a_run_whose_event_file_was_changed_is_left_out_of_a_report(
+    ends, original_run, trained_run, tmp_path, small_pictures
+):
     [events] = trained_run.glob("events.out.tfevents.*")
     events.write_bytes(b"not an event" * 9)
     copy = shutil.copytree(original_run, tmp_path / "whole")

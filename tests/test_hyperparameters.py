@@ -11,6 +11,7 @@ from lib.hyperparameters import (
     PPO_FAST_HYPERPARAMS,
     PPO_GOAL_HYPERPARAMS,
     PPO_HYPERPARAMS,
+    Hyperparameters,
     Hyperparams,
     as_hyperparameters,
 )
@@ -55,7 +56,7 @@ def test_a_field_can_be_assigned_and_the_table_is_unchanged():
         ("gamma", 1.5, "gamma is 1.5; it has to be between 0 and 1"),
         ("replay_initial", 200_000, "replay_initial is 200000; it has to be at most replay_size, 100000"),
         ("replay_size", 5_000, "replay_size cannot be 5000: then replay_initial is 10000; it has"),
-        ("replay_size", 1e5, "replay_size is 100000.0; it has to be a whole number"),
+        ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
         ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
         ("huber", 1, "huber is 1; it has to be true or false"),
         ("replay_size", True, "replay_size is True; it has to be a whole number"),
@@ -74,6 +75,23 @@ def test_numbers_of_numpy_become_plain_ones():
     params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=np.int64(15), gamma=np.float32(0.5))
     params.replay_size = np.int64(20_000)  # type: ignore[assignment]
     assert [type(value) for value in (params.stop_reward, params.gamma, params.replay_size)] == [int, float, int]
+
+
+def test_a_floating_point_number_without_a_fraction_is_a_whole_number():
+    params = dataclasses.replace(HYPERPARAMS["pong"], epsilon_frames=1e5)
+    params.replay_size = 2e4  # type: ignore[assignment]
+    assert [type(value) for value in (params.epsilon_frames, params.replay_size, params.gamma)] == [int, int, float]
+
+
+def test_a_subclass_may_add_fields_of_any_type():
+    @dataclasses.dataclass(kw_only=True)
+    class Own(Hyperparameters):
+        layers: tuple[int, ...] = (64, 64)
+        options: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    own = Own(**dataclasses.asdict(HYPERPARAMS["pong"]), options={"n": 3})
+    own.layers = (32,)
+    assert dataclasses.replace(own, gamma=0.5).layers == (32,)
 
 
 def test_an_unknown_field_cannot_be_assigned():

@@ -7,7 +7,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from lib.run import checkpoint, evaluation, setup
 from lib.run.watchdog import CallInterrupted
 from running import (
     BASELINE,
-    ENVIRONMENT,
     FAKES,
     PARALLEL,
     PROJECT,
@@ -131,14 +129,7 @@ def test_another_seed_gives_other_weights(short_runs, tmp_path):
 
 def test_from_another_folder_a_solved_run_exits_with_zero(tmp_path):
     options = (*VECTORS, *SMALL_DQN, "--set", "stop_reward=-2", "--quiet", "--runs-dir", "relative")
-    process = subprocess.run(
-        [sys.executable, PROJECT / BASELINE, *options],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    process = run(BASELINE, *options, cwd=tmp_path)
     assert process.returncode == 0, process.stderr
     assert re.search(r"Game solved in 0:00:\d\d, after 1\d\d episodes and 1 iterations!", process.stdout)
     assert "Episode" not in process.stdout

@@ -63,6 +63,7 @@ class Episodes:
         last: the newest of them.
         returns: returns of the last 100 episodes.
         smoothed: exponentially smoothed return.
+        smoothed_length: exponentially smoothed length.
         best_mean: highest mean return of 100 successive episodes; before the first 100 have ended, that of the first 10
             or more.
         reached: seconds, step, episode and iteration at which the game was solved, and at which the mean return first
@@ -83,6 +84,7 @@ class Episodes:
         stop_reward: float | None,
         milestone: float | None = None,
         trained: bool = False,
+        owns_process: bool = True,
     ):
         self.trained = trained
         self.exp_source = exp_source
@@ -93,10 +95,12 @@ class Episodes:
         self.last: Episode | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.smoothed: float | None = None
+        self.smoothed_length: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
         # Run time of earlier processes, if the run is resumed. A process's first run begins with the process.
-        self.seconds_before = -since_process_start() if next(self._runs) else 0.0
+        is_first = next(self._runs) == 0
+        self.seconds_before = 0.0 if is_first and owns_process else -since_process_start()
         self._asked: dict[str, float] = {}  # when the mean reached stop_reward; empty unless `confirm` has to answer
         self._refused_at: int | None = None  # number of episodes when `confirm` last returned False
 
@@ -181,13 +185,15 @@ class Episodes:
         if is_first and self.stop_reward is not None and self.mean >= self.stop_reward:
             log.warning(
                 "The goal of %g is not above the mean return of the first %d episodes, %.4g. An agent that has hardly "
-                "learnt reaches it. Set a higher goal with --set stop_reward.",
+                "learnt reaches it. Set a higher stop_reward.",
                 self.stop_reward,
                 self.FIRST,
                 self.mean,
             )
         previous = episode.total if self.smoothed is None else self.smoothed
         self.smoothed = SMOOTHING * previous + (1 - SMOOTHING) * episode.total
+        length = float(episode.length) if self.smoothed_length is None else self.smoothed_length
+        self.smoothed_length = SMOOTHING * length + (1 - SMOOTHING) * episode.length
 
     def _publish(self, engine: Engine, episode: Episode) -> None:
         state: Any = engine.state
@@ -199,6 +205,7 @@ class Episodes:
             "steps": episode.length,
             "end_step": episode.step,
             "avg_reward": self.smoothed,
+            "avg_steps": self.smoothed_length,
             "mean_100": self.mean,
             "time_passed": self.seconds,
         }
@@ -234,6 +241,7 @@ class Episodes:
             "count": self.count,
             "returns": list(self.returns),
             "smoothed": self.smoothed,
+            "smoothed_length": self.smoothed_length,
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
@@ -247,6 +255,7 @@ class Episodes:
         self.count = state["count"]
         self.returns.extend(state["returns"])
         self.smoothed = state["smoothed"]
+        self.smoothed_length = state.get("smoothed_length")  # earlier versions did not save it
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before += state["seconds"]

@@ -58,8 +58,8 @@ class _CountVectorSteps(gym.vector.VectorWrapper):
 class PtanSource(ExperienceSource):
     """Adapter for a plain PTAN source, which knows the returns and lengths of its episodes and nothing else.
 
-    Agent steps are counted in the environments of the source's pool. If it has none, an iteration of the engine counts
-    as one agent step. The source cannot be saved in a checkpoint.
+    Agent steps are counted in the environments of the source's pool. If it has no gymnasium environments, an iteration
+    of the engine counts as one agent step. The source cannot be saved in a checkpoint.
 
     Args:
         source: PTAN's source, before its first step.
@@ -74,12 +74,14 @@ class PtanSource(ExperienceSource):
         self.clock = Stopwatch()
         self._steps = 0
         self._ends: list[tuple[int, float]] = []  # agent step and seconds at the ends of episodes, oldest first
-        self._counts = isinstance(source, PooledSource)
+        self._counts = True
         if isinstance(source, VectorExperienceSourceFirstLast):
             source.env = _CountVectorSteps(source.env, self._count)
-        elif isinstance(source, PooledSource):
+        elif isinstance(source, PooledSource) and all(isinstance(env, gym.Env) for env in source.pool):
             source.pool = [_CountSteps(env, self._count) for env in source.pool]
             self.frame_skip = frame_skip(source.pool[0])
+        else:
+            self._counts = False
 
     def _count(self, steps: int, ended: int) -> None:
         """Count agent steps, and note when episodes ended. PTAN returns them later."""

@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import logging
 import math
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -100,7 +101,7 @@ def setup_ignite(
     source = adapt_source(exp_source, engine, saved=save is not None)
     options = args or _options_of_book()
     show_progress(not options.quiet)
-    setup = _Setup(engine, checked, source, run_name, options, save, figures or {})
+    setup = _Setup(engine, checked, source, run_name, options, save, figures or {}, of_book=args is None)
     try:
         with files.named(setup.run.path):
             setup.resume()
@@ -131,6 +132,7 @@ class _Setup:
         options: RunOptions,
         save: Mapping[str, Stateful] | None,
         figures: Mapping[str, FigureFunction],
+        of_book: bool,
     ):
         _require_learning_rate(params, options.stop_after)
         self.engine = engine
@@ -140,6 +142,7 @@ class _Setup:
         self.options = options
         self.save = save
         self.figures = figures
+        self.of_book = of_book  # a script without cli.main, which may do other things before and after the run
         self.warm_up = params.warm_up
         self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
@@ -149,7 +152,9 @@ class _Setup:
         register_events(engine)
         self.run = run_folder.Run(script, params, options)
         log.info("Run folder: %s", self.run.path)
-        self.episodes = Episodes(source, params.stop_reward, params.milestone, trained=options.init is not None)
+        self.episodes = Episodes(
+            source, params.stop_reward, params.milestone, trained=options.init is not None, owns_process=not of_book
+        )
         progress = getattr(source, "progress", None)  # of PPO's sources
         if progress is not None:
             progress.trained = options.init is not None
@@ -429,12 +434,14 @@ class _Setup:
             self._write_result(result)
             self._close(result)
             if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
-                _unless_interrupted("evaluation", partial(self._evaluate, result))
+                _unless_interrupted("evaluation", partial(self._evaluate, result), may_fail=self.of_book)
             _unless_interrupted("learning curve", self._draw_curve)
             if self.tracker is not None:
                 finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
                 _unless_interrupted("tracking", finish)
             self._log_next_steps(stopped)
+            if self.of_book and self.stopper.interrupted():
+                signal.raise_signal(signal.Signals[stopped])  # cli.main turns it into an exit code; here nobody does
 
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
 
@@ -607,8 +614,15 @@ def _options_of_book() -> RunOptions:
     return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())
 
 
-def _unless_interrupted(name: str, work: Callable[[], None]) -> None:
-    """Do optional work after the end of a run is saved. A signal or a hanging call ends the work, not the program."""
+def _unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = False) -> None:
+    """Do optional work after the end of a run is saved. A signal or a hanging call ends the work, not the program.
+
+    Args:
+        name: name of the work, for messages.
+        work: function without arguments.
+        may_fail: log an error of the work, and go on. A script of the book may have made its environments in its own
+            way, so that an evaluation in those of this project fails.
+    """
     with as_ctrl_c():
         try:
             work()
@@ -616,3 +630,7 @@ def _unless_interrupted(name: str, work: Callable[[], None]) -> None:
             log.info("The %s was stopped; the run is saved.", name)
         except CallInterrupted as error:
             log.error("The %s was stopped; the run is saved. %s.", name, str(error).rstrip())
+        except Exception as error:
+            if not may_fail:
+                raise
+            log.warning("The %s failed; the run is saved. %s: %s", name, type(error).__name__, error)

@@ -157,6 +157,8 @@ class Speed:
 
     def _run_started(self, engine: Engine) -> None:
         self._start = self._mark()
+        self._marks.clear()  # the engine may have run before
+        self.updates = 0
 
     def _batch_completed(self, engine: Engine) -> None:
         self._samples += _count_transitions(engine.state.batch)
@@ -181,7 +183,7 @@ class Speed:
             self._marks.popleft()
 
     def _episode_completed(self, engine: Engine) -> None:
-        engine.state.metrics["avg_fps"] = self.recent
+        engine.state.metrics |= {"avg_fps": self.recent, "fps": self.recent}
 
     def _update_metrics(self, engine: Engine) -> None:
         last, counted = self._logged, self._counted
@@ -211,9 +213,12 @@ class Speed:
 def _count_transitions(batch: object) -> int:
     """Return the number of transitions in a batch, or in all segments of a list.
 
-    A batch of the book's prioritised buffer is a tuple of transitions, indices and weights.
+    A batch of the book's prioritised buffer is a tuple of transitions, indices and weights. Other tuples and dicts have
+    an array for each field of the transitions.
     """
-    if isinstance(batch, tuple) and batch and isinstance(batch[0], list):
+    if isinstance(batch, dict):
+        batch = tuple(batch.values())
+    if type(batch) is tuple and batch and isinstance(batch[0], Sized):
         batch = batch[0]
     if isinstance(batch, list):
         return sum(len(part) if isinstance(part, Sized) else 1 for part in batch)

@@ -165,6 +165,8 @@ class Stopper:
     def _start(self, engine: Engine) -> None:
         state: Any = engine.state
         state.solved = False
+        self.reason = None  # of an earlier run of the engine
+        self._learning = False
         CheckedEnv.interruption = None
         self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled_signals()}
         in_forked_children(self, Stopper.release_signals)  # multiprocessing ends its children by a signal

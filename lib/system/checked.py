@@ -23,7 +23,8 @@ class Checked:
     """Base of dataclasses whose fields are bool, int, float, str, or one of these or None.
 
     A subclass calls super().__post_init__() first, then checks ranges with the functions below. A value that is
-    refused raises ValueError, and a field that was to be assigned keeps its old value. NumPy's numbers become Python's.
+    refused raises ValueError, and a field that was to be assigned keeps its old value. NumPy's numbers become Python's,
+    and a floating-point number without a fraction becomes the whole number that a field needs.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -34,6 +35,8 @@ class Checked:
             )
         if isinstance(value, np.generic):
             value = value.item()
+        if isinstance(value, float) and value.is_integer() and int in names[name] and float not in names[name]:
+            value = int(value)  # such as 1e5
         if len(vars(self)) == len(names):  # before that, __init__ is still setting the fields
             try:
                 dataclasses.replace(self, **{name: value})
@@ -55,10 +58,13 @@ def _field_types(cls: Any) -> dict[str, tuple[type, ...]]:
     """Return the types that each field may have."""
     if cls not in _field_types_by_class:
         hints = typing.get_type_hints(cls)
-        _field_types_by_class[cls] = {
-            each.name: typing.get_args(hints[each.name]) or (hints[each.name],) for each in dataclasses.fields(cls)
-        }
+        _field_types_by_class[cls] = {each.name: _alternatives(hints[each.name]) for each in dataclasses.fields(cls)}
     return _field_types_by_class[cls]
+
+
+def _alternatives(hint: Any) -> tuple[type, ...]:
+    """Return the members of a union; of any other type the type itself."""
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 
 def _is(value: object, kind: type) -> bool:
@@ -66,8 +72,13 @@ def _is(value: object, kind: type) -> bool:
 
 
 def require_type(cls: type[Checked], name: str, value: object) -> None:
-    """Raise ValueError if a value does not have the type of a field."""
+    """Raise ValueError if a value does not have the type of a field.
+
+    Fields of other types, which a subclass may add, are not checked.
+    """
     kinds = _field_types(cls)[name]
+    if not _KINDS.keys() >= set(kinds):
+        return
     if not any(_is(value, kind) for kind in kinds):
         raise ValueError(f"{name} is {value!r}; it has to be {' or '.join(_KINDS[kind][1] for kind in kinds)}")
     if isinstance(value, numbers.Integral) and abs(value) >= 2**63:  # type: ignore[operator]

@@ -306,6 +306,8 @@ def test_actors_are_replaced_if_their_fork_server_dies():
         for expected in (1, 2, 3):
             segments = crew.gather()
             assert [segment["count"] for segment in segments] == [expected, expected]
+            if expected == 3:
+                break
             counts = dict.fromkeys(counts, expected)
             actors = [psutil.Process(segment["pid"]) for segment in segments]
             server = actors[0].parent()

@@ -8,13 +8,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
 
 from browser import open_page
 from finished_runs import add_scalars, add_videos, edit_params, make_run
-from forked import save_pixel
 from lib.analysis import comparison, report
 from lib.analysis.selection import select_runs
 from lib.errors import Fault, UsageError
@@ -80,12 +78,6 @@ def runs(tmp_path_factory):
 @pytest.fixture(scope="module")
 def page(runs, tmp_path_factory):
     return report.write_report(runs, tmp_path_factory.mktemp("page") / "new" / "folder")
-
-
-@pytest.fixture
-def small_pictures(monkeypatch):
-    """Pictures are one pixel, for tests that do not look at them."""
-    monkeypatch.setattr(Figure, "savefig", save_pixel)
 
 
 def test_the_page_and_the_terminal_show_the_same_numbers(answer, runs, page):
@@ -252,7 +244,7 @@ def test_runs_of_which_none_can_be_shown_and_names_that_do_not_exist_are_refused
 
 
 @pytest.mark.parametrize("script", [REPORT, COMPARE])
-def test_a_link_to_nowhere_among_the_runs_is_skipped_with_a_note(ends, runs, tmp_path, script):
+def test_a_link_to_nowhere_among_the_runs_is_skipped_with_a_note(ends, runs, tmp_path, small_pictures, script):
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     options = ("--output", tmp_path / "report") if script == REPORT else ()
     code, output, errors = ends(script, *runs, tmp_path / "link", *options)

@@ -27,7 +27,7 @@ def slow_twin(env_id):
     ("env_id", "limit"),
     [
         pytest.param("PongNoFrameskip-v4", 1500, marks=pytest.mark.long),
-        ("BreakoutNoFrameskip-v4", 900),
+        ("BreakoutNoFrameskip-v4", 400),
         ("FreewayNoFrameskip-v4", 200),
     ],
 )
@@ -78,10 +78,8 @@ def test_a_short_episode_ends_with_its_own_states_before_the_next_one_starts():
 
 @pytest.mark.slow
 def test_each_environment_has_its_own_reproducible_seed():
-    def first_states(seed):
-        return vector_env.make_vector_env("PongNoFrameskip-v4", 8).reset(seed=seed)
-
-    (states, infos), (again, _), (_, other) = first_states(1), first_states(1), first_states(2)
+    first, second = (vector_env.make_vector_env("PongNoFrameskip-v4", 5) for _ in range(2))
+    (states, infos), (again, _), (_, other) = first.reset(seed=1), second.reset(seed=1), second.reset(seed=2)
     assert np.array_equal(states, again)
     no_ops = infos["episode_frame_number"].tolist()
     assert len(set(no_ops)) > 3
@@ -95,14 +93,14 @@ def test_each_environment_has_its_own_reproducible_seed():
 @pytest.mark.slow
 def test_rewards_are_clipped_but_returns_are_not():
     clipping, plain = (
-        vector_env.make_vector_env("SpaceInvadersNoFrameskip-v4", 4, clip_rewards=clip) for clip in (True, False)
+        vector_env.make_vector_env("SpaceInvadersNoFrameskip-v4", 2, clip_rewards=clip) for clip in (True, False)
     )
     clipping.reset(seed=0)
     plain.reset(seed=0)
     rng = np.random.default_rng(0)
-    totals, returns = np.zeros(4), []
+    totals, returns = np.zeros(2), []
     for _ in range(700):
-        actions = rng.integers(6, size=4)
+        actions = rng.integers(6, size=2)
         _, clipped, *_, infos = clipping.step(actions)
         _, rewards, terminations, _, _ = plain.step(actions)
         assert clipped.dtype == rewards.dtype == np.float32

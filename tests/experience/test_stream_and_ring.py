@@ -132,9 +132,14 @@ def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplo
     assert "Environment 3 has not ended its episode for 5 steps" in record.message
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "BreakoutNoFrameskip-v4"])
-def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(monkeypatch, env_id):
-    monkeypatch.setattr(Stream, "RESTART", 300)
+@pytest.mark.parametrize(
+    ("env_id", "restart", "saved_at", "until"),
+    [("CartPole-v1", 300, 500, 700), ("BreakoutNoFrameskip-v4", 100, 200, 260)],
+)
+def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(
+    monkeypatch, env_id, restart, saved_at, until
+):
+    monkeypatch.setattr(Stream, "RESTART", restart)
 
     def make_stream():
         return Stream(vector_env.make_vector_env(env_id, 3), seed=1)
@@ -142,16 +147,17 @@ def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(m
     def play(stream, steps):
         return [(stream.step(actions), stream.states.copy()) for actions in steps]
 
-    actions = np.random.default_rng(1).integers(2, size=(700, 3))
+    actions = np.random.default_rng(1).integers(2, size=(until, 3))
     first, resumed = make_stream(), make_stream()
     first.begin()
-    play(first, actions[:500])
+    play(first, actions[:saved_at])
     saved = first.state_dict()
     starts = saved["snapshot"]["starts"].tolist()
     assert min(starts) == 0
     assert len(set(starts)) == 3
     resumed.load_state_dict(saved)
-    for (step, states), (other, others) in zip(play(first, actions[500:]), play(resumed, actions[500:]), strict=True):
+    rest = actions[saved_at:]
+    for (step, states), (other, others) in zip(play(first, rest), play(resumed, rest), strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(step[:3], other[:3], strict=True))
         assert np.array_equal(states, others)
     assert first.last_resets.tolist() == resumed.last_resets.tolist()

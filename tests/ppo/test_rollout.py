@@ -80,14 +80,16 @@ def test_images_have_their_channels_last():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("env_id", "restart"), [("PongNoFrameskip-v4", 10**6), ("fakes:ShortPong-v0", 40)])
-def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, env_id, restart):
+@pytest.mark.parametrize(
+    ("env_id", "restart", "was_reset"), [("PongNoFrameskip-v4", 10**6, False), ("fakes:Catch-v0", 40, True)]
+)
+def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, env_id, restart, was_reset):
     monkeypatch.setattr(Sampler, "RESTART", restart)
-    model = Model(IMAGES, 6)
+    envs = vector_env.make_vector_env(env_id, 3)
+    model = Model(envs.single_observation_space, int(envs.single_action_space.n))
 
     def sampler_of():
-        envs = vector_env.make_vector_env(env_id, 3)
-        return Sampler(envs, Agent(model), steps=5, seed=2)
+        return Sampler(vector_env.make_vector_env(env_id, 3), Agent(model), steps=5, seed=2)
 
     torch.manual_seed(3)
     first = sampler_of()
@@ -103,18 +105,24 @@ def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, env_id, restart):
     for rollout in expected:
         assert all(torch.equal(a, b) for a, b in zip(rollout, fields(next(played)), strict=True))
     assert resumed.steps_done == first.steps_done == 105
+    assert (first.last_resets > 0).all() == was_reset
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("restart", [10**6, 24])
-def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, restart):
+@pytest.mark.parametrize(
+    ("env_id", "restart", "was_reset"), [("PongNoFrameskip-v4", 10**6, False), ("fakes:Catch-v0", 24, True)]
+)
+def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, env_id, restart, was_reset):
     monkeypatch.setattr(Sampler, "RESTART", restart)
-    model = Model(IMAGES, 6)
+    envs = vector_env.make_vector_env(env_id, 1)
+    model = Model(envs.single_observation_space, int(envs.single_action_space.n))
 
     def played(first, num_envs):
-        envs = vector_env.make_vector_env("PongNoFrameskip-v4", num_envs)
+        envs = vector_env.make_vector_env(env_id, num_envs)
         sampler = Sampler(envs, Agent(model), steps=5, seed=2, part=Part(first, num_envs, total_envs=4))
-        return [fields(rollout) for _, rollout in zip(range(3), sampler, strict=False)]
+        rollouts = [fields(rollout) for _, rollout in zip(range(3), sampler, strict=False)]
+        assert (sampler.last_resets > 0).all() == was_reset
+        return rollouts
 
     for whole, *parts in zip(played(0, 4), played(0, 1), played(1, 3), strict=True):
         for together, *apart in zip(whole, *parts, strict=True):

@@ -1,4 +1,5 @@
 import csv
+import itertools
 import math
 
 import pytest
@@ -132,6 +133,11 @@ def test_a_goal_that_the_first_episodes_of_new_weights_reach_is_named(caplog, fi
     run(dict.fromkeys(range(1, 300), first), 60, trained=trained)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
     assert ("goal of 18 is not above the mean return of the first 50 episodes, 18." in caplog.text) == bool(warnings)
+
+
+def test_the_first_run_of_a_notebook_does_not_begin_with_its_process(monkeypatch):
+    monkeypatch.setattr(Episodes, "_runs", itertools.count())
+    assert Episodes(CountingSource({}), 18.0, owns_process=False).seconds < 1.0 < since_process_start()
 
 
 def test_a_second_run_of_a_process_has_its_own_time():

@@ -22,7 +22,7 @@ from lib.run import search, tuning
 from lib.run.run_folder import write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE
 from lib.run.tuning import base_space, tune_params
-from running import BASELINE, ENVIRONMENT, PROJECT, assignments, run, run_by_itself, start, wait_for
+from running import BASELINE, ENVIRONMENT, assignments, run, run_by_itself, start, wait_for
 
 # Ray Tune needs pyarrow. It is not imported here, because Ray reads on its import where it may listen.
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("pyarrow") is None, reason="Ray Tune is not installed")]
@@ -242,12 +242,7 @@ def test_a_search_is_not_continued_with_other_options(tmp_path):
 def test_the_tool_becomes_the_script_so_that_signals_reach_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import os, sys; print(os.getpid(), *sys.argv[1:])")
-    process = subprocess.Popen(
-        [sys.executable, PROJECT / "tools/tune.py", script, "--samples", "3", "--quiet"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(Path("tools/tune.py"), script, "--samples", 3, "--quiet")
     output, errors = process.communicate(timeout=60)
     assert output.split() == [str(process.pid), "--tune", "3", "--quiet"]
     assert errors == ""

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import signal
 
 import gymnasium as gym
@@ -224,6 +225,49 @@ def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_pa
     assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 40
 
 
+def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, monkeypatch, caplog):
+    monkeypatch.chdir(tmp_path)
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = common.Hyperparams(
+        env_name="NotRegistered-v0",
+        stop_reward=15.0,
+        run_name="own",
+        replay_size=100,
+        replay_initial=2,
+        target_net_sync=10,
+        epsilon_frames=100,
+        batch_size=2,
+    )
+    setup_ignite(engine, params, source, "own", save={"net": nn.Linear(1, 1)})
+    state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert state.stopped == "solved"  # type: ignore[attr-defined]
+    assert "The evaluation failed; the run is saved. UsageError: " in caplog.text
+
+
+def test_an_engine_that_runs_again_has_no_end_and_no_speed_of_its_first_run(tmp_path, capsys):
+    source, count = source_of(Counting(length=5)), 0
+
+    def process_batch(engine, batch):
+        nonlocal count
+        count += 1
+        if count == 100:
+            os.kill(os.getpid(), signal.SIGINT)
+        return {"loss": 0.0}
+
+    engine, buffer = Engine(process_batch), ReplayBuffer(source, 100)
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    setup_ignite(engine, params, source, "again", args=RunOptions(runs_dir=tmp_path, stop_after=200))
+    for stopped in ("SIGINT", "step limit"):
+        state = engine.run(common.batch_generator(buffer, 2, 2))
+        assert state.stopped == stopped  # type: ignore[attr-defined]
+    [*_, last] = re.findall(
+        r"Speed of training: ([\d,.]+) agent steps/s, ([\d,.]+) learner updates/s", capsys.readouterr().out
+    )
+    steps, updates = (float(number.replace(",", "")) for number in last)
+    assert updates == pytest.approx(steps, rel=0.05)  # each step has an update
+
+
 def test_a_run_that_is_refused_before_its_first_step_leaves_no_folder(tmp_path):
     source = source_of(Counting())
     engine = Engine(lambda engine, batch: {"loss": 0.0})
@@ -299,6 +343,7 @@ def test_plain_sources_and_buffers_of_ptan_run_until_the_game_is_solved(tmp_path
     assert state.stopped == "solved"  # type: ignore[attr-defined]
     output = capsys.readouterr().out
     assert "Episode 12: reward=15, steps=5, speed=" in output
+    assert state.metrics["avg_steps"] == pytest.approx(5.0)
     assert "after 100 episodes and " in output
     # Those of the warm-up are written in the first iteration.
     assert [row.split(",")[1] for row in (run.path / "episodes.csv").read_text().splitlines()[1:5]] == list(
@@ -431,6 +476,20 @@ def test_an_error_in_an_evaluation_during_training_saves_the_iteration(tmp_path,
     with pytest.raises(RuntimeError, match="the environment broke"):
         engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert checkpoint.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 100
+
+
+def test_a_source_whose_pool_holds_no_gymnasium_environments_counts_iterations(tmp_path):
+    class Workers:
+        pool = ("a worker", "another one")
+
+        def pop_rewards_steps(self):
+            return []
+
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    args = RunOptions(runs_dir=tmp_path, stop_after=20_000, quiet=True)
+    setup_ignite(engine, HYPERPARAMS["pong"], Workers(), "workers", args=args)
+    state = engine.run([["transition"]] * 30, max_epochs=1)
+    assert json.loads((folder(tmp_path) / "result.json").read_text())["steps"] == state.iteration == 30
 
 
 def test_a_plain_source_of_ptan_cannot_be_saved(tmp_path):

@@ -1,6 +1,8 @@
 import time
 
+import numpy as np
 import pytest
+import torch
 from ignite.engine import Engine
 
 from lib.run import speed as speed_module
@@ -17,7 +19,16 @@ def engine_with_speed(source, process=lambda engine, batch: None):
     return engine, speed
 
 
-@pytest.mark.parametrize("batch", [["s"] * 32, (["s"] * 32, [1, 2], [0.5, 0.5])], ids=["plain", "prioritised"])
+@pytest.mark.parametrize(
+    "batch",
+    [
+        ["s"] * 32,
+        (["s"] * 32, [1, 2], [0.5, 0.5]),
+        (torch.zeros(32, 4), torch.zeros(32)),
+        {"states": np.zeros((32, 4)), "actions": np.zeros(32)},
+    ],
+    ids=["plain", "prioritised", "arrays", "dictionary"],
+)
 def test_the_transitions_of_the_book_s_batches_are_counted(batch):
     assert speed_module._count_transitions(batch) == 32
 

@@ -1,7 +1,5 @@
 import errno
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,28 +9,38 @@ import torch
 
 from lib.errors import UsageError
 from lib.system import memory
+from running import start_program
 
-# Print the page faults of allocating, filling and freeing six blocks of 8 MiB forty times, like activations of a batch.
+# Print the page faults of allocating, filling and freeing six blocks of 8 MiB forty times, like activations of a batch,
+# with glibc's default and with freed memory kept.
 BLOCKS = """
-import resource, sys
+import resource
 import numpy as np
 from lib.system import memory
-if sys.argv[1] == "keep":
-    assert memory.keep_freed_memory()
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(40):
-    activations = [np.ones(2**20) for _ in range(6)]
-    del activations
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(40):
+        activations = [np.ones(2**20) for _ in range(6)]
+        del activations
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+print(faults())
+assert memory.keep_freed_memory()
+print(faults())
+"""
+LIMITS = """
+import resource, sys
+from lib.system import memory
+for limit in (8_000_000 * 1024, 4_000_000 * 1024):
+    resource.setrlimit(getattr(resource, sys.argv[1]), (limit, limit))
+    print(memory.free())
 """
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
-def test_freed_memory_is_reused_without_page_faults():
-    def faults(how):
-        return int(subprocess.run([sys.executable, "-c", BLOCKS, how], capture_output=True, text=True).stdout)
-
-    assert faults("keep") < 0.1 * faults("default")
+def test_freed_memory_is_reused_without_page_faults(tmp_path):
+    output, errors = start_program(BLOCKS, tmp_path).communicate()
+    default, kept = map(int, output.split())
+    assert kept < 0.1 * default, errors
 
 
 def group(root, path, limit, use, cache, version=2):
@@ -75,13 +83,13 @@ def test_without_a_limit_free_memory_is_that_of_the_machine(tmp_path):
         assert 0 < memory.free(root) <= psutil.virtual_memory().total
 
 
-@pytest.mark.parametrize("limit", ["v", "d"])
-def test_a_limit_of_the_shell_counts(limit):
-    free = f"ulimit -{limit} 8000000; exec {sys.executable} -c 'from lib.system import memory; print(memory.free())'"
-    left = int(subprocess.run(["bash", "-c", free], capture_output=True, text=True, check=True).stdout)
-    assert left < 8_000_000 * 1024
-    free = free.replace("8000000", "4000000")
-    assert int(subprocess.run(["bash", "-c", free], capture_output=True, text=True).stdout) < left - 4e9
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_limit_of_the_shell_counts(limit, tmp_path):
+    """`ulimit -v` sets RLIMIT_AS, and `ulimit -d` RLIMIT_DATA."""
+    output, errors = start_program(LIMITS, tmp_path, limit).communicate()
+    of_8_gb, of_4_gb = map(int, output.split())
+    assert of_8_gb < 8_000_000 * 1024, errors
+    assert of_4_gb < of_8_gb - 4e9
 
 
 @pytest.mark.parametrize(
