@@ -105,7 +105,7 @@ def wrap_deepmind(
         episode_life: end an episode when a life is lost.
         clip_rewards: clip the reward of a step to between -1 and 1.
         frame_stack: stack frames; a state is LazyFrames.
-        scale: scale states to float32 from 0 to 1. Leave it out with this project's networks, which scale by themselves.
+        scale: scale states to float32 from 0 to 1. This project's networks scale by themselves, and do not need it.
         pytorch_img: put the channels first.
         frame_stack_count: number of frames in a stack.
         skip_firereset: True has the effect of fire=False.

@@ -4,8 +4,9 @@
     ./compare.py ../runs/*-pong-*
     ./compare.py 2026-11-20T1200-pong-01_baseline 2026-11-20T1230-pong-02_n_envs --csv table.csv
 
-mean is the mean return of the last 100 training episodes. solved is the number of minutes until it first reached the
-run's stop_reward. evaluated is the mean return without exploration, from evaluate.py or from the end of a solved run.
+mean is the mean return of the last 100 training episodes. solved is the number of minutes until the run was solved: its
+mean reached stop_reward and, if the hyperparameter confirm is set, greedy play confirmed it. evaluated is the mean
+return without exploration, from evaluate.py with the best or last checkpoint, or from the end of a solved run.
 Settings that all runs share are left out. Below the table, runs that differ only in the seed are summarised: by the
 mean and range of two, or by the interquartile mean and its bootstrap interval of more. report.py shows the same numbers
 as a page, with curves.
@@ -30,8 +31,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or names in --runs-dir")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table to this file")
     args = parser.parse_args()
-    if args.csv:
-        cli.writable(args.csv)
+    csv = cli.writable(args.csv) if args.csv else None
     runs, skipped = select_runs(args.runs, args.runs_dir)
     for reason in skipped:
         print(f"Skipped: {reason}.", file=sys.stderr)
@@ -39,19 +39,14 @@ def main() -> None:
     # One column per run, because there are more properties than fit in a line. A terminal shows as many as fit.
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     room = MAX_NAME_WIDTH if width is None else (width - max(map(len, table))) // len(runs) - 2
-    names = [_shorten(name, min(MAX_NAME_WIDTH, max(MIN_NAME_WIDTH, room))) for name in comparison.short_names(runs)]
+    name_width = min(MAX_NAME_WIDTH, max(MIN_NAME_WIDTH, room))
+    names = [comparison.shorten(name, name_width) for name in comparison.short_names(runs)]
     print(table.set_axis(names).map(comparison.format_value).T.to_string(line_width=width))
     for group in comparison.group_runs(runs):
         if len(group.runs) > 1:
             print(f"\n{group.label}, {len(group.runs)} runs: {comparison.summarise(group)}")
-    if args.csv:
-        files.write(args.csv, table.to_csv())
-
-
-def _shorten(name: str, width: int) -> str:
-    """Cut a name in the middle, because it begins with the script and ends with the seed."""
-    end = width // 2
-    return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
+    if csv:
+        files.write(csv, table.to_csv())
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ try:
     from lib.experience.replay_buffer import ReplayBuffer
     from lib.hyperparameters import HYPERPARAMS
     from lib.run.options import DEFAULT_RUNS_DIR
-    from lib.system import machine, memory
+    from lib.system import files, machine, memory
 
     import ale_py
     import numpy as np
@@ -72,7 +72,7 @@ def check_python() -> Finding:
 def check_packages() -> Iterator[Finding]:
     """Compare the installed packages with setup.cfg. ptan is missing there because its own pins conflict."""
     config = configparser.ConfigParser()
-    config.read(Path(__file__).parents[1] / "setup.cfg")
+    config.read(Path(__file__).resolve().parents[1] / "setup.cfg")
     fitting = []
     for line in (*config["options"]["install_requires"].strip().split("\n"), "ptan ==0.8.1"):
         name = line.split()[0]
@@ -178,13 +178,17 @@ def check_replay_size(game: str, runs_dir: Path) -> Iterator[Finding]:
 
 def measure_disk(runs_dir: Path) -> Finding:
     megabyte = os.urandom(2**20)
-    with tempfile.NamedTemporaryFile(dir=runs_dir) as file:
-        start = time.perf_counter()
-        for _ in range(DISK_TEST_MEGABYTES):
-            file.write(megabyte)
-        file.flush()
-        os.fsync(file.fileno())
-        speed = DISK_TEST_MEGABYTES * 2**20 / 1e6 / (time.perf_counter() - start)
+    start = time.perf_counter()
+    try:
+        with tempfile.NamedTemporaryFile(dir=runs_dir) as file:
+            for _ in range(DISK_TEST_MEGABYTES):
+                file.write(megabyte)
+            file.flush()
+            os.fsync(file.fileno())
+            speed = DISK_TEST_MEGABYTES * 2**20 / 1e6 / (time.perf_counter() - start)
+    except OSError as error:
+        text = f"disk: {DISK_TEST_MEGABYTES} MB cannot be written to {runs_dir}: {error.strerror}"
+        return Finding(PROBLEM, text, files.REMEDIES.get(error.errno or 0, "use another --runs-dir"))
     text = f"disk: {speed:.0f} MB/s written and synchronised"
     if speed < MIN_DISK_SPEED:
         return Finding(NOTE, text, "use another --runs-dir, or --set checkpoint_every=200000")

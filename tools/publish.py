@@ -77,10 +77,17 @@ def require_replaceable(model: Path, run: Path) -> None:
 
     Raises:
         UsageError: if it holds another file, which would be lost, or a link, through which a file elsewhere would be
-            replaced.
+            replaced; or if it cannot be written.
     """
     if model.resolve() == run.resolve():
         raise UsageError(f"{model} is the folder to publish; give another one")
+    if model.resolve() == Path.cwd():
+        raise UsageError(f"{model} is the current folder, which would be replaced; give a folder in it")
+    above = model.resolve().parent
+    while not above.exists():
+        above = above.parent
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"{model} cannot be written, because {above} is not a writable folder; give another one")
     for path in (model, *model.rglob("*")):
         if path.is_symlink():
             raise UsageError(f"{path} is a symbolic link; give a new folder")

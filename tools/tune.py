@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--samples", metavar="N", type=cli.positive, default=10, help="number of trials (default: 10)")
     args, options = parser.parse_known_args()
     if not args.script.is_file():
-        parser.error(f"there is no script {args.script}")
+        parser.error(f"there is no script {args.script}; give the script before its own options")
     command = [sys.executable, str(args.script), "--tune", str(args.samples), *options]
     Watchdog.stop()
     os.execv(sys.executable, command)  # so that signals reach the search

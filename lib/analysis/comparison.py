@@ -13,9 +13,13 @@ import pandas as pd
 from lib.analysis import intervals, run_data
 from lib.hyperparameters import Hyperparameters, PPOHyperparameters
 from lib.run import run_folder
+from lib.run.checkpoint_files import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
+from lib.run.run_name import short_number
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
+# Settings in which the runs of a group may differ: the seed, and options on which no result depends.
+FREE = ("seed", "engine", "patience", "address", "actor_cpus", "async_envs")
 FIRST = ("seed", "script", "learning_rate")  # settings that a table shows first
 FIRST_IN_LABELS = ("script", "env_name")  # shown without their names
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d{4}-")  # at the start of a run's name
@@ -25,7 +29,7 @@ Settings = dict[str, object]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs with the same settings except for the seed.
+    """Runs with the same settings, except for those of FREE.
 
     Attributes:
         label: shortest description that distinguishes the group from the others.
@@ -75,11 +79,14 @@ def read_outcome(run: Path) -> dict[str, object]:
 
 
 def _greedy_evaluation(run: Path) -> dict[str, Any]:
-    """Return what evaluate.py found without exploration, if it played a checkpoint that the run still has."""
+    """Return what evaluate.py found without exploration, if it played the best or the last checkpoint of the run."""
     found = run_data.read_evaluation(run)
-    explored = bool(found.get("epsilon") or found.get("sample"))
-    played = run / "checkpoints" / str(found.get("checkpoint", "."))
-    return {} if explored or not played.exists() else found
+    if found.get("epsilon") or found.get("sample"):
+        return {}
+    folder = run / "checkpoints"
+    kept = [numbered(folder, kind) for kind in ("best", "step")] if folder.is_dir() else []
+    newest = [files[-1][1].name for files in kept if files]
+    return found if found.get("checkpoint") in (None, *newest) else {}  # early versions did not name it
 
 
 def settings_table(runs: Sequence[Path]) -> pd.DataFrame:
@@ -95,11 +102,22 @@ def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
-    """Return the runs' names without the time and what all of them share. A name that is not unique stays whole."""
+    """Return the runs' names without the time and what all of them share.
+
+    A name that is not unique stays whole, and gets that of the folder around the run if even so it is not.
+    """
     run_names = {str(run_folder.read_params(run)["hyperparameters"]["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
     names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
-    return [name if names.count(name) == 1 else run.name for name, run in zip(names, runs, strict=True)]
+    whole = [run.name for run in runs]
+    longer = [run.name if whole.count(run.name) == 1 else f"{run.parent.name}/{run.name}" for run in runs]
+    return [name if names.count(name) == 1 else long for name, long in zip(names, longer, strict=True)]
+
+
+def shorten(name: str, width: int) -> str:
+    """Cut a name in the middle, because it begins with the script and ends with the seed."""
+    end = width // 2
+    return name if len(name) <= width else f"{name[: width - end - 1]}…{name[-end:]}"
 
 
 def comparison_table(runs: Sequence[Path]) -> pd.DataFrame:
@@ -117,11 +135,11 @@ def format_value(value: object) -> str:
 
 
 def group_runs(runs: Sequence[Path]) -> list[Group]:
-    """Group runs that differ only in the seed. Groups are ordered by their first run."""
+    """Group runs that differ only in the settings of FREE. Groups are ordered by their first run."""
     members: dict[frozenset[tuple[str, str]], list[Path]] = {}
     for run in runs:
         settings = read_settings(run)
-        key = frozenset((name, text) for name in settings if name != "seed" and (text := _value(settings, name)))
+        key = frozenset((name, text) for name in settings if name not in FREE and (text := _value(settings, name)))
         members.setdefault(key, []).append(run)
     settings_by_group = [read_settings(group[0]) for group in members.values()]
     names = _label_names(settings_by_group)
@@ -183,7 +201,7 @@ def _label_names(rows: Sequence[Settings]) -> list[str]:
     """Return the names of the settings that a label needs. Settings that distinguish no further groups are left out."""
     needed: list[str] = []
     for name in sorted(_differing(rows), key=lambda name: name not in FIRST_IN_LABELS):
-        if name != "seed" and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
+        if name not in FREE and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
             needed.append(name)
     return needed
 
@@ -200,7 +218,9 @@ def _label(settings: Settings, names: list[str]) -> str:
 
 def _as_text(settings: Settings, name: str) -> str:
     value = settings.get(name, "")
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, list):  # of a repeatable option, such as --without
+        return str(sorted(value))
+    return short_number(value) if isinstance(value, float) else str(value)
 
 
 def _index(runs: Sequence[Path]) -> pd.Index:

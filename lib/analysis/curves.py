@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from lib.analysis import intervals
+from lib.analysis.comparison import shorten
 from lib.run.curve import rolling_mean, shorten_thousands
 from lib.run.episodes import WINDOW
 
@@ -24,7 +25,7 @@ LINE_HEIGHT = 0.18  # inches
 MAX_GROUPS_WITH_DOTS = 4  # with more groups, single episodes would hide the curves
 # The first six are from the palette of Okabe and Ito.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#9467bd")
-
+STYLES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # of lines, one for each round of the colours
 GOAL_COLOUR = "#808080"
 # matplotlib's settings for a page in dark mode. The colours are those of the page, see report.html.
 DARK: dict[Any, Any] = {
@@ -151,7 +152,7 @@ def draw_returns(
             curves.append(curve)
             if len(groups) <= MAX_GROUPS_WITH_DOTS or not len(curve.x):
                 axes.plot(x, episodes["return"], ".", color=colour, markersize=2.5, alpha=0.3, markeredgewidth=0)
-        _draw_group(axes, label, curves, colour)
+        _draw_group(axes, label, curves, number)
         for points in (evaluations or {}).get(label, ()):
             edge = matplotlib.rcParams["axes.facecolor"]
             axes.plot(points.x, points.y, "D", color=colour, markersize=4, markeredgecolor=edge, markeredgewidth=0.6)
@@ -171,7 +172,8 @@ def draw_speeds(groups: Mapping[str, Sequence[Series]], title: str) -> Figure:
     """
     figure, axes = _figure(title, groups)
     for number, (label, runs) in enumerate(groups.items()):
-        _draw_group(axes, label, runs, group_colour(number))
+        if runs:
+            _draw_group(axes, label, runs, number)
     means = [run.y.mean() for runs in groups.values() for run in runs if len(run.y)]
     if means and max(means) > 20 * min(means):
         axes.set_yscale("log")  # a linear scale would draw slow runs along the x axis
@@ -200,7 +202,7 @@ def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]], title: str
         axes.text(
             0,
             row - 0.29,
-            textwrap.shorten(name, LINE_LENGTH, placeholder=" …"),
+            shorten(name, LINE_LENGTH),
             fontsize=FONT_SIZE - 1,
             va="bottom",
             parse_math=False,
@@ -213,7 +215,7 @@ def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]], title: str
 
 
 def group_colour(number: int) -> str:
-    """Return the colour of the n-th group, which is the same in all figures."""
+    """Return the colour of the n-th group, which is the same in all figures. Further groups have other lines."""
     return COLOURS[number % len(COLOURS)]
 
 
@@ -244,16 +246,17 @@ def _label_axes(axes: Axes, x: str, y: str) -> None:
             shorten_thousands(axis)
 
 
-def _draw_group(axes: Axes, label: str, runs: Sequence[Series], colour: str) -> None:
+def _draw_group(axes: Axes, label: str, runs: Sequence[Series], number: int) -> None:
     """Draw the centre, a band and thin lines for several runs, or one normal line per run if there is no band."""
     band = common_band(runs)
+    line: Any = {"color": group_colour(number), "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
     for run in runs:
-        axes.plot(run.x, run.y, color=colour, linewidth=0.7 if band else 1.6, alpha=0.45 if band else 1.0)
+        axes.plot(run.x, run.y, **line, linewidth=0.7 if band else 1.6, alpha=0.45 if band else 1.0)
     if band:
-        axes.fill_between(band.grid, band.low, band.high, color=colour, alpha=0.2, linewidth=0)
-        axes.plot(band.grid, band.centre, color=colour, linewidth=2.2)
+        axes.fill_between(band.grid, band.low, band.high, color=group_colour(number), alpha=0.2, linewidth=0)
+        axes.plot(band.grid, band.centre, **line, linewidth=2.2)
     legend = label if len(runs) == 1 else f"{label} · {len(runs)} runs"
-    axes.plot([], [], color=colour, linewidth=2, label=legend)
+    axes.plot([], [], **line, linewidth=2, label=legend)
 
 
 def _draw_bar(axes: Axes, row: int, times: Mapping[str, float], parts: Sequence[str]) -> None:

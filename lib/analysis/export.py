@@ -144,7 +144,7 @@ def require_replaceable(folder: Path) -> None:
     """
     names = [name for name in (*FILES.values(), DESCRIPTION) if (folder / name).exists()]
     try:
-        ours = "largest_difference" in json.loads((folder / DESCRIPTION).read_text())
+        ours = "largest_difference" in json.loads((folder / DESCRIPTION).read_bytes())
     except (OSError, ValueError, TypeError):
         ours = False
     if names and not ours:

@@ -88,9 +88,11 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
         Path of the page.
 
     Raises:
-        UsageError: if a run has damaged files, or if the folder cannot be written to.
+        UsageError: if a run has damaged files, or if the folder cannot be written to or has a report.html of another
+            program.
         Fault: if the disk is full.
     """
+    _require_replaceable(folder / TEMPLATE)
     pictures = draw_pictures(runs)
     html = render_page(runs, pictures, notes)
     try:
@@ -106,6 +108,12 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
         with suppress(OSError):
             old.unlink()
     return folder / TEMPLATE
+
+
+def _require_replaceable(page: Path) -> None:
+    """Refuse to replace a page that is no report of a run."""
+    if page.is_file() and '<section id="outcomes">' not in page.read_text(encoding="utf-8", errors="replace"):
+        raise UsageError(f"{page} is not a page of report.py; move it away, or give another --output")
 
 
 def render_page(runs: Sequence[Path], pictures: Sequence[Picture], notes: Sequence[str] = ()) -> str:

@@ -1,5 +1,6 @@
 """Readers for the files of a run folder: episodes, TensorBoard scalars, results and videos."""
 
+import functools
 import logging
 import re
 from pathlib import Path
@@ -137,7 +138,7 @@ def require_unchanged_events(run: Path) -> None:
     if not run_folder.in_use(run):
         for name in _recorded_files(run)[0]:
             if name.startswith("events.") and not (run / name).exists():
-                log.warning("%s is missing: its scalars are not shown.", run / name)
+                _warn_once(f"{run / name} is missing: its scalars are not shown.")
 
 
 def _require_unchanged(run: Path, path: Path) -> None:
@@ -156,7 +157,13 @@ def _require_unchanged(run: Path, path: Path) -> None:
     elif recorded.get("sha256"):
         require_digest(path, path.stat().st_size if at_end else recorded["size"], recorded["sha256"], "restore it")
     elif not (run / "files.json").exists() and any((run / "checkpoints").glob("step-*.pt")):
-        log.warning("%s could not be checked for changes, because files.json of its run is missing.", path)
+        _warn_once(f"{path} could not be checked for changes, because files.json of its run is missing.")
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    """Log a warning. Tools read a file several times."""
+    log.warning("%s", text)
 
 
 def _recorded_files(run: Path) -> tuple[dict[str, dict[str, Any]], bool]:

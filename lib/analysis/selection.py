@@ -40,6 +40,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
 
 def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
     run_folder.require_no_control_characters(Path(name))
+    run_folder.require_utf8(Path(name))
     if Path(name).is_file():
         raise UsageError(f"{name} is a file, not a run folder")
     run = run_folder.find(name, runs_dir)

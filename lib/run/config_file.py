@@ -29,7 +29,7 @@ def read(
             are listed.
     """
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"--config {path} cannot be read: {error}") from error
     if not isinstance(content, dict):

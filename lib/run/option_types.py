@@ -80,14 +80,15 @@ def usable_device(name: str) -> torch.device:
 
 
 def writable(path: Path) -> Path:
-    """Check early that a file can be written later.
+    """Check early that a file can be written later, and return its absolute path. A link is followed.
 
     Raises:
-        UsageError: if the folder does not exist or cannot be written, or if the path is a folder.
+        UsageError: if the folder does not exist or cannot be written, or if the path is a folder or a device.
     """
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+    target = path.resolve()
+    if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         raise UsageError(f"{path} cannot be written; give a file in a folder that exists and can be written")
-    return path
+    return target
 
 
 def quotient(option: str, whole: int, part: int) -> int:

@@ -120,7 +120,7 @@ class Run:
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions):
-        _require_utf8(options.resume or options.runs_dir)
+        require_utf8(options.resume or options.runs_dir)
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
@@ -226,8 +226,8 @@ def _remove_own_pid(file: Path) -> None:
             file.unlink()
 
 
-def _require_utf8(path: Path) -> None:
-    """Refuse a path that TensorBoard cannot write to.
+def require_utf8(path: Path) -> None:
+    """Refuse a path that TensorBoard and the tools' tables cannot write.
 
     Raises:
         UsageError: if it is not valid UTF-8.
@@ -237,8 +237,8 @@ def _require_utf8(path: Path) -> None:
     except UnicodeEncodeError as error:
         text = os.fsencode(path).decode(errors="backslashreplace")
         raise UsageError(
-            f"the folder {text} is not valid UTF-8 here, and TensorBoard cannot write to it; give another --runs-dir, "
-            "or set PYTHONUTF8=1 if your terminal shows the name correctly"
+            f"the folder {text} is not valid UTF-8 here, and TensorBoard cannot write to it; rename it, give another "
+            "--runs-dir, or set PYTHONUTF8=1 if your terminal shows the name correctly"
         ) from error
 
 
@@ -382,7 +382,9 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
     try:
         if file.stat().st_size > LARGEST_JSON:
             raise ValueError(f"it is larger than {LARGEST_JSON / 1e6:.0f} MB")
-        content = json.loads(file.read_text(), parse_float=_finite, parse_constant=_finite, parse_int=_whole)
+        content = json.loads(
+            file.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite, parse_int=_whole
+        )
         json.dumps(content, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
         if _escaped(content) != content:
             raise ValueError("it contains control characters")

@@ -60,6 +60,9 @@ def _assignment(name: str, value: Any) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(map(str, value))
-    if isinstance(value, float) and float(short := f"{value:g}") == value:
-        return short
-    return str(value)
+    return short_number(value) if isinstance(value, float) else str(value)
+
+
+def short_number(value: float) -> str:
+    """Return a number with six digits if these are all that it has, otherwise with all digits."""
+    return short if float(short := f"{value:g}") == value else str(value)

@@ -188,14 +188,14 @@ def _folder_of(config: Mapping[str, Any], trials: Path, number: str) -> Path:
 
 def _runs_have(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether all runs of a trial's folder have these hyperparameters."""
-    runs = [json.loads(file.read_text())["hyperparameters"] for file in folder.glob("runs/*/params.json")]
+    runs = [json.loads(file.read_bytes())["hyperparameters"] for file in folder.glob("runs/*/params.json")]
     return all(run.get(name) == value for run in runs for name, value in config.items())
 
 
 def _complete(folder: Path) -> dict[str, Any]:
     """Return the result of a trial's run, or {} if no run of it has finished. A diverged run would diverge again."""
     for file in sorted((folder / "runs").glob("*/result.json")):
-        result: dict[str, Any] = json.loads(file.read_text())
+        result: dict[str, Any] = json.loads(file.read_bytes())
         if EXIT_CODES.get(result["stopped"]) == 0 or result["stopped"] == NOT_FINITE:
             return result
     return {}

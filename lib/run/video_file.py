@@ -18,6 +18,7 @@ from lib.envs.atari import frame_skip, is_atari
 from lib.errors import Fault, UsageError
 
 CODEC = "VP80"  # every browser plays VP8 in WebM, and OpenCV includes the encoder
+LONGEST_SIDE = 16_383  # pixels, the limit of VP8
 MIN_SIDE = 320  # smaller frames are enlarged until their shorter side has this many pixels
 
 GIF_MAX_FRAMES = 100
@@ -68,13 +69,21 @@ class Video:
     def _open(self, width: int, height: int) -> cv2.VideoWriter:
         with _silent_stderr():
             fourcc = cv2.VideoWriter.fourcc(*CODEC)
-            writer = cv2.VideoWriter(str(self.path), fourcc, self.frames_per_second, (width, height))
+            writer = cv2.VideoWriter(self._name(), fourcc, self.frames_per_second, (width, height))
         if not writer.isOpened():
+            if max(width, height) > LONGEST_SIDE:
+                raise UsageError(
+                    f"frames of {width} x {height} pixels are too large for a video; {LONGEST_SIDE:,} are allowed"
+                )
             raise UsageError(
                 f"OpenCV {cv2.__version__} cannot write {self.path}: it has no {CODEC} encoder, or the folder cannot "
                 "be written to. To install the encoder: pip install --force-reinstall opencv-python-headless"
             )
         return writer
+
+    def _name(self) -> str:
+        """Return the absolute path, because FFmpeg reads what stands before a colon as a protocol."""
+        return str(self.path.absolute())
 
     def close(self) -> None:
         """Finish the file. Closing it again has no effect."""
@@ -108,7 +117,7 @@ class Video:
     def _require_all_frames(self) -> None:
         """OpenCV ignores errors of the system when it writes, so the frames are counted."""
         with _silent_stderr():
-            capture = cv2.VideoCapture(str(self.path))
+            capture = cv2.VideoCapture(self._name())
             frames = 0
             while capture.grab():
                 frames += 1

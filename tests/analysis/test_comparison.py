@@ -98,6 +98,35 @@ def test_outcomes_that_no_run_has_are_left_out(tmp_path):
         assert "evaluated" not in outcome_table([one, two])
 
 
+def test_an_evaluation_of_an_early_network_is_not_that_of_the_run(tmp_path):
+    run = make_run(tmp_path / "run")
+    (run / "checkpoints").mkdir()
+    for name in ("best-000000500.pt", "best-000000900.pt", "step-000000600.pt", "step-000001000.pt"):
+        (run / "checkpoints" / name).touch()
+        (run / "evaluation.json").write_text(f'{{"mean": 20.5, "checkpoint": "{name}"}}')
+        assert read_outcome(run)["evaluated"] == 20.5  # the newest of its kind so far
+    for name in ("best-000000500.pt", "step-000000600.pt"):
+        (run / "evaluation.json").write_text(f'{{"mean": 20.5, "checkpoint": "{name}"}}')
+        assert read_outcome(run)["evaluated"] is None
+
+
+def test_options_on_which_no_result_depends_do_not_divide_a_group(tmp_path):
+    knobs = [{"patience": 60, "without": ["kl", "entropy"]}, {"patience": 120, "without": ["entropy", "kl"]}]
+    runs = [make_run(tmp_path / f"{seed}", seed, knobs=each, episodes=1) for seed, each in enumerate(knobs)]
+    assert len(group_runs(runs)) == 1
+    assert list(settings_table(runs)) == ["seed", "patience"]
+
+
+def test_settings_that_differ_in_the_seventh_digit_are_two_groups(tmp_path):
+    runs = [make_run(tmp_path / f"{gamma}", gamma=gamma, episodes=1) for gamma in (0.9999999, 0.9999995, 1.0)]
+    assert [group.label for group in group_runs(runs)] == ["gamma=0.9999999", "gamma=0.9999995", "gamma=1"]
+
+
+def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path):
+    runs = [make_run(tmp_path / folder / "2026-11-20T1015-pong-01_ppo", episodes=1) for folder in ("here", "there")]
+    assert short_names(runs) == ["here/2026-11-20T1015-pong-01_ppo", "there/2026-11-20T1015-pong-01_ppo"]
+
+
 def test_short_names_leave_out_the_time_and_what_all_runs_share(tmp_path):
     names = ("2026-11-20T1015-pong-01_ppo", "2026-11-20T1016-pong-01_ppo-seed2", "2026-11-20T1017-pong-01_ppo")
     one, two, again = (make_run(tmp_path / name, episodes=1) for name in names)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lib.analysis import intervals
+from lib.analysis import curves, intervals
 from lib.analysis.curves import Series, common_band
 
 
@@ -45,3 +45,21 @@ def test_a_series_is_finite_and_its_x_never_decreases():
     assert series.x.tolist() == [1, 4, 4, 6]
     assert series.y.tolist() == [10, 20, 30, 50]
     assert series.at(np.array([4.0, 5.0])).tolist() == [30, 40]
+
+
+def test_a_ninth_group_has_another_line_and_an_empty_group_none():
+    series = Series(np.arange(3.0), np.arange(3.0) + 1.0, True)
+    figure = curves.draw_speeds({"empty": [], **{f"group {number}": [series] for number in range(1, 9)}}, "speeds")
+    lines = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+    named = {label: style for label, style in lines.items() if str(label).startswith("group")}
+    assert len(named) == len(set(named.values())) == 8
+    ninth = curves.draw_speeds({f"group {number}": [series] for number in range(9)}, "speeds")
+    styles = [(line.get_color(), line.get_linestyle()) for line in ninth.axes[0].lines if line.get_label()[0] == "g"]
+    assert len(set(styles)) == 9
+
+
+def test_long_names_of_bars_keep_their_seeds():
+    names = [f"learning_rate=0.0003, gamma=0.995, batch_size=64, epsilon=0.02, seed {seed}" for seed in (1, 2)]
+    figure = curves.draw_time_shares([(name, {"act": 1.0}) for name in names], "time")
+    texts = [text.get_text() for text in figure.axes[0].texts]
+    assert [text[-6:] for text in texts if text.startswith("learning_rate")] == ["seed 1", "seed 2"]

@@ -303,6 +303,16 @@ def test_an_output_that_cannot_be_written_is_refused(tmp_path, small_pictures):
             report.write_report([run], output)
 
 
+def test_a_page_of_another_program_is_not_replaced(tmp_path, small_pictures):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "report.html").write_text("<p>my own page</p>")
+    (tmp_path / "report-parts.png").write_bytes(b"my own picture")
+    with pytest.raises(UsageError, match=r"report\.html is not a page of report\.py; move it away"):
+        report.write_report([run], tmp_path)
+    assert (tmp_path / "report.html").read_text() == "<p>my own page</p>"
+    assert (tmp_path / "report-parts.png").read_bytes() == b"my own picture"
+
+
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path, small_pictures):
     runs = [make_run(tmp_path / "run")]
     report.write_report(runs, tmp_path / "page")

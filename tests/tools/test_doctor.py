@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import runpy
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lib.errors import UsageError
-from running import ENVIRONMENT, PROJECT, run_by_itself
+from running import ENVIRONMENT, PROJECT, full_disk, run_by_itself
 
 DOCTOR = Path("tools/doctor.py")
 
@@ -104,3 +105,12 @@ def test_a_package_that_cannot_be_imported_is_reported(tmp_path, package):
     process = run_by_itself(DOCTOR, "--quick", env=ENVIRONMENT | {"PYTHONPATH": paths})
     assert (process.returncode, process.stderr) == (1, "")
     assert re.search(rf"^problem .*No module named {package}\n +-> make clean", process.stdout, re.M)
+
+
+def test_a_full_disk_is_a_problem(tmp_path):
+    measure_disk = runpy.run_path(str(PROJECT / DOCTOR))["measure_disk"]
+    with full_disk(100_000):
+        level, text, advice = measure_disk(tmp_path)
+    assert level == "problem"
+    assert text == f"disk: 64 MB cannot be written to {tmp_path}: File too large"
+    assert advice.startswith("allow larger files")

@@ -104,6 +104,13 @@ def test_a_model_is_not_published_over_itself(refused, model):
     assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
 
 
+def test_a_model_that_cannot_be_written_is_refused_before_it_plays(refused, original_run, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    assert "is not a writable folder" in refused(PUBLISH, original_run, tmp_path / "file" / "model")
+    monkeypatch.chdir(tmp_path)
+    assert "is the current folder" in refused(PUBLISH, original_run, ".")
+
+
 def test_a_model_with_a_link_is_not_replaced(refused, model, original_run, tmp_path):
     (model / "checkpoints").rename(tmp_path / "elsewhere")
     (model / "checkpoints").symlink_to(tmp_path / "elsewhere")
