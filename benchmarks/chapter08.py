@@ -252,7 +252,7 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
     goal, width, last_step = TASKS[task].goal, TASKS[task].width, frame["step"].max()
     rows = []
     for variant, own in by_variant(frame):
-        # A bin in which no game ended has the mean of its neighbours.
+        # Bins in which no episode ended are interpolated linearly.
         curves = own.pivot(index="step", columns="seed", values="mean_return").interpolate()
         whole, late = curves.mean(), curves[curves.index > 0.75 * last_step].mean()
         by_bin = own[own["mean_return"] >= goal].groupby("seed")["step"].min()

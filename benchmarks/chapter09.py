@@ -188,9 +188,9 @@ def minutes_blocks() -> Iterator[markup.Block]:
         tables["minutes-remedies"] = minutes.table(trained, speeds, remedies, PLAIN_WRAPPERS)
     if _rungs_among(minutes.SWEEP, trained) > 1:
         tables["minutes-sweep"] = minutes.table(trained, speeds, minutes.SWEEP)
-    of_speeds = markup.measured_on([lab.read(minutes.speed_of("best"))[1]])
+    speed_source = markup.measured_on([lab.read(minutes.speed_of("best"))[1]])
     stamps = [run.stamped for run in trained]
-    source = f"{of_speeds} Runs: {markup.processors(stamps)}; {markup.days(stamps)}."
+    source = f"{speed_source} Training: {markup.processors(stamps)}; {markup.days(stamps)}."
     for marker, text in tables.items():
         yield markup.Block(PAGE if marker == "minutes" else markup.MEASUREMENTS, marker, f"{text}\n\n{source}")
 

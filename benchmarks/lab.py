@@ -157,9 +157,7 @@ def require_same_conditions(name: str, columns: Sequence[str], stamped: Mapping[
         SystemExit: if there are such results. The message ends with `remedy`.
     """
     if path_of(name).exists() and (differing := differences(name, columns, stamped)):
-        raise SystemExit(
-            f"{path_of(name)} was measured under other conditions: {', '.join(differing)} differ; {remedy}"
-        )
+        raise SystemExit(f"{path_of(name)} was measured with other conditions ({', '.join(differing)}); {remedy}")
 
 
 def add_experiments(parser: argparse.ArgumentParser, *names: str) -> None:

@@ -6,8 +6,8 @@
     ./trials.py tables                                     # only the table of notes/trials.md
 
 Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine. Seconds do; measure those
-with time_to_solve.py. The same command continues an interrupted trial. At another commit,
---anew measures all its seeds again. Judge a setting by seeds that no setting was chosen by. Try a code change in a
+with time_to_solve.py. The same command continues an interrupted trial. At another commit, --anew deletes the old trial
+and measures only the given --seeds. Judge a setting by seeds that no setting was chosen by. Try a code change in a
 clone, named by --label.
 """
 
@@ -81,7 +81,7 @@ def reached_goal(frame: pd.DataFrame) -> tuple[str, str]:
 def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
     """Return a row per setting: its seeds, its steps to the goal, and the comparison with its reference.
 
-    Trials with different limits are not compared.
+    Trials with different --max-steps are not compared.
     """
     others = {(stamped["settings"]["label"], stamped["settings"]["max_steps"]): frame for frame, stamped in trials}
     rows = []
@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--label", help="name of the trial (default: the script with its options)")
     parser.add_argument("--against", help="name of the trial that this one is compared with")
     parser.add_argument("--max-steps", type=cli.positive, default=800_000, help="steps of a run (default: 800,000)")
-    parser.add_argument("--anew", action="store_true", help="replace an earlier trial of this label")
+    parser.add_argument("--anew", action="store_true", help="delete the earlier trial of this label first")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time (default: 2)")
     args = parser.parse_args()
     if args.script != "tables":
@@ -164,7 +164,7 @@ def main() -> None:
         label = args.label or args.script
         name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
         if not args.anew:
-            lab.require_same_conditions(name, COLUMNS, stamped, "give a --label of its own, or --anew to replace it")
+            lab.require_same_conditions(name, COLUMNS, stamped, "give a new --label, or --anew to replace it")
         results = lab.Results(name, COLUMNS, stamped, go_on=not args.anew)
         missing = [seed for seed in args.seeds if not results.has(seed=seed)]
         done = launch.in_parallel(args.jobs, lambda seed: measure(args.script, seed, args.max_steps), missing)

@@ -219,7 +219,8 @@ class NoisyLinear(noisy.NoisyLinear):
         in_features: number of input features.
         out_features: number of output features.
         bias: add a noisy bias. A floating-point number is `sigma_init`, the second edition's third argument.
-        device, dtype: those of the weights; None for torch's defaults. A bool after a floating-point number is `bias`.
+        device, dtype: of the weights; None for torch's defaults. If `bias` is a float, a bool `device` is the second
+            edition's fourth argument, `bias`.
         std_init: initial sigma of factorised noise, before it is divided by the square root of `in_features`.
         sigma_init: initial sigma of independent noise, as in the second edition; None for factorised noise.
     """
@@ -288,8 +289,8 @@ class NoisyFactorizedLinear(NoisyLinear):
         super().__init__(in_features, out_features, bias, std_init=sigma_zero)
 
 
-# The book's names of layers and weights, and ours. Its networks with one stream name it fc.
-NAMES = {
+# The book's names of layers and weights, mapped to ours. `fc` is the only stream of a network that is not dueling.
+OUR_NAMES = {
     "fc": "advantage",
     "fc_adv": "advantage",
     "fc_val": "value",
@@ -308,17 +309,17 @@ class _BookDQN(ExtendedDQN):
 
     @property
     def fc(self) -> nn.Sequential:
-        """The layers after the convolutions, of a network with one stream."""
+        """The fully connected layers of a network that is not dueling."""
         return self.advantage
 
     @property
     def noisy_layers(self) -> list[noisy.NoisyLinear]:
-        """The noisy layers, the advantages' first."""
+        """The noisy layers; those of the advantage stream come first."""
         return self._noisy_layers
 
 
 class _Dueling(_BookDQN):
-    """Base of the book's dueling networks. `adv_val` computes the streams, so that a subclass may replace it."""
+    """Base of the book's dueling networks. Subclasses may override `adv_val`, which computes both streams."""
 
     @property
     def fc_adv(self) -> nn.Sequential:
@@ -340,7 +341,7 @@ class _Dueling(_BookDQN):
 def _rename_weights(net: nn.Module, weights: dict[str, torch.Tensor], prefix: str, *rest: object) -> None:
     """Rename the book's weights to ours. Noise is left out, because it is drawn again."""
     for key in [key for key in weights if key.startswith(prefix)]:
-        *layers, name = (NAMES.get(part, part) for part in key.removeprefix(prefix).split("."))
+        *layers, name = (OUR_NAMES.get(part, part) for part in key.removeprefix(prefix).split("."))
         values = weights.pop(key)
         if not name.endswith("_epsilon"):
             weights[prefix + ".".join([*layers, name])] = values
@@ -352,6 +353,7 @@ class NoisyDQN(_BookDQN):
     Args:
         input_shape: shape of a state.
         n_actions: number of actions.
+        options: see ExtendedDQN.
     """
 
     def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):

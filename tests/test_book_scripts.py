@@ -110,7 +110,7 @@ def test_ctrl_c_reaches_the_books_script(tmp_path):
     assert output.endswith("the script's own handler\nthe end of the script\n")
 
 
-def test_sigterm_ends_the_books_script_when_its_run_is_written(tmp_path):
+def test_sigterm_ends_the_books_script_after_its_run_is_written(tmp_path):
     process = start_program(INTERRUPTED, tmp_path, int(signal.SIGTERM), 5)
     output, errors = process.communicate()
     assert process.returncode == -signal.SIGTERM, errors

@@ -1,4 +1,4 @@
-"""Comparison of runs: settings, outcomes, and groups of runs that differ only in the seed."""
+"""Comparison of runs: settings, outcomes, and groups of runs that differ only in FREE settings, such as the seed."""
 
 import dataclasses
 import math
@@ -104,7 +104,8 @@ def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
 def short_names(runs: Sequence[Path]) -> list[str]:
     """Return the runs' names without the time and what all of them share.
 
-    A name that is not unique stays whole, and gets that of the folder around the run if even so it is not.
+    A name that is not unique stays whole. If the whole name is not unique either, the name of the parent folder is put
+    before it.
     """
     run_names = {str(run_folder.read_params(run)["hyperparameters"]["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""

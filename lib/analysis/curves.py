@@ -25,7 +25,7 @@ LINE_HEIGHT = 0.18  # inches
 MAX_GROUPS_WITH_DOTS = 4  # with more groups, single episodes would hide the curves
 # The first six are from the palette of Okabe and Ito.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#9467bd")
-STYLES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # of lines, one for each round of the colours
+STYLES = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))  # the next one is used each time COLOURS repeats
 GOAL_COLOUR = "#808080"
 # matplotlib's settings for a page in dark mode. The colours are those of the page, see report.html.
 DARK: dict[Any, Any] = {
@@ -215,7 +215,7 @@ def draw_time_shares(runs: Sequence[tuple[str, Mapping[str, float]]], title: str
 
 
 def group_colour(number: int) -> str:
-    """Return the colour of the n-th group, which is the same in all figures. Further groups have other lines."""
+    """Return the colour of a group, the same in all figures. Colours repeat, with another line style."""
     return COLOURS[number % len(COLOURS)]
 
 

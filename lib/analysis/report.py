@@ -111,9 +111,9 @@ def write_report(runs: Sequence[Path], folder: Path, notes: Sequence[str] = ()) 
 
 
 def _require_replaceable(page: Path) -> None:
-    """Refuse to replace a page that is no report of a run."""
+    """Refuse to replace a page that report.py did not write."""
     if page.is_file() and '<section id="outcomes">' not in page.read_text(encoding="utf-8", errors="replace"):
-        raise UsageError(f"{page} is not a page of report.py; move it away, or give another --output")
+        raise UsageError(f"{page} was not written by report.py; move it, or give another --output")
 
 
 def render_page(runs: Sequence[Path], pictures: Sequence[Picture], notes: Sequence[str] = ()) -> str:

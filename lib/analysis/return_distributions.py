@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 class ReturnDistributionFigure:
     """Figures that always show the same states, so that they can be compared over time.
 
-    Log a warning, once, if nearly all the predicted probability lies at an end of the support.
+    A warning is logged once if more than AT_END of the probability mass is on the first or the last atom.
 
     Args:
         net: network with a support, see `draw`.
@@ -26,7 +26,7 @@ class ReturnDistributionFigure:
     """
 
     STATES = 4
-    AT_END = 0.9  # mean probability at an end that causes the warning
+    AT_END = 0.9  # mean probability mass of an end atom that causes the warning
 
     def __init__(self, net: dqn_extra.ExtendedDQN, buffer: Ring):
         self.net = net
@@ -46,8 +46,8 @@ class ReturnDistributionFigure:
         if at_ends.max() > self.AT_END and not self._is_warned:
             self._is_warned = True
             log.warning(
-                "%.0f %% of the predicted probability lies at an end of the support, %g. If returns can lie beyond it, "
-                "start a new run with a wider support: --v-max V, and --v-min V where the script has it.",
+                "%.0f %% of the predicted probability mass is on the support's end atom %g. If returns can lie beyond "
+                "it, start a new run with a wider support: --v-max V, and --v-min V where the script has it.",
                 100 * at_ends.max(),
                 support[-at_ends.argmax()],
             )

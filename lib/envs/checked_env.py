@@ -375,7 +375,7 @@ def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
     elif isinstance(space, spaces.Box):
         array = np.asarray(observation)
         if array.dtype.kind == "f":
-            array = array.astype(space.dtype)  # whose rounding the bounds have, too
+            array = array.astype(space.dtype)  # the bounds are rounded to this type
         outside = (array < space.low) | (array > space.high)
         if outside.any():
             index = tuple(np.argwhere(outside)[0].tolist())

@@ -93,7 +93,7 @@ def make_vector_env(
             others = ProcessVectorEnv(make, num_envs, env_id)
         else:
             others = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-        # The returns are sums of float64, as in single environments; only then do rewards become float32.
+        # Returns are summed in float64, as in single environments, before rewards become float32.
         return cast(DiscreteVectorEnv, TransformReward(RecordEpisodeStatistics(FinalStates(others)), _as_float32))
     if env_id != without_options(env_id):
         raise UsageError(

@@ -83,7 +83,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             UsageError: if the buffer has fewer transitions than the batch.
         """
         self.require(batch_size)
-        # ptan's own method returns its list of all transitions if the batch has as many.
+        # ptan's own method returns the buffer's own list if the batch is as large as the buffer.
         indices = np.random.choice(len(self.buffer), batch_size, replace=True)
         return [self.buffer[index] for index in indices]
 

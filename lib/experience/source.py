@@ -205,12 +205,12 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
 
 def _unclipped_return(env: gym.Env, info: dict[str, Any], total: float) -> float:
-    """Return the return of an episode that ended, before rewards were clipped.
+    """Return the unclipped return of an episode that ended.
 
     Args:
         env: environment.
         info: infos of the last step. Wrappers below the clipping put the return there when the game itself ends.
-        total: sum of the rewards, used if no wrapper knows better.
+        total: sum of the rewards, used if no wrapper has the unclipped return.
     """
     if "episode" in info:
         return float(info["episode"]["r"])

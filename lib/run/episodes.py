@@ -48,13 +48,15 @@ class Episodes:
 
     The game is solved when the mean return of the last 100 episodes reaches stop_reward and `confirm`, if there is one,
     returns True. For each episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps,
-    and the metrics reward, steps, avg_reward and time_passed.
+    and the metrics reward, steps, avg_reward, avg_steps and time_passed.
 
     Args:
         exp_source: experience source whose finished episodes are counted.
         stop_reward: mean return that the last 100 episodes have to reach, or None.
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
         trained: whether the run begins with trained weights, from --init.
+        owns_process: whether the first run's time includes the start of the process. False for a script or notebook
+            that may do other work first.
 
     Attributes:
         confirm: function that `ask` calls. It returns whether the game is solved, or None if it cannot tell. After
@@ -98,7 +100,8 @@ class Episodes:
         self.smoothed_length: float | None = None
         self.best_mean = -math.inf
         self.reached: dict[str, dict[str, float]] = {}
-        # Run time of earlier processes, if the run is resumed. A process's first run begins with the process.
+        # Run time of earlier processes, if the run is resumed. If this run owns the process, its time begins with the
+        # process; otherwise it begins now.
         is_first = next(self._runs) == 0
         self.seconds_before = 0.0 if is_first and owns_process else -since_process_start()
         self._asked: dict[str, float] = {}  # when the mean reached stop_reward; empty unless `confirm` has to answer

@@ -227,7 +227,7 @@ def _remove_own_pid(file: Path) -> None:
 
 
 def require_utf8(path: Path) -> None:
-    """Refuse a path that TensorBoard and the tools' tables cannot write.
+    """Refuse a path that TensorBoard and the tools cannot print.
 
     Raises:
         UsageError: if it is not valid UTF-8.
@@ -237,8 +237,8 @@ def require_utf8(path: Path) -> None:
     except UnicodeEncodeError as error:
         text = os.fsencode(path).decode(errors="backslashreplace")
         raise UsageError(
-            f"the folder {text} is not valid UTF-8 here, and TensorBoard cannot write to it; rename it, give another "
-            "--runs-dir, or set PYTHONUTF8=1 if your terminal shows the name correctly"
+            f"the folder {text} is not valid UTF-8 here, so TensorBoard and the tools cannot use it; rename it, give "
+            "another --runs-dir, or set PYTHONUTF8=1 if your terminal shows the name correctly"
         ) from error
 
 

@@ -64,5 +64,5 @@ def _text(value: Any) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number with six digits if these are all that it has, otherwise with all digits."""
+    """Format a number with six significant digits if that is exact, otherwise with all."""
     return short if float(short := f"{value:g}") == value else str(value)

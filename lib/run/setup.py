@@ -101,7 +101,7 @@ def setup_ignite(
     source = adapt_source(exp_source, engine, saved=save is not None)
     options = args or _options_of_book()
     show_progress(not options.quiet)
-    setup = _Setup(engine, checked, source, run_name, options, save, figures or {}, of_book=args is None)
+    setup = _Setup(engine, checked, source, run_name, options, save, figures or {}, is_book_script=args is None)
     try:
         with files.named(setup.run.path):
             setup.resume()
@@ -132,7 +132,7 @@ class _Setup:
         options: RunOptions,
         save: Mapping[str, Stateful] | None,
         figures: Mapping[str, FigureFunction],
-        of_book: bool,
+        is_book_script: bool,
     ):
         _require_learning_rate(params, options.stop_after)
         self.engine = engine
@@ -142,7 +142,7 @@ class _Setup:
         self.options = options
         self.save = save
         self.figures = figures
-        self.of_book = of_book  # a script without cli.main, which may do other things before and after the run
+        self.is_book_script = is_book_script  # it has no cli.main, and may do other work before and after the run
         self.warm_up = params.warm_up
         self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
@@ -153,7 +153,11 @@ class _Setup:
         self.run = run_folder.Run(script, params, options)
         log.info("Run folder: %s", self.run.path)
         self.episodes = Episodes(
-            source, params.stop_reward, params.milestone, trained=options.init is not None, owns_process=not of_book
+            source,
+            params.stop_reward,
+            params.milestone,
+            trained=options.init is not None,
+            owns_process=not is_book_script,
         )
         progress = getattr(source, "progress", None)  # of PPO's sources
         if progress is not None:
@@ -434,14 +438,16 @@ class _Setup:
             self._write_result(result)
             self._close(result)
             if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
-                _unless_interrupted("evaluation", partial(self._evaluate, result), may_fail=self.of_book)
+                _unless_interrupted("evaluation", partial(self._evaluate, result), may_fail=self.is_book_script)
             _unless_interrupted("learning curve", self._draw_curve)
             if self.tracker is not None:
                 finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
                 _unless_interrupted("tracking", finish)
             self._log_next_steps(stopped)
-            if self.of_book and self.stopper.interrupted():
-                signal.raise_signal(signal.Signals[stopped])  # cli.main turns it into an exit code; here nobody does
+            if self.is_book_script and self.stopper.interrupted():
+                signal.raise_signal(
+                    signal.Signals[stopped]
+                )  # which has no cli.main to turn the signal into an exit code
 
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
 
@@ -620,8 +626,8 @@ def _unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = Fa
     Args:
         name: name of the work, for messages.
         work: function without arguments.
-        may_fail: log an error of the work, and go on. A script of the book may have made its environments in its own
-            way, so that an evaluation in those of this project fails.
+        may_fail: log an exception as a warning instead of raising it. The evaluation makes its own environments, which
+            may fail for a script of the book.
     """
     with as_ctrl_c():
         try:

@@ -73,7 +73,8 @@ class Video:
         if not writer.isOpened():
             if max(width, height) > LONGEST_SIDE:
                 raise UsageError(
-                    f"frames of {width} x {height} pixels are too large for a video; {LONGEST_SIDE:,} are allowed"
+                    f"frames of {width} x {height} pixels are too large for a video; each side can have at most "
+                    f"{LONGEST_SIDE:,}"
                 )
             raise UsageError(
                 f"OpenCV {cv2.__version__} cannot write {self.path}: it has no {CODEC} encoder, or the folder cannot "
@@ -82,7 +83,7 @@ class Video:
         return writer
 
     def _name(self) -> str:
-        """Return the absolute path, because FFmpeg reads what stands before a colon as a protocol."""
+        """Return the absolute path, because FFmpeg reads text before a colon as a protocol."""
         return str(self.path.absolute())
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ class Checked:
 
     A subclass calls super().__post_init__() first, then checks ranges with the functions below. A value that is
     refused raises ValueError, and a field that was to be assigned keeps its old value. NumPy's numbers become Python's,
-    and a floating-point number without a fraction becomes the whole number that a field needs.
+    and a float such as 1e5 becomes an int if the field needs one.
     """
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -63,7 +63,7 @@ def _field_types(cls: Any) -> dict[str, tuple[type, ...]]:
 
 
 def _alternatives(hint: Any) -> tuple[type, ...]:
-    """Return the members of a union; of any other type the type itself."""
+    """Return the members of a union, or the type itself."""
     return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
 
 

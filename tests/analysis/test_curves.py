@@ -47,7 +47,7 @@ def test_a_series_is_finite_and_its_x_never_decreases():
     assert series.at(np.array([4.0, 5.0])).tolist() == [30, 40]
 
 
-def test_a_ninth_group_has_another_line_and_an_empty_group_none():
+def test_the_ninth_group_has_another_line_style_and_an_empty_group_is_not_drawn():
     series = Series(np.arange(3.0), np.arange(3.0) + 1.0, True)
     figure = curves.draw_speeds({"empty": [], **{f"group {number}": [series] for number in range(1, 9)}}, "speeds")
     lines = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}

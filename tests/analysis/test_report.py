@@ -307,7 +307,7 @@ def test_a_page_of_another_program_is_not_replaced(tmp_path, small_pictures):
     run = make_run(tmp_path / "run")
     (tmp_path / "report.html").write_text("<p>my own page</p>")
     (tmp_path / "report-parts.png").write_bytes(b"my own picture")
-    with pytest.raises(UsageError, match=r"report\.html is not a page of report\.py; move it away"):
+    with pytest.raises(UsageError, match=r"report\.html was not written by report\.py; move it"):
         report.write_report([run], tmp_path)
     assert (tmp_path / "report.html").read_text() == "<p>my own page</p>"
     assert (tmp_path / "report-parts.png").read_bytes() == b"my own picture"

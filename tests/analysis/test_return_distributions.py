@@ -75,7 +75,7 @@ def test_of_many_actions_the_best_are_drawn_and_invalid_ones_are_empty():
 
 
 @pytest.mark.parametrize(("best", "end"), [(0, "-2"), (4, "2"), (2, None)])
-def test_probability_at_an_end_of_the_support_is_named_once(best, end, caplog):
+def test_probability_at_an_end_of_the_support_is_warned_about_once(best, end, caplog):
     """CartPole's returns, for example, are larger than the paper's support."""
     net, ring = dqn_extra.ExtendedDQN((3,), 4, support=SUPPORT), Ring(50, 1, (3,), 1, dtype=np.float32)
     zeros = np.zeros(1, bool)
@@ -89,7 +89,7 @@ def test_probability_at_an_end_of_the_support_is_named_once(best, end, caplog):
     figures()
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == (0 if end is None else 1)
-    assert all(f"at an end of the support, {end}." in warning for warning in warnings)
+    assert all(f"on the support's end atom {end}." in warning for warning in warnings)
 
 
 def test_figures_are_written_at_agent_steps(tmp_path, monkeypatch):

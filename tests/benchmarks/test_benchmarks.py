@@ -365,7 +365,9 @@ def test_a_trial_at_another_commit_is_replaced_only_if_asked(results, monkeypatc
 
     assert measure("one", "--seeds", "1-2") == ([1, 2], "one")
     assert measure("one", "--seeds", "2-3") == ([1, 2, 3], "one")
-    with pytest.raises(SystemExit, match="commit differ; give a --label of its own, or --anew to replace it"):
+    with pytest.raises(
+        SystemExit, match=r"with other conditions \(commit\); give a new --label, or --anew to replace it"
+    ):
         measure("two", "--seeds", "4-5")
     assert measure("one", "--seeds", "1-1") == ([1, 2, 3], "one")
     assert measure("two", "--seeds", "4-5", "--anew") == ([4, 5], "two")
@@ -562,7 +564,7 @@ def test_each_run_of_chapter_8_is_measured_once_and_kept_with_its_commit(monkeyp
     assert len(started) == 6
 
 
-def test_a_bin_in_which_no_game_ended_has_the_mean_of_its_neighbours(fake_runs):
+def test_bins_without_a_finished_episode_are_interpolated(fake_runs):
     fake_runs(lambda seed: ({250: 0.0, 750: 1.0} if seed == 1 else {250: 0.0, 500: 0.0, 750: 0.0}, float("nan")))
     chapter08.learn("toy", ["basic"], seeds=2, jobs=1, go_on=True)
     *_, basic = chapter08.learn_table("toy", chapter08.measured("toy")[0]).splitlines()

@@ -292,7 +292,7 @@ def test_a_truncated_episode_has_its_final_state_in_the_infos():
 
 
 def test_returns_are_those_of_a_single_environment(monkeypatch):
-    """Sums of float32 rewards would be others."""
+    """Sums of float32 rewards would differ."""
     step = fakes.Counting.step
 
     def small(self, action):

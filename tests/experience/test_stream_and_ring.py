@@ -94,7 +94,7 @@ def test_a_call_that_an_error_interrupted_adds_only_the_missing_steps(kind, monk
     add = ring.add
     monkeypatch.setattr(ring, "add", lambda *step: add(*step) if source.steps_done < 8 else 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        ring.populate(8)  # adds steps 6 and 8 of 12
+        ring.populate(8)  # adds steps 5 and 6; the next step raises
     saved = ring.state_dict()
     back = make_stream_and_ring("fakes:Shown-v0", kind)[1]
     back.load_state_dict(saved)

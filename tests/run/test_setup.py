@@ -245,7 +245,7 @@ def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, mo
     assert "The evaluation failed; the run is saved. UsageError: " in caplog.text
 
 
-def test_an_engine_that_runs_again_has_no_end_and_no_speed_of_its_first_run(tmp_path, capsys):
+def test_a_second_run_of_an_engine_keeps_no_stop_reason_or_speed_of_the_first(tmp_path, capsys):
     source, count = source_of(Counting(length=5)), 0
 
     def process_batch(engine, batch):

@@ -61,7 +61,7 @@ def test_a_run_whose_name_is_not_utf_8_is_skipped(ends, tmp_path):
     assert "mean" in output
 
 
-def test_a_file_that_cannot_be_checked_is_named_once(answer, tmp_path):
+def test_a_file_that_cannot_be_checked_is_warned_about_once(answer, tmp_path):
     run = make_run(tmp_path / "run")
     (run / "result.json").unlink()
     (run / "checkpoints").mkdir()
