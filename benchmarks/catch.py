@@ -69,13 +69,18 @@ def permutation_test(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.mean(gaps >= abs(a.mean() - b.mean()) - 1e-12))
 
 
+def rungs_of(frame: pd.DataFrame) -> list[str]:
+    """Return the measured rungs, in the order of RUNGS."""
+    return [rung for rung in RUNGS if rung in set(frame.rung)]
+
+
 def table(frame: pd.DataFrame) -> str:
     """Return a row per rung: its mean return over the whole run and the last quarter, and its p-value."""
     whole = frame.groupby(["rung", "seed"], sort=False)["mean_return"].mean()
     late = frame[frame.step > 0.75 * STEPS].groupby(["rung", "seed"], sort=False)["mean_return"].mean()
     baseline = whole[launch.BASELINE].values
     rows = []
-    for rung in RUNGS:
+    for rung in rungs_of(frame):
         p = "" if rung == launch.BASELINE else f"{permutation_test(whole[rung].values, baseline):.2f}"
         rows.append((f"`{rung}`", markup.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
     return markup.table(("script", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
@@ -84,7 +89,7 @@ def table(frame: pd.DataFrame) -> str:
 def draw(frame: pd.DataFrame) -> None:
     """Draw the curves and the range of their seeds as docs/pictures/chapter09-catch.png."""
     figure, axes = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    for rung in RUNGS:
+    for rung in rungs_of(frame):
         by_step = frame[frame.rung == rung].groupby("step")["mean_return"]
         [line] = axes.plot(by_step.mean(), label=rung)
         axes.fill_between(by_step.min().index, by_step.min(), by_step.max(), alpha=0.15, color=line.get_color())

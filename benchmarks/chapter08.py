@@ -253,7 +253,7 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
     rows = []
     for variant, own in by_variant(frame):
         # Bins in which no episode ended are interpolated linearly.
-        curves = own.pivot(index="step", columns="seed", values="mean_return").interpolate()
+        curves = own.pivot(index="step", columns="seed", values="mean_return").interpolate(limit_area="inside")
         whole, late = curves.mean(), curves[curves.index > 0.75 * last_step].mean()
         by_bin = own[own["mean_return"] >= goal].groupby("seed")["step"].min()
         by_episodes = own.groupby("seed")["reached"].first().dropna()

@@ -101,8 +101,12 @@ def train(
 
 
 def _is_kept(run: Path, name: str) -> bool:
-    """Return whether a results file already has the episodes of a finished run."""
-    return lab.path_of(name).exists() and lab.read(name)[1]["measured"] == curve.origin(read_params(run))["measured"]
+    """Return whether a results file already has all episodes of a finished run."""
+    if not lab.path_of(name).exists():
+        return False
+    frame, stamped = lab.read(name)
+    is_same = stamped["measured"] == curve.origin(read_params(run))["measured"]
+    return is_same and len(frame) == len(pd.read_csv(run / "episodes.csv"))
 
 
 def run_all(commands: Sequence[Sequence[str]], jobs: int) -> int:

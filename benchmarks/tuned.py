@@ -53,9 +53,12 @@ def search(go_on: bool) -> dict[str, float]:
         shutil.rmtree(RUNS, ignore_errors=True)
     launch.start(launch.command(SCRIPT, *OPTIONS, "--tune", str(TRIALS), "--runs-dir", str(RUNS)))
     [best] = RUNS.glob("tune/*/params.json")
-    results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
-    for trial in pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("").to_dict("records"):
-        results.add(**{name: trial[name] for name in TRIAL_COLUMNS})
+    found = pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("")[list(TRIAL_COLUMNS)]
+    file = lab.path_of(TRIALS_NAME)
+    if not (file.exists() and pd.read_csv(file, comment="#", dtype=str).fillna("").equals(found)):
+        results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
+        for trial in found.to_dict("records"):
+            results.add(**trial)
     values: dict[str, float] = json.loads(best.read_text())
     return values
 
@@ -89,6 +92,8 @@ def table(frame: pd.DataFrame) -> str:
     rows = []
     for setting in SETTING_NAMES:
         own = frame[frame.setting == setting]
+        if own.empty:
+            continue
         solved = own[own.stopped == "solved"]
         rows.append(
             (

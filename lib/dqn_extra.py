@@ -3,6 +3,7 @@
 This project's scripts use ExtendedDQN. The other classes are the book's, for the scripts of its readers.
 """
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -300,6 +301,15 @@ OUR_NAMES = {
 }
 
 
+# The second edition's names of noisy weights, mapped to ours.
+OUR_NOISY_NAMES = {
+    "weight": "weight_mean",
+    "bias": "bias_mean",
+    "sigma_weight": "weight_sigma",
+    "sigma_bias": "bias_sigma",
+}
+
+
 class _BookDQN(ExtendedDQN):
     """Base of the book's networks. They load weights that the book's own networks saved."""
 
@@ -339,12 +349,23 @@ class _Dueling(_BookDQN):
 
 
 def _rename_weights(net: nn.Module, weights: dict[str, torch.Tensor], prefix: str, *rest: object) -> None:
-    """Rename the book's weights to ours. Noise is left out, because it is drawn again."""
+    """Rename the book's weights to ours. Noise is left out, because it is drawn again.
+
+    The book's Rainbow has a value stream without noise. Here its sigmas become 0.
+    """
+    noisy_layers = {name for name, layer in net.named_modules() if isinstance(layer, noisy.NoisyLinear)}
     for key in [key for key in weights if key.startswith(prefix)]:
         *layers, name = (OUR_NAMES.get(part, part) for part in key.removeprefix(prefix).split("."))
-        values = weights.pop(key)
-        if not name.endswith("_epsilon"):
-            weights[prefix + ".".join([*layers, name])] = values
+        values, layer = weights.pop(key), ".".join(layers)
+        if "epsilon" in name:
+            continue
+        if layer in noisy_layers:
+            name = OUR_NOISY_NAMES.get(name, name)
+        weights[prefix + ".".join([*layers, name])] = values
+    for layer, kind in itertools.product(noisy_layers, ("weight", "bias")):
+        mean = weights.get(f"{prefix}{layer}.{kind}_mean")
+        if mean is not None:
+            weights.setdefault(f"{prefix}{layer}.{kind}_sigma", torch.zeros_like(mean))
 
 
 class NoisyDQN(_BookDQN):

@@ -381,6 +381,53 @@ def test_weights_under_the_books_names_are_loaded(kind):
     assert len(two.noisy_layers) == (2 * len(streams) if kind in (dqn_extra.NoisyDQN, dqn_extra.RainbowDQN) else 0)
 
 
+def book_weights(shapes):
+    return {name: torch.rand(shape) for name, shape in shapes.items()}
+
+
+CONVOLUTIONS = {
+    "conv.0.weight": (32, 2, 8, 8),
+    "conv.0.bias": (32,),
+    "conv.2.weight": (64, 32, 4, 4),
+    "conv.2.bias": (64,),
+    "conv.4.weight": (64, 64, 3, 3),
+    "conv.4.bias": (64,),
+}
+
+
+def test_the_weights_of_the_third_editions_rainbow_are_loaded():
+    """Its value stream has no noise, and torchrl's layers save theirs."""
+    shapes = CONVOLUTIONS | {
+        "fc_val.0.weight": (256, 64),
+        "fc_val.0.bias": (256,),
+        "fc_val.2.weight": (1, 256),
+        "fc_val.2.bias": (1,),
+        **{f"fc_adv.0.weight_{kind}": (256, 64) for kind in ("mu", "sigma", "epsilon")},
+        **{f"fc_adv.0.bias_{kind}": (256,) for kind in ("mu", "sigma", "epsilon")},
+        **{f"fc_adv.2.weight_{kind}": (4, 256) for kind in ("mu", "sigma", "epsilon")},
+        **{f"fc_adv.2.bias_{kind}": (4,) for kind in ("mu", "sigma", "epsilon")},
+    }
+    net, weights = dqn_extra.RainbowDQN((2, 36, 36), 4), book_weights(shapes)
+    net.load_state_dict(weights)
+    assert torch.equal(net.fc_val[0].weight_mean, weights["fc_val.0.weight"])
+    assert not net.fc_val[2].weight_sigma.any()
+    assert not net.fc_val[2].bias_sigma.any()
+    assert torch.equal(net.fc_adv[2].bias_sigma, weights["fc_adv.2.bias_sigma"])
+
+
+def test_the_weights_of_the_second_editions_noisy_network_are_loaded():
+    shapes = CONVOLUTIONS | {
+        **dict.fromkeys(("fc.0.weight", "fc.0.sigma_weight", "fc.0.epsilon_weight"), (512, 64)),
+        **dict.fromkeys(("fc.0.bias", "fc.0.sigma_bias", "fc.0.epsilon_bias"), (512,)),
+        **dict.fromkeys(("fc.2.weight", "fc.2.sigma_weight", "fc.2.epsilon_weight"), (4, 512)),
+        **dict.fromkeys(("fc.2.bias", "fc.2.sigma_bias", "fc.2.epsilon_bias"), (4,)),
+    }
+    net, weights = dqn_extra.NoisyDQN((2, 36, 36), 4), book_weights(shapes)
+    net.load_state_dict(weights)
+    assert torch.equal(net.fc[2].weight_mean, weights["fc.2.weight"])
+    assert torch.equal(net.fc[0].weight_sigma, weights["fc.0.sigma_weight"])
+
+
 @pytest.mark.parametrize("kind", [dqn_extra.DuelingDQN, dqn_extra.RainbowDQN])
 def test_a_subclass_may_compute_the_streams_of_the_books_networks_itself(kind):
     def adv_val(self, states):

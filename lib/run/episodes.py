@@ -185,7 +185,7 @@ class Episodes:
         self.last = episode
         self.returns.append(episode.total)
         is_first = self.count == self.FIRST and not self.trained
-        if is_first and self.stop_reward is not None and self.mean >= self.stop_reward:
+        if is_first and self.stop_reward is not None and reaches(self.mean, self.stop_reward):
             log.warning(
                 "The goal of %g is not above the mean return of the first %d episodes, %.4g. An agent that has hardly "
                 "learnt reaches it. Set a higher stop_reward.",
@@ -222,10 +222,7 @@ class Episodes:
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
 
     def _is_at(self, bound: float | None) -> bool:
-        """Return whether the mean of 100 episodes has reached a goal, within the rounding of sums of rewards."""
-        if bound is None or len(self.returns) < WINDOW:
-            return False
-        return self.mean >= bound - 1e-9 * max(1.0, abs(bound))
+        return bound is not None and len(self.returns) == WINDOW and reaches(self.mean, bound)
 
     def _moment(self, engine: Engine) -> dict[str, float]:
         return {
@@ -313,6 +310,11 @@ def first_returns(folder: Path, count: int) -> list[float]:
             return [float(row["return"]) for row in itertools.islice(csv.DictReader(file), count)]
     except (ValueError, TypeError, KeyError, csv.Error):
         return []
+
+
+def reaches(mean: float, goal: float) -> bool:
+    """Return whether a mean return has reached a goal, within the rounding of sums of rewards."""
+    return mean >= goal - 1e-9 * max(1.0, abs(goal))
 
 
 def format_return(value: float) -> str:

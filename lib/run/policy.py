@@ -41,8 +41,10 @@ class GreedyPolicy:
         was_training = self.net.training
         self.net.eval()
         action_values = getattr(self.net, "qvals", self.net)  # the book's distributional network returns logits
-        values: torch.Tensor = action_values(torch.as_tensor(states, device=self.device))
-        self.net.train(was_training)
+        try:
+            values: torch.Tensor = action_values(torch.as_tensor(states, device=self.device))
+        finally:
+            self.net.train(was_training)
         return values.cpu().numpy()
 
     def action_mask(self, states: np.ndarray) -> np.ndarray:

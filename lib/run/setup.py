@@ -30,7 +30,7 @@ from lib.hyperparameters import Hyperparameters, PPOHyperparameters, RunParamete
 from lib.run import checkpoint, checkpoint_files, console, evaluation, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
-from lib.run.episodes import EpisodeFile, Episodes, first_returns, format_return, last_step
+from lib.run.episodes import EpisodeFile, Episodes, first_returns, format_return, last_step, reaches
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
 from lib.run.goal import GoalProgress
 from lib.run.growing_files import GrowingFiles
@@ -183,7 +183,10 @@ class _Setup:
         if content:
             if "settings" in content:  # earlier versions did not save them
                 checkpoint.restore({"settings": self._settings()}, content)
-            checkpoint.restore(self._run_state(), content)
+            state = self._run_state()
+            for name in set(self.figures) - set(content):  # of an earlier version; it chooses its states anew
+                state.pop(name, None)
+            checkpoint.restore(state, content)
             log.info("Resumed at step %s.", f"{self.steps():,}")
         elif self.options.resume and self.options.init:  # stopped before its first checkpoint
             load_initial_weights(self.options.init, self.save or {})
@@ -444,10 +447,9 @@ class _Setup:
                 finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
                 _unless_interrupted("tracking", finish)
             self._log_next_steps(stopped)
+            # A script of the book has no cli.main to turn the signal into an exit code.
             if self.is_book_script and self.stopper.interrupted():
-                signal.raise_signal(
-                    signal.Signals[stopped]
-                )  # which has no cli.main to turn the signal into an exit code
+                signal.raise_signal(signal.Signals[str(self.stopper.reason)])
 
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
 
@@ -558,7 +560,7 @@ class _Setup:
                 evaluated = self._play_greedily(stopped=self.stopper.should_stop)
         except Stopped:
             return None
-        if evaluated["mean"] < goal:
+        if not reaches(evaluated["mean"], goal):
             console.log_evaluation(evaluated)
             log.info(
                 "Greedy play has not reached %g, so the run goes on. The next check is at least %d episodes away.",

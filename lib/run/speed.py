@@ -46,7 +46,7 @@ class Speed:
         names: names of the parts: the source's own, "sample" and "learn".
         metrics: names of the other metrics that are put into engine.state.metrics.
         warm_up: agent steps and seconds of the warm-up.
-        updates: learner iterations of this process.
+        updates: learner iterations of this run of the engine.
         every: event on which the metrics are updated.
     """
 
@@ -108,7 +108,7 @@ class Speed:
 
     @property
     def overall(self) -> float:
-        """Agent steps per second of training in this process."""
+        """Agent steps per second of training since the engine started."""
         return _rate(self._start, self._marks[-1]) if self.training_steps else math.nan
 
     @property
@@ -118,7 +118,7 @@ class Speed:
 
     @property
     def updates_per_second(self) -> float:
-        """Learner iterations per second of training in this process."""
+        """Learner iterations per second of training since the engine started."""
         return self.updates / self.training_seconds if self.training_seconds else math.nan
 
     @property
@@ -128,17 +128,17 @@ class Speed:
 
     @property
     def training_steps(self) -> int:
-        """Agent steps of training in this process."""
+        """Agent steps of training since the engine started."""
         return self._marks[-1].steps - self._start.steps if self._marks else 0
 
     @property
     def training_seconds(self) -> float:
-        """Seconds of training in this process."""
+        """Seconds of training since the engine started."""
         return self._marks[-1].seconds - self._start.seconds if self._marks else 0.0
 
     @property
     def parts(self) -> dict[str, float]:
-        """Seconds of training in this process, by part."""
+        """Seconds of training since the engine started, by part."""
         if not self._marks:
             return dict.fromkeys(self.names, 0.0)
         parts = self._parts_since_process_start()

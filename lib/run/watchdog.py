@@ -57,8 +57,9 @@ class Watchdog:
         self._signal: tuple[int, float] | None = None  # the first one, and its time by time.monotonic()
 
     def attach(self, engine: Engine) -> None:
-        """Watch from the start of an engine to the end of the process."""
-        engine.add_event_handler(Events.STARTED, self.start)
+        """Watch from each start of an engine to the end of the process."""
+        # A new one, because an engine may run again after a signal.
+        engine.add_event_handler(Events.STARTED, lambda: Watchdog(self.time_limit).start())
 
     def start(self, *, reports_end: bool = True) -> None:
         """Watch from now to the end of the process, or until another watchdog starts.

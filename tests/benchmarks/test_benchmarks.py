@@ -565,10 +565,11 @@ def test_each_run_of_chapter_8_is_measured_once_and_kept_with_its_commit(monkeyp
 
 
 def test_bins_without_a_finished_episode_are_interpolated(fake_runs):
-    fake_runs(lambda seed: ({250: 0.0, 750: 1.0} if seed == 1 else {250: 0.0, 500: 0.0, 750: 0.0}, float("nan")))
+    # The first run has no episode in the second bin; the second one, which diverged, none in the last.
+    fake_runs(lambda seed: ({250: 0.0, 750: 1.0} if seed == 1 else {250: 0.0, 500: 0.0}, float("nan")))
     chapter08.learn("toy", ["basic"], seeds=2, jobs=1, go_on=True)
     *_, basic = chapter08.learn_table("toy", chapter08.measured("toy")[0]).splitlines()
-    assert basic.startswith("| basic | 0.25 (0.00 to 0.50) |")
+    assert basic.startswith("| basic | 0.25 (0.00 to 0.50) | 1.00 |")
 
 
 def test_runs_of_chapter_8_with_different_settings_are_not_put_into_one_table(monkeypatch, results, fake_runs):
@@ -591,11 +592,14 @@ def test_a_search_that_goes_on_replaces_the_trials_of_an_earlier_search(results,
     folder.mkdir(parents=True)
     (folder / "params.json").write_text('{"learning_rate": 0.001, "gamma": 0.9}')
     monkeypatch.setattr(launch, "start", lambda words: None)
-    for episodes in ("7", "8"):
+    for commit, episodes in (("one", "7"), ("two", "8"), ("three", "8")):
+        monkeypatch.setattr(lab, "commit", lambda commit=commit: commit)
         trial = dict.fromkeys(tuned.TRIAL_COLUMNS, "1") | {"episodes": episodes}
         pd.DataFrame([trial]).to_csv(folder / "trials.csv", index=False)
         assert tuned.search(go_on=True) == {"learning_rate": 0.001, "gamma": 0.9}
-    assert list(lab.read(tuned.TRIALS_NAME)[0].episodes) == [8]
+    trials, stamped = lab.read(tuned.TRIALS_NAME)
+    assert list(trials.episodes) == [8]
+    assert stamped["commit"] == "two"  # the third search found nothing new
 
 
 def test_an_unsolved_run_of_a_tuned_setting_counts_as_slower_than_all_others():
@@ -607,3 +611,4 @@ def test_an_unsolved_run_of_a_tuned_setting_counts_as_slower_than_all_others():
     _, _, own, best = tuned.table(frame).splitlines()
     assert "| 1 of 2 | never (300 to never) | never (60,000 to never) |" in own
     assert "| 2 of 2 | 205 (200 to 210) | 45,000 (40,000 to 50,000) |" in best
+    assert tuned.table(frame[frame.setting == tuned.SETTING_NAMES[0]]).splitlines()[-1] == own  # of an interrupted one

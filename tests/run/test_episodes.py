@@ -6,7 +6,7 @@ import pytest
 from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
-from lib.run.episodes import EpisodeFile, Episodes, format_return, last_step
+from lib.run.episodes import EpisodeFile, Episodes, format_return, last_step, reaches
 from lib.run.events import EpisodeEvents, register_events
 from lib.system.clock import since_process_start
 from sources import CountingSource
@@ -79,6 +79,13 @@ def test_a_game_whose_every_return_equals_the_goal_is_solved(total):
     episodes, fired = run(dict.fromkeys(range(1, 101), total), 100, stop_reward=round(total, 3), milestone=None)
     assert episodes.solved is not None
     assert first_step_of("BOUND_REWARD_REACHED", fired) == 100
+
+
+@pytest.mark.parametrize(
+    ("mean", "goal", "is_reached"), [(17.999, 18.0, False), (-1e-12, 0.0, True), (-1e6, -1e6, True)]
+)
+def test_a_goal_is_reached_within_rounding(mean, goal, is_reached):
+    assert reaches(mean, goal) == is_reached
 
 
 def test_a_refused_goal_is_asked_for_again_after_fifty_episodes_and_an_unknown_one_at_once():

@@ -48,6 +48,13 @@ def test_the_greedy_policy_uses_no_noise_and_leaves_the_network_in_training_mode
     assert policy.score_name == "Q"
 
 
+def test_an_error_of_the_network_leaves_it_in_training_mode():
+    net = dqn_extra.ExtendedDQN((3,), 2, sigma=0.5)
+    with pytest.raises(RuntimeError):
+        GreedyPolicy(net).scores(np.zeros((1, 4), np.float32))
+    assert net.training
+
+
 def test_a_ppo_model_is_scored_by_its_probabilities():
     model = Model(VECTOR, 6)
     policy = GreedyPolicy(model)

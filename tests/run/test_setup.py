@@ -16,13 +16,15 @@ from ptan.experience import ExperienceFirstLast
 from torch import nn
 
 from fakes import Counting, Failing, Linear
-from lib import common
+from lib import common, dqn_extra
+from lib.analysis.return_distributions import ReturnDistributionFigure
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import UsageError
 from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
+from lib.nets import losses
 from lib.run import checkpoint, run_folder
 from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
@@ -454,6 +456,30 @@ def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_
     result = json.loads((path / "result.json").read_text())
     assert (result["reached"]["15.0"], result["evaluation"]["mean"]) == (asked, 20.0)
     assert "Evaluation: 20 episodes" not in capsys.readouterr().out  # the confirming one is not repeated
+
+
+def test_greedy_play_confirms_a_goal_that_its_mean_misses_by_a_rounding_error(tmp_path, monkeypatch):
+    played = summary(EpisodeResult(number, 15.0 - 1e-14, 5, b"") for number in range(20))
+    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: played)
+    assert confirming_run(tmp_path)[1:] == ("solved", 500)
+
+
+def test_a_run_from_before_its_script_drew_a_figure_is_resumed(tmp_path):
+    def run(resume, stop_after, figures):
+        source = source_of(Counting(length=5))
+        engine = Engine(lambda engine, batch: {"loss": 0.0})
+        params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=32)
+        args = RunOptions(runs_dir=tmp_path, quiet=True, resume=resume, stop_after=stop_after)
+        buffer = ReplayBuffer(source, 100)
+        save = {"net": nn.Linear(1, 1), "replay": buffer}
+        run = setup_ignite(engine, params, source, "draws", args=args, save=save, figures=figures)
+        engine.run(common.batch_generator(buffer, 32 - len(buffer), 2))
+        return run
+
+    first = run(None, 60, None)
+    figure = ReturnDistributionFigure(dqn_extra.ExtendedDQN((1,), 2, support=losses.support(-1.0, 1.0, 3)), None)  # type: ignore[arg-type]
+    assert run(first.path, 90, {"distributions": figure}).read_result()["steps"] == 90
+    assert "distributions" in checkpoint.newest(first.checkpoints)
 
 
 def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, monkeypatch):

@@ -36,6 +36,22 @@ def hanging_engine(time_limit, how="hang"):
 
 
 @pytest.mark.usefixtures("_fast")
+def test_an_engine_that_runs_again_is_watched_again(monkeypatch):
+    beats = []
+    monkeypatch.setattr(Watchdog, "_watcher", SimpleNamespace(send_heartbeat=lambda *_: beats.append(time.monotonic())))
+    engine = Engine(lambda engine, batch: time.sleep(0.1))
+    Watchdog(None).attach(engine)
+    for _ in range(2):
+        engine.run([0])
+        Watchdog.note_signal(signal.SIGINT)
+        beats.clear()
+        time.sleep(0.3)
+        assert beats
+    assert Watchdog._newest is not None
+    Watchdog._newest._ended.set()
+
+
+@pytest.mark.usefixtures("_fast")
 def test_an_environment_that_hangs_is_reported_and_ended_after_the_time_limit(monkeypatch, caplog):
     monkeypatch.setattr(watchdog, "since_process_start", lambda: 100.0)
     with pytest.raises(
