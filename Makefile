@@ -1,10 +1,12 @@
 # Every target that needs .venv creates or updates it first. Only make and Python 3.11 to 3.14 have to be installed.
 
-PYTHON ?= $(or $(shell command -v python3.11 || command -v python3),python3)
+# Run once, because a launcher of another version manager may exist without its Python.
+PYTHON ?= $(or $(shell python3.11 -c '' 2>/dev/null && command -v python3.11 || command -v python3),python3)
 PORT ?= 6006
 ARGS ?=
-RUN ?= $(or $(shell ls -t runs/*/checkpoints/*.pt 2>/dev/null | head -1 | xargs -r dirname | xargs -r dirname),models/pong)
+RUN ?= $(or $(shell ls -t runs/*/checkpoints/*.pt 2>/dev/null | head -1 | sed 's|/checkpoints/[^/]*$$||'),models/pong)
 
+VERSION := 'import sys; print(sys.version_info[:2])'
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
@@ -22,6 +24,9 @@ FREEZE = .lock/bin/python -m pip freeze --exclude pong-ladder | grep -vE '^(nvid
 # Without saved bytecode, every process compiles the project anew: a minute of CPU time in the tests.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Two targets must not install into .venv at the same time.
+.NOTPARALLEL:
+
 .DEFAULT_GOAL := help
 .PHONY: help install train play tensorboard check test test-long docs-check site lint ladder bench lock clean
 
@@ -32,6 +37,8 @@ help:  ## list the targets
 $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) \
 	  and "Python 3.11 to 3.14 is needed, not %d.%d: make ... PYTHON=/path/to/python3.11" % sys.version_info[:2])'
+	@[ ! -e $(BIN) ] || [ "$$($(BIN)/python -c $(VERSION) 2>&1)" = "$$($(PYTHON) -c $(VERSION))" ] || { \
+	  echo "$(VENV) has another Python than $(PYTHON), or none: give its PYTHON=..., or run make clean first" >&2; exit 2; }
 	@echo "Installing into $(VENV): torch, gymnasium and the packages they need. They take 1.4 GB with a torch for the CPU,"
 	@echo "and several GB more with a torch for NVIDIA GPUs. docs/install.md says how to choose one."
 	$(PYTHON) -m venv $(VENV)
@@ -54,7 +61,7 @@ $(DEV): $(READY) requirements-dev.lock
 train: $(READY)  ## solve Pong and show it in TensorBoard; options: ARGS="--seed 2 ...", PORT=6006
 	@mkdir -p runs; port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
 	training=$$$$; make=$$PPID; log=runs/tensorboard-$$$$.log; ( trap '' INT HUP; \
-	  $(BIN)/tensorboard --logdir runs --host $(HOST) --port $$port >$$log 2>&1 & page=$$!; ended=; asked=; \
+	  $(BIN)/python -m tensorboard.main --logdir runs --host $(HOST) --port $$port >$$log 2>&1 & page=$$!; ended=; asked=; \
 	  while kill -0 $$training 2>/dev/null; do \
 	    [ "$$asked" ] || kill -0 $$make 2>/dev/null || { asked=yes; kill $$training; }; \
 	    [ "$$ended" ] || kill -0 $$page 2>/dev/null || { ended=yes; echo "TensorBoard ended:"; tail -n 2 $$log; }; \
@@ -67,7 +74,7 @@ play: $(READY)  ## watch the newest run's agent, or models/pong if there is no r
 
 tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port
 	@mkdir -p runs; port=$$($(FREE_PORT)) || exit 2; echo "TensorBoard: http://$(HOST):$$port/$(PORT_NOTE)"; \
-	$(BIN)/tensorboard --logdir runs --host $(HOST) --port $$port
+	$(BIN)/python -m tensorboard.main --logdir runs --host $(HOST) --port $$port
 
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
 	$(BIN)/python -m pytest -m "not slow and not learning and not long" $(ARGS)
@@ -99,7 +106,7 @@ lint: $(DEV)  ## format, lint and types
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	@echo "mypy: the program, and at the same time its tests and benchmarks"
-	@$(BIN)/mypy & program=$$!; $(BIN)/mypy --config-file tests/mypy.ini; tests=$$?; wait $$program && exit $$tests
+	@$(BIN)/python -m mypy & program=$$!; $(BIN)/python -m mypy --config-file tests/mypy.ini; tests=$$?; wait $$program && exit $$tests
 
 ladder: $(READY)  ## table of the scripts: parent, changed lines, what stays the same, speed
 	@$(BIN)/python benchmarks/ladder.py
@@ -122,5 +129,7 @@ lock:  ## write the newest versions that setup.cfg allows into requirements*.loc
 	rm -rf .lock build *.egg-info
 
 clean:  ## remove .venv and all caches, but not runs/
-	rm -rf $(VENV) .lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	[ ! -d $(VENV) ] || find $(VENV) -mindepth 1 -delete
+	rmdir $(VENV) 2>/dev/null || true  # it may be a container's volume
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

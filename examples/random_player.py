@@ -20,6 +20,7 @@ from lib.envs.masks import with_mask_in_info
 from lib.envs.single_env import make_plain_env
 from lib.errors import UsageError
 from lib.run.episode_player import MAX_STEPS, count_at_limit
+from lib.system.seeds import tagged_seed
 
 import gymnasium as gym
 import numpy as np
@@ -59,7 +60,7 @@ def play(env: gym.Env, episodes: int, seed: int = 0) -> dict[str, np.ndarray]:
         Arrays (episodes,) of "return", "steps", and every number in the info of an episode's last step. An episode
         ends after MAX_STEPS.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(tagged_seed("random player", seed))  # not the stream of an environment with this seed
     env = with_mask_in_info(env)
     results: dict[str, list[Any]] = {}
     for episode in tqdm(range(episodes), unit="episodes", leave=False, disable=None):

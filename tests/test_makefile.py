@@ -42,15 +42,34 @@ def test_users_install_no_package_of_development():
     assert len(names) == len(set(names))
 
 
-def test_make_play_shows_the_newest_run_or_else_the_published_model(tmp_path):
+def copy_makefile(folder):
     for name in ("Makefile", "requirements.lock", "setup.cfg", "pyproject.toml"):
-        (tmp_path / name).write_text((PROJECT / name).read_text())
+        (folder / name).write_text((PROJECT / name).read_text())
+
+
+@pytest.mark.parametrize("python", ["#!/bin/sh\necho '(3, 9)'", "#!/nowhere/python"])
+def test_an_environment_of_another_python_is_not_installed_into(tmp_path, python):
+    copy_makefile(tmp_path)
+    own = tmp_path / ".venv" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.write_text(python)
+    own.chmod(0o755)
+    words = ("make", "install", f"PYTHON={sys.executable}")
+    process = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 2
+    assert ".venv has another Python than" in process.stderr
+    assert "run make clean first" in process.stderr
+    assert "-m venv" not in process.stdout
+
+
+def test_make_play_shows_the_newest_run_or_else_the_published_model(tmp_path):
+    copy_makefile(tmp_path)
     assert 'tools/play.py "models/pong"' in make("--dry-run", "play", folder=tmp_path).stdout
-    for number, name in enumerate(("refused", "newer", "older")):
+    for number, name in enumerate(("refused", "rob's newer one", "older")):
         checkpoints = tmp_path / "runs" / name / "checkpoints"
         checkpoints.mkdir(parents=True)
         files = [checkpoints.parent / "params.json", *([checkpoints / "best-5.pt"] if name != "refused" else [])]
         for file in files:
             file.touch()
             os.utime(file, (-number, -number))
-    assert 'tools/play.py "runs/newer"' in make("--dry-run", "play", folder=tmp_path).stdout
+    assert 'tools/play.py "runs/rob\'s newer one"' in make("--dry-run", "play", folder=tmp_path).stdout

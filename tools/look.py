@@ -28,6 +28,7 @@ from lib.nets.masking import MaskSplitter
 from lib.run.arguments import full_id
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.video_file import Video, frames_per_second, unfinished_video
+from lib.system.seeds import tagged_seed
 
 import gymnasium as gym
 import numpy as np
@@ -73,7 +74,7 @@ def main() -> None:
     print(f"states        {kind}, {space.shape} {space.dtype}")
     print(f"actions       {env.action_space.n}: {', '.join(action_names(env))}")
     split = MaskSplitter(space)
-    rng = np.random.default_rng(args.seed)
+    rng = np.random.default_rng(tagged_seed("random player", args.seed))  # not the environment's own stream
     rewards: Counter[float] = Counter()
     returns, lengths, legal_shares = [], [], []
     with recording(args.record, env) as video:

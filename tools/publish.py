@@ -21,6 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS
 from lib.run import console, evaluation, run_folder
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
@@ -43,7 +44,7 @@ Mean return over {episodes} greedy episodes in single environments: **{shown_mea
     tools/play.py {path}{module}
     tools/evaluate.py {path}{module}
 
-`--init {path}` starts a new run of the same script from these weights.
+`{init}` starts a new run of the same script from these weights.
 """
 ENDLESS = """
 
@@ -149,6 +150,7 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     shown = model.relative_to(PROJECT) if model.is_relative_to(PROJECT) else f"path/to/{model.name}"
     endless = count_at_limit(metrics["lengths"])
+    is_default = agent.env_id == HYPERPARAMS["pong"].env_name  # without --env-id
     first, *later = sessions
     devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(
@@ -161,6 +163,7 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
         megabytes=size,
         path=shown,
+        init=f"{'' if is_default else f'--env-id {agent.env_id} '}--init {shown}",
         module="".join(f" {word}" for word in module_option(agent.env_id)),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         shown_mean=format_return(metrics["mean"]),

@@ -29,7 +29,8 @@ def require_same_game(model: Path, env_name: str) -> None:
     # A script may add its own options to the id later. A network that does not fit them is refused then.
     if without_options(str(trained_on)) != without_options(env_name):
         raise UsageError(
-            f"--init {model} was trained on {trained_on}, not on {env_name}; give the model of a run on {env_name}"
+            f"--init {model} was trained on {trained_on}, not on {env_name}; add --env-id {trained_on}, or give "
+            "a model of this game"
         )
 
 

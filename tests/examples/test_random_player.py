@@ -11,6 +11,7 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
@@ -142,3 +143,22 @@ def test_a_module_that_does_not_exist_is_named_in_one_line(refused):
     message = refused(Path("examples/random_player.py"), "own_gam:Own-v0")
     assert message.count("\n") == 1
     assert "the module 'own_gam'" in message
+
+
+def test_the_player_does_not_share_the_environments_random_numbers():
+    """A player with the environment's generator would guess every number that the environment draws."""
+
+    class Guess(gym.Env):
+        observation_space, action_space = spaces.Box(0.0, 1.0, (1,), np.float32), spaces.Discrete(4)
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.steps = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            self.steps += 1
+            right = action == self.np_random.integers(4)
+            return np.zeros(1, np.float32), float(right), self.steps == 100, False, {}
+
+    assert random_player.play(Guess(), 1, seed=3)["return"][0] < 50
