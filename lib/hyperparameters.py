@@ -12,6 +12,9 @@ from lib.system.checked import Checked, at_least, require, within
 log = logging.getLogger(__name__)
 
 
+LARGEST = 1e30  # magnitude of any number; a checkpoint holds float32 numbers
+
+
 @dataclasses.dataclass(kw_only=True)
 class RunParameters(Checked):
     """Hyperparameters that every algorithm needs.
@@ -54,10 +57,10 @@ class RunParameters(Checked):
         super().__post_init__()
         within(self, 0.0, 1.0, "gamma")
         at_least(self, 1, "max_steps", "checkpoint_every")
-        require(0.0 < self.learning_rate <= 1e30, self, "learning_rate", "above 0 and at most 1e30")
+        require(0.0 < self.learning_rate <= LARGEST, self, "learning_rate", "above 0 and at most 1e30")
         for name in ("stop_reward", "milestone"):
             value = getattr(self, name)
-            require(value is None or math.isfinite(value), self, name, "a finite number or none")
+            require(value is None or abs(value) <= LARGEST, self, name, "none or between -1e30 and 1e30")
         valid_name = re.fullmatch(r"[A-Za-z0-9._-]{1,100}", self.run_name)
         require(
             valid_name is not None,
@@ -211,8 +214,8 @@ class PPOHyperparameters(RunParameters):
         self._validate_sizes()
         within(self, 0.0, 1.0, "lam")
         require(0.0 < self.clip <= 1.0, self, "clip", "above 0 and at most 1")
-        require(0.0 <= self.entropy < math.inf, self, "entropy", "a finite number of at least 0")
-        require(0.0 < self.gradient_norm < math.inf, self, "gradient_norm", "a finite number above 0")
+        require(0.0 <= self.entropy <= LARGEST, self, "entropy", "between 0 and 1e30")
+        require(0.0 < self.gradient_norm <= LARGEST, self, "gradient_norm", "above 0 and at most 1e30")
 
     def _validate_sizes(self) -> None:
         transitions = self.envs * self.rollout
@@ -252,7 +255,7 @@ class FastPPOHyperparameters(PPOHyperparameters):
     def __post_init__(self) -> None:
         super().__post_init__()
         target = self.kl_target
-        require(target is None or 0.0 < target < math.inf, self, "kl_target", "a finite number above 0 or none")
+        require(target is None or 0.0 < target <= LARGEST, self, "kl_target", "none, or above 0 and at most 1e30")
         require(0.0 < self.learning_rate_max <= 1.0, self, "learning_rate_max", "above 0 and at most 1")
 
 
@@ -273,7 +276,7 @@ class GoalPPOHyperparameters(FastPPOHyperparameters):
         super().__post_init__()
         within(self, 0.01, 1.0, "final_temperature")
         final, target = self.kl_final, self.kl_target
-        require(final is None or 0.0 < final < math.inf, self, "kl_final", "a finite number above 0 or none")
+        require(final is None or 0.0 < final <= LARGEST, self, "kl_final", "none, or above 0 and at most 1e30")
         if target is not None:
             require(final is None or final <= target, self, "kl_final", f"at most kl_target, {target}, or none")
 

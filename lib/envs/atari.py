@@ -206,10 +206,15 @@ def reset_with_no_ops(env: gym.Env, no_ops: int) -> Any:
     """
     emulator: Any = env.unwrapped
     emulator.np_random = _FixedNoOps(no_ops)
+    allow_no_ops(env)
+    return env.reset()[0]
+
+
+def allow_no_ops(env: gym.Env) -> None:
+    """Start the episodes of an Atari game with no-ops, also if it was made without them."""
     for wrapper in wrappers(env):
         if isinstance(wrapper, AtariPreprocessing | DirectAtari):
             wrapper.noop_max = NOOP_MAX
-    return env.reset()[0]
 
 
 def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:

@@ -226,7 +226,9 @@ def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> 
 
 def _fit_normalisation(encoder: Encoder, states: torch.Tensor, round_mean: bool = False) -> None:
     values = states.to(torch.float32, copy=True)  # on the states' own device, which may differ from the encoder's
-    mean = values.mean(0).round() if round_mean else values.mean(0)
+    # A sum of large numbers, such as times, would lose the small ones, so the first state is subtracted before.
+    first = values[0].clone()
+    mean = values.mean(0).round() if round_mean else first + (values - first).mean(0)
     encoder.mean.copy_(mean)
     std = values.sub_(mean).std()  # 0 for a single state, and NaN for a single number
     encoder.scale.copy_(torch.where(std > 0, 1.0 / std.clamp(min=1e-3), 1.0))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lib.nets.encoders import BoardEncoder, initialise, make_encoder, orthogonal
 from lib.nets.masking import mask_invalid
-from lib.ppo.losses import value_loss
+from lib.ppo.losses import divergence, value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout, Sampler
 from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
@@ -197,11 +197,28 @@ class FastTrainer(Trainer):
         """Return the squared error of the values in units of the returns' standard deviation, a scalar."""
         return value_loss(values, targets, self.model.return_std)
 
-    def after_epoch(self, metrics: Sequence[torch.Tensor]) -> None:
-        """Adapt the learning rate to the mean divergence of the epoch's minibatches."""
-        if self.settings.kl_target is not None:  # the CPU sets the rate, so it has to wait for the epoch
+    def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
+        """Adapt the learning rate to the mean divergence of the epoch's minibatches.
+
+        Each is measured before its own step. So that of a single one is measured again, after its step.
+        """
+        if self.settings.kl_target is None:
+            return
+        if len(metrics) == 1:
+            kl = self._divergence(transitions)
+        else:  # the CPU sets the rate, so it has to wait for the epoch
             divergences = [row[KL] for row in fetched(metrics)]
-            self.adapt_learning_rate(sum(divergences) / len(divergences), self.settings.kl_target)
+            kl = sum(divergences) / len(divergences)
+        self.adapt_learning_rate(kl, self.settings.kl_target)
+
+    @torch.no_grad()
+    def _divergence(self, transitions: Transitions) -> float:
+        """Return the divergence of the present policy from that of the rollout, over all transitions."""
+        states, actions, log_probs, *_ = (self.group.part(column) for column in transitions)
+        now = F.log_softmax(self.model(states)[0], dim=1).gather(1, actions[:, None]).squeeze(1)
+        kl = divergence(now, log_probs)
+        self.group.average([kl])
+        return kl.item()
 
     def adapt_learning_rate(self, kl: float, target: float) -> None:
         """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little.

@@ -159,14 +159,14 @@ class Trainer:
             order = self.group.broadcast(torch.randperm(len(transitions.actions), device=self.device))
             minibatches = torch.split(order, self.settings.minibatch)
             epoch = [self._minibatch_step(transitions, indices) for indices in minibatches]
-            self.after_epoch(epoch)
+            self.after_epoch(epoch, transitions)
             metrics += epoch
         columns = zip(*fetched(metrics), strict=True)
         means = {name: sum(column) / len(metrics) for name, column in zip(METRICS, columns, strict=True)}
         return means | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
 
-    def after_epoch(self, metrics: Sequence[torch.Tensor]) -> None:
-        """Called after each epoch with METRICS of its minibatches, on the device."""
+    def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
+        """Called after each epoch with METRICS of its minibatches, on the device, and the transitions of the update."""
 
     def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor) -> torch.Tensor:
         """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs.atari import NOOP_MAX, DirectAtari, is_atari, reset_with_no_ops, wrappers
+from lib.envs.atari import NOOP_MAX, DirectAtari, allow_no_ops, is_atari, reset_with_no_ops, wrappers
 from lib.system.seeds import tagged_seed
 
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
@@ -151,6 +151,8 @@ def play_together(
 
 
 def _reset(env: gym.Env, seed: int, number: int) -> Any:
+    if is_atari(env):
+        allow_no_ops(env)  # before the seeded reset, so that the first episode does as all others do
     state, _ = env.reset(seed=tagged_seed("evaluation", seed, number))
     if not is_atari(env):
         return state

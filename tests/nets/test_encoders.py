@@ -22,3 +22,14 @@ def test_entries_in_very_different_units_are_named(caplog, units, message):
     assert message in caplog.text
     encoder.normalise_by(numbers[:1] * torch.tensor(units))  # a single state has no spread
     assert len(caplog.records) == bool(message)
+
+
+def test_a_large_constant_entry_does_not_hide_the_others():
+    """float32 holds a Unix time in steps of 128, so that a sum of many is wrong by more than the other entries."""
+    torch.manual_seed(0)
+    states = torch.cat([torch.randn(1024, 4), torch.full((1024, 1), 1.7e9)], dim=1)
+    encoder = VectorEncoder((5,))
+    encoder.normalise_by(states)
+    normalised = (states - encoder.mean) * encoder.scale
+    assert normalised[:, :4].std() == pytest.approx(1.0, rel=0.2)
+    assert not normalised[:, 4].any()

@@ -56,8 +56,25 @@ def adapted(kl, rate=1e-3, **settings):
     group["lr"] = rate
     row = torch.zeros(len(METRICS))
     row[METRICS.index("kl")] = kl
-    trainer.after_epoch([row, row])
+    trainer.after_epoch([row, row], random_transitions())
     return group["lr"]
+
+
+def random_transitions():
+    """The four transitions of a policy that takes both actions with the same probability."""
+    numbers = torch.rand(4)
+    return Transitions(numbers[:, None], torch.tensor([0, 1, 0, 1]), torch.full((4,), math.log(0.5)), numbers, numbers)
+
+
+@pytest.mark.parametrize(("rate", "factor"), [(30.0, 1 / 1.5), (1e-6, 1.0)])
+def test_the_divergence_of_a_single_minibatch_is_measured_after_its_step(rate, factor):
+    """Before the step, it would always be 0."""
+    torch.manual_seed(0)
+    model = small_model()
+    sgd = torch.optim.SGD(model.parameters(), lr=rate)
+    trainer = trainer_of(model, sgd, epochs=1, minibatch=4, kl_target=0.01, gradient_norm=1.0)
+    trainer.learn(random_transitions())
+    assert sgd.param_groups[0]["lr"] == pytest.approx(rate * factor)
 
 
 @pytest.mark.parametrize(
