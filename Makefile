@@ -1,6 +1,6 @@
 # Every target that needs .venv creates or updates it first. Only make and Python 3.11 to 3.14 have to be installed.
 
-# Run once, because a launcher of another version manager may exist without its Python.
+# python3.11 is tried, because the launcher of a version manager may exist without that Python.
 PYTHON ?= $(or $(shell python3.11 -c '' 2>/dev/null && command -v python3.11 || command -v python3),python3)
 PORT ?= 6006
 ARGS ?=
