@@ -84,7 +84,7 @@ def test_set_overrides_any_field(assignment, field, value):
         (["--stop-after", "inf"], "argument --stop-after: 'inf' is not a whole number"),
         (["--set", "replay_size=1e306"], "replay_size takes a whole number that fits in 64 bits"),
         (["--env-id", ""], "--env-id '' names no environment"),
-        (["--set", "stop_reward=inf"], "stop_reward is inf; it has to be a finite number"),
+        (["--set", "stop_reward=inf"], "stop_reward is inf; it has to be none or between -1e30 and 1e30"),
         (["--set", "max_steps=9000"], "max_steps is 9000; it has to be above replay_initial, 10000"),
         (["--set", "replay_initial=31"], "batch_size is 32; it has to be at most replay_initial, 31"),
         (["--set", f"run_name={'x' * 101}"], "run_name is"),
