@@ -182,14 +182,14 @@ def minutes_blocks() -> Iterator[markup.Block]:
     trained, speeds = minutes.timed("best")
     if not trained:
         return
-    tables = {"minutes": (list(minutes.LADDER), minutes.table(trained, speeds))}
+    tables = {"minutes": (list(minutes.LADDER), launch.BASELINE)}  # rungs, and the one that changes refer to
     if _rungs_among(minutes.REMEDIES, trained):
-        remedies = [PLAIN_WRAPPERS, *minutes.REMEDIES]
-        tables["minutes-remedies"] = (remedies, minutes.table(trained, speeds, remedies, PLAIN_WRAPPERS))
+        tables["minutes-remedies"] = ([PLAIN_WRAPPERS, *minutes.REMEDIES], PLAIN_WRAPPERS)
     if _rungs_among(minutes.SWEEP, trained) > 1:
-        tables["minutes-sweep"] = (minutes.SWEEP, minutes.table(trained, speeds, minutes.SWEEP))
+        tables["minutes-sweep"] = (minutes.SWEEP, launch.BASELINE)
     speed_source = markup.measured_on([lab.read(minutes.speed_of("best"))[1]])
-    for marker, (rungs, text) in tables.items():
+    for marker, (rungs, reference) in tables.items():
+        text = minutes.table(trained, speeds, rungs, reference)
         stamps = [run.stamped for run in trained if run.rung in rungs]
         source = f"{speed_source} Training: {markup.processors(stamps)}; {markup.days(stamps)}."
         yield markup.Block(PAGE if marker == "minutes" else markup.MEASUREMENTS, marker, f"{text}\n\n{source}")

@@ -83,12 +83,10 @@ class Results:
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
         self._started = go_on and self.path.exists()
-        if self._started and (differing := differences(name, columns, self._stamp)):
+        if self._started and not can_go_on(name, columns, self._stamp):
             if not _is_committed(self.path):
-                raise SystemExit(
-                    f"{self.path} was measured under other conditions: {', '.join(differing)} differ; "
-                    "delete it to measure it again, or restore the old conditions"
-                )
+                remedy = "delete it to measure it again, or restore the old conditions"
+                require_same_conditions(name, columns, self._stamp, remedy)
             self._started = False
         if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")

@@ -85,11 +85,8 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     if lab.path_of(SUMMARY).exists() and not go_on and not anew:
         lost = sorted(set(lab.read(SUMMARY)[0]["peer"]) - set(peers))
         if lost:
-            differing = ", ".join(lab.differences(SUMMARY, COLUMNS, stamped))
-            raise SystemExit(
-                f"{lab.path_of(SUMMARY)} was measured under other conditions: {differing} differ. "
-                f"Its results of {', '.join(lost)} would be deleted; measure all peers, or give --anew"
-            )
+            remedy = f"its results of {', '.join(lost)} would be deleted; measure all peers, or give --anew"
+            lab.require_same_conditions(SUMMARY, COLUMNS, stamped, remedy)
     results = lab.Results(SUMMARY, COLUMNS, stamped, go_on)
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # refuse a missing checkout before the first run

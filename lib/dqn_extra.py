@@ -160,8 +160,7 @@ class ExtendedDQN(nn.Module):
         advantages, value = self._streams(states)
         if value is None:
             return advantages
-        outputs: torch.Tensor = value[:, None] + advantages - advantages.mean(dim=1, keepdim=True)
-        return outputs
+        return _dueling_sum(advantages, value[:, None])
 
     def _streams(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute the advantages (batch, n_actions, atoms) and the value (batch, atoms), or None, in float32."""
@@ -211,6 +210,11 @@ class ExtendedDQN(nn.Module):
         They run only when they are logged. Their names are snr_1, snr_2, ..., with the advantage stream first.
         """
         return {f"snr_{number}": layer.signal_to_noise for number, layer in enumerate(self._noisy_layers, 1)}
+
+
+def _dueling_sum(advantages: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Add advantages (batch, n_actions, ...), less their mean, to the value (batch, 1, ...); see ExtendedDQN."""
+    return value + advantages - advantages.mean(dim=1, keepdim=True)
 
 
 class NoisyLinear(noisy.NoisyLinear):
@@ -344,8 +348,7 @@ class _Dueling(_BookDQN):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Compute the action values (batch, n_actions) of states (batch, *input_shape)."""
         advantages, value = self.adv_val(x)
-        values: torch.Tensor = value + advantages - advantages.mean(dim=1, keepdim=True)
-        return values
+        return _dueling_sum(advantages, value)
 
 
 def _rename_weights(net: nn.Module, weights: dict[str, torch.Tensor], prefix: str, *rest: object) -> None:

@@ -84,9 +84,7 @@ def require_replaceable(model: Path, run: Path) -> None:
         raise UsageError(f"{model} is the folder to publish; give another one")
     if model.resolve() == Path.cwd():
         raise UsageError(f"{model} is the current folder, which would be replaced; give a folder in it")
-    above = model.resolve().parent
-    while not above.exists():
-        above = above.parent
+    above = next(folder for folder in model.resolve().parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UsageError(f"{model} cannot be written, because {above} is not a writable folder; give another one")
     for path in (model, *model.rglob("*")):

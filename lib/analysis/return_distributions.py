@@ -37,11 +37,12 @@ class ReturnDistributionFigure:
     def __call__(self) -> Figure:
         if not len(self.states):
             self.states = self.buffer.evenly_spaced_states(self.STATES)
-        self._warn_at_end()
-        return draw(self.net, self.states.numpy())
+        states = self.states.numpy()
+        predicted = _predict(self.net, states)
+        self._warn_at_end(*predicted)
+        return _draw(self.net, states, *predicted)
 
-    def _warn_at_end(self) -> None:
-        probs, values, support = _predict(self.net, self.states.numpy())
+    def _warn_at_end(self, probs: np.ndarray, values: np.ndarray, support: np.ndarray) -> None:
         at_ends = probs[values != INVALID][:, [0, -1]].mean(axis=0)
         if at_ends.max() > self.AT_END and not self._is_warned:
             self._is_warned = True
@@ -69,7 +70,12 @@ def draw(net: dqn_extra.ExtendedDQN, states: np.ndarray) -> Figure:
         net: network with a support. It is used in evaluation mode, without noise.
         states: (n, *input_shape), as environments return them.
     """
-    probs, values, support = _predict(net, states)
+    return _draw(net, states, *_predict(net, states))
+
+
+def _draw(
+    net: dqn_extra.ExtendedDQN, states: np.ndarray, probs: np.ndarray, values: np.ndarray, support: np.ndarray
+) -> Figure:
     actions = np.sort(np.argsort(-values.max(axis=0), kind="stable")[:MAX_ACTIONS])
     figure = Figure(figsize=(2 * (1 + len(actions)), 2 * len(states)), layout="constrained")
     rows = figure.subplots(len(states), 1 + len(actions), squeeze=False)

@@ -224,6 +224,11 @@ def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
         env = env.env
 
 
+def statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:
+    """Return the outermost wrapper that counts unclipped returns, or None."""
+    return next((each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics | DirectAtari)), None)
+
+
 def is_atari(env: gym.Env) -> bool:
     """Return whether an environment, wrapped or not, is an Atari game."""
     return isinstance(env.unwrapped, ale_py.AtariEnv)

@@ -21,7 +21,7 @@ import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.atari import DirectAtari, EpisodicLife, frame_skip, wrappers
+from lib.envs.atari import EpisodicLife, frame_skip, statistics_wrapper, wrappers
 from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
@@ -214,8 +214,8 @@ def _unclipped_return(env: gym.Env, info: dict[str, Any], total: float) -> float
     """
     if "episode" in info:
         return float(info["episode"]["r"])
-    games = [wrapper for wrapper in wrappers(env) if isinstance(wrapper, DirectAtari)]
-    return float(games[0].episode_returns) if games else total  # a life was lost, or TimeLimit ended the episode
+    statistics = statistics_wrapper(env)  # for a lost life, or an episode that TimeLimit ended
+    return total if statistics is None else float(statistics.episode_returns)
 
 
 def snapshot_of(seed: int, env: int) -> Snapshot:

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from lib.envs.atari import NOOP_MAX, DirectAtari, allow_no_ops, is_atari, reset_with_no_ops, wrappers
+from lib.envs.atari import NOOP_MAX, DirectAtari, allow_no_ops, is_atari, reset_with_no_ops, statistics_wrapper
 from lib.system.seeds import tagged_seed
 
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
@@ -82,7 +82,7 @@ class EpisodePlayer:
     """
 
     def __init__(self, env: gym.Env):
-        statistics = _statistics_wrapper(env)
+        statistics = statistics_wrapper(env)
         if statistics is None:
             env = statistics = RecordEpisodeStatistics(env)
         self.env = env
@@ -151,15 +151,11 @@ def play_together(
 
 
 def _reset(env: gym.Env, seed: int, number: int) -> Any:
-    if is_atari(env):
+    atari = is_atari(env)
+    if atari:
         allow_no_ops(env)  # before the seeded reset, so that the first episode does as all others do
     state, _ = env.reset(seed=tagged_seed("evaluation", seed, number))
-    if not is_atari(env):
+    if not atari:
         return state
     order = np.random.default_rng(tagged_seed("evaluation no-ops", seed)).permutation(NOOP_MAX)
     return reset_with_no_ops(env, int(order[number % NOOP_MAX]) + 1)
-
-
-def _statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:
-    """Find the wrapper that counts unclipped returns."""
-    return next((each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics | DirectAtari)), None)

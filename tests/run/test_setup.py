@@ -231,14 +231,12 @@ def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    params = common.Hyperparams(
+    params = dataclasses.replace(
+        HYPERPARAMS["pong"],
         env_name="NotRegistered-v0",
         stop_reward=15.0,
-        run_name="own",
-        replay_size=100,
+        milestone=None,
         replay_initial=2,
-        target_net_sync=10,
-        epsilon_frames=100,
         batch_size=2,
     )
     setup_ignite(engine, params, source, "own", save={"net": nn.Linear(1, 1)})
