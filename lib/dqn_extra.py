@@ -295,15 +295,8 @@ class NoisyFactorizedLinear(NoisyLinear):
 
 
 # The book's names of layers and weights, mapped to ours. `fc` is the only stream of a network that is not dueling.
-OUR_NAMES = {
-    "fc": "advantage",
-    "fc_adv": "advantage",
-    "fc_val": "value",
-    "supports": "support",
-    "weight_mu": "weight_mean",
-    "bias_mu": "bias_mean",
-}
-
+OUR_LAYERS = {"fc": "advantage", "fc_adv": "advantage", "fc_val": "value"}
+OUR_NAMES = OUR_LAYERS | {"supports": "support", "weight_mu": "weight_mean", "bias_mu": "bias_mean"}
 
 # The second edition's names of noisy weights, mapped to ours.
 OUR_NOISY_NAMES = {
@@ -315,49 +308,44 @@ OUR_NOISY_NAMES = {
 
 
 class _BookDQN(ExtendedDQN):
-    """Base of the book's networks. They load weights that the book's own networks saved."""
+    """Base of the book's networks. They load weights that the book's own networks saved.
+
+    Layers can be read by the book's names: `fc`, `fc_adv`, `fc_val` and `noisy_layers`. A subclass that gives such a
+    name to a layer of its own reads its own layer.
+    """
 
     def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):
         super().__init__(input_shape, n_actions, **options)
         self.register_load_state_dict_pre_hook(_rename_weights)  # type: ignore[no-untyped-call]
 
-    @property
-    def fc(self) -> nn.Sequential:
-        """The fully connected layers of a network that is not dueling."""
-        return self.advantage
-
-    @property
-    def noisy_layers(self) -> list[noisy.NoisyLinear]:
-        """The noisy layers; those of the advantage stream come first."""
-        return self._noisy_layers
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "noisy_layers":
+                return self._noisy_layers
+            if name in OUR_LAYERS:
+                return getattr(self, OUR_LAYERS[name])
+            raise
 
 
 class _Dueling(_BookDQN):
     """Base of the book's dueling networks. Subclasses may override `adv_val`, which computes both streams."""
 
-    @property
-    def fc_adv(self) -> nn.Sequential:
-        """The stream of the advantages."""
-        return self.advantage
-
-    @property
-    def fc_val(self) -> nn.Sequential | None:
-        """The stream of the value."""
-        return self.value
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Compute the action values (batch, n_actions) of states (batch, *input_shape)."""
+        """Compute the action values (batch, n_actions) of states (batch, *input_shape); see ExtendedDQN.forward."""
         advantages, value = self.adv_val(x)
-        return _dueling_sum(advantages, value)
+        return mask_invalid(_dueling_sum(advantages, value), self.split(x)[1])
 
 
 def _rename_weights(net: nn.Module, weights: dict[str, torch.Tensor], prefix: str, *rest: object) -> None:
-    """Rename the book's weights to ours. Noise is left out, because it is drawn again.
+    """Rename the book's weights to ours, except those of a subclass's own layers. Noise is drawn again.
 
     The book's Rainbow has a value stream without noise. Here its sigmas become 0.
     """
     noisy_layers = {name for name, layer in net.named_modules() if isinstance(layer, noisy.NoisyLinear)}
-    for key in [key for key in weights if key.startswith(prefix)]:
+    own = {prefix + name for name in net.state_dict()}
+    for key in [key for key in weights if key.startswith(prefix) and key not in own]:
         *layers, name = (OUR_NAMES.get(part, part) for part in key.removeprefix(prefix).split("."))
         values, layer = weights.pop(key), ".".join(layers)
         if "epsilon" in name:
@@ -377,11 +365,11 @@ class NoisyDQN(_BookDQN):
     Args:
         input_shape: shape of a state.
         n_actions: number of actions.
-        options: see ExtendedDQN.
+        dueling, options: see ExtendedDQN.
     """
 
-    def __init__(self, input_shape: tuple[int, ...], n_actions: int, **options: Any):
-        super().__init__(input_shape, n_actions, sigma=STD_INIT, noise=noisy.FACTORISED, **options)
+    def __init__(self, input_shape: tuple[int, ...], n_actions: int, dueling: bool = False, **options: Any):
+        super().__init__(input_shape, n_actions, dueling=dueling, sigma=STD_INIT, noise=noisy.FACTORISED, **options)
 
     def reset_noise(self) -> None:
         """Draw new noise. This is never necessary, because every forward pass draws its own."""

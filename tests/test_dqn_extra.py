@@ -7,10 +7,13 @@ import re
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
 from lib import dqn_extra, dqn_model
+from lib.envs.masks import MaskedBox
 from lib.errors import UsageError
 from lib.nets import losses, noisy
+from lib.nets.masking import INVALID
 
 NOISES = ("factorised", "per-state", "independent")
 IMAGES = torch.randint(0, 256, (5, 2, 36, 36), dtype=torch.uint8)
@@ -438,6 +441,37 @@ def test_a_subclass_may_compute_the_streams_of_the_books_networks_itself(kind):
     assert torch.allclose(net(IMAGES).mean(dim=1), torch.tensor(7.0))
     plain = kind((2, 36, 36), 4).eval()
     assert torch.allclose(plain(IMAGES), plain.values(plain.predict(IMAGES)), atol=1e-6)
+
+
+def test_a_subclass_may_give_the_books_names_to_its_own_layers():
+    class Own(dqn_extra.DuelingDQN):
+        def __init__(self):
+            super().__init__((2, 36, 36), 4)
+            self.fc_adv = torch.nn.Linear(self.conv.features, 4)
+            self.noisy_layers = ["own"]
+
+        def adv_val(self, states):
+            return self.fc_adv(self.conv(states)), super().adv_val(states)[1]
+
+    net = Own()
+    net(IMAGES).sum().backward()
+    assert net.fc_adv.weight.grad is not None
+    assert net.noisy_layers == ["own"]
+    assert net.fc_val is net.value
+    other = Own()
+    other.load_state_dict(net.state_dict())
+    assert torch.equal(other(IMAGES), net(IMAGES))
+
+
+@pytest.mark.parametrize("kind", [dqn_extra.DuelingDQN, dqn_extra.RainbowDQN])
+def test_the_books_dueling_networks_mask_invalid_actions(kind):
+    net = kind(MaskedBox(spaces.Box(-1.0, 1.0, (3,), np.float32), 2), 2).eval()
+    values = net(torch.tensor([[0.1, 0.2, 0.3, 1.0, 0.0]]))
+    assert values[0, 1] == INVALID < values[0, 0]
+
+
+def test_the_books_noisy_network_may_be_dueling():
+    assert dqn_extra.NoisyDQN((2, 36, 36), 4, True).value is not None  # the third argument
 
 
 @pytest.mark.parametrize(

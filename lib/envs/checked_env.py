@@ -160,8 +160,7 @@ class CheckedEnv(gym.Wrapper):
     def __init__(self, env: gym.Env, env_id: str):
         super().__init__(env)
         self.observation_space = env.observation_space  # fixed, even if the environment replaces its own
-        if CheckedEnv.opened is not None:
-            CheckedEnv.opened.append(self)
+        self._note_opened()
         self._env_id = env_id
         self._seed: int | None = None
         self._episode = 0  # since the reset with that seed
@@ -223,6 +222,14 @@ class CheckedEnv(gym.Wrapper):
 
     def render(self) -> Any:
         return guarded(self.describe, self.env.render)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__ |= state
+        self._note_opened()
+
+    def _note_opened(self) -> None:
+        if CheckedEnv.opened is not None:
+            CheckedEnv.opened.append(self)
 
     def close(self) -> None:
         if CheckedEnv.opened is not None and self in CheckedEnv.opened:

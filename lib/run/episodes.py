@@ -178,7 +178,7 @@ class Episodes:
         Args:
             clock: seconds since this process started.
         """
-        return self.seconds_before + clock
+        return max(0.0, self.seconds_before + clock)  # it may have ended before the run began
 
     def _add(self, episode: Episode) -> None:
         self.count += 1

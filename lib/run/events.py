@@ -4,7 +4,7 @@ from ignite.engine import Engine, EventEnum, Events
 
 
 class TrainingEvents(EventEnum):
-    """LEARNING_STARTED fires once per process, when the first batch has been sampled and the warm-up is over."""
+    """LEARNING_STARTED fires once per run of the engine: after the warm-up, when the first batch has been sampled."""
 
     LEARNING_STARTED = "learning_started"
 

@@ -85,7 +85,10 @@ def writable(path: Path) -> Path:
     Raises:
         UsageError: if the folder does not exist or cannot be written, or if the path is a folder or a device.
     """
-    target = path.resolve()
+    try:
+        target = path.resolve()
+    except RuntimeError:  # Python 3.11 raises it for a link to itself
+        raise UsageError(f"{path} is a link that leads to itself; give another file") from None
     if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         raise UsageError(f"{path} cannot be written; give a file in a folder that exists and can be written")
     return target

@@ -8,7 +8,6 @@ import copy
 import dataclasses
 import logging
 import math
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -42,7 +41,7 @@ from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
 from lib.run.screen import Screen
 from lib.run.speed import Speed
-from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c
+from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c, pass_on
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.run.video_file import Animation
 from lib.run.watchdog import CallInterrupted, Watchdog
@@ -432,25 +431,36 @@ class _Setup:
     def attach_end(self) -> None:
         """Write the result, close everything, evaluate a solved or complete run, and draw the learning curve."""
 
+        signals: list[int] = []  # that ended the run, or the work after it
+
         @self.engine.on(Events.COMPLETED)
         def completed(engine: Engine) -> None:
             stopped = self.stopper.reason or ENDED
+            signals[:] = self.stopper.signals
             engine_state: Any = engine.state
             engine_state.stopped = stopped
             result = describe_result(engine, stopped, self.episodes, self.speed, self.run.read_result())
             self._write_result(result)
             self._close(result)
             if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
-                _unless_interrupted("evaluation", partial(self._evaluate, result), may_fail=self.is_book_script)
-            _unless_interrupted("learning curve", self._draw_curve)
+                evaluate = partial(self._evaluate, result)
+                signals.extend(_unless_interrupted("evaluation", evaluate, may_fail=self.is_book_script))
+            signals.extend(_unless_interrupted("learning curve", self._draw_curve))
             if self.tracker is not None:
                 finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
-                _unless_interrupted("tracking", finish)
+                signals.extend(_unless_interrupted("tracking", finish))
             self._log_next_steps(stopped)
-            # A script of the book has no cli.main to turn the signal into an exit code.
-            if self.is_book_script and self.stopper.interrupted():
-                signal.raise_signal(signal.Signals[str(self.stopper.reason)])
 
+        def end(engine: Engine) -> None:
+            pass_on(signals)
+
+        def started(engine: Engine) -> None:
+            # By now the script has attached its own handlers, which come before this one.
+            if not engine.has_event_handler(end, Events.COMPLETED):
+                engine.add_event_handler(Events.COMPLETED, end)
+
+        if self.is_book_script:  # it has no cli.main that turns a signal into an exit code
+            self.engine.add_event_handler(Events.STARTED, started)
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
 
     def _is_complete(self, stopped: str) -> bool:
@@ -622,7 +632,7 @@ def _options_of_book() -> RunOptions:
     return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())
 
 
-def _unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = False) -> None:
+def _unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = False) -> list[int]:
     """Do optional work after the end of a run is saved. A signal or a hanging call ends the work, not the program.
 
     Args:
@@ -630,8 +640,11 @@ def _unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = Fa
         work: function without arguments.
         may_fail: log an exception as a warning instead of raising it. The evaluation makes its own environments, which
             may fail for a script of the book.
+
+    Returns:
+        The numbers of the signals that ended the work.
     """
-    with as_ctrl_c():
+    with as_ctrl_c() as received:
         try:
             work()
         except KeyboardInterrupt:
@@ -642,3 +655,4 @@ def _unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = Fa
             if not may_fail:
                 raise
             log.warning("The %s failed; the run is saved. %s: %s", name, type(error).__name__, error)
+    return received

@@ -218,11 +218,17 @@ def _count_transitions(batch: object) -> int:
     """
     if isinstance(batch, dict):
         batch = tuple(batch.values())
-    if type(batch) is tuple and batch and isinstance(batch[0], Sized):
-        batch = batch[0]
+    first = batch[0] if isinstance(batch, tuple) and batch else None
+    if isinstance(first, list) or (type(batch) is tuple and _length(first) is not None):
+        batch = first
     if isinstance(batch, list):
-        return sum(len(part) if isinstance(part, Sized) else 1 for part in batch)
-    return len(batch) if isinstance(batch, Sized) else 1
+        return sum(_length(part) or 1 for part in batch)
+    return _length(batch) or 1
+
+
+def _length(batch: object) -> int | None:
+    """Return the length of a sequence or array; None for a scalar, which may be an array without dimensions."""
+    return len(batch) if isinstance(batch, Sized) and getattr(batch, "ndim", None) != 0 else None
 
 
 def _rate(old: Mark, new: Mark) -> float:

@@ -3,7 +3,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
@@ -127,7 +127,12 @@ class Stopper:
 
     def interrupted(self) -> bool:
         """Return whether a signal ended the run. Optional work, such as an evaluation, is skipped then."""
-        return self.reason in {number.name for number in SIGNALS}
+        return bool(self.signals)
+
+    @property
+    def signals(self) -> list[int]:
+        """The number of the signal that ended the run; an empty list if none did."""
+        return [number for number in SIGNALS if number.name == self.reason]
 
     def solved(self, engine: Engine) -> None:
         """End the run as solved."""
@@ -241,12 +246,25 @@ def handled_signals() -> list[signal.Signals]:
 
 
 @contextmanager
-def as_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt for every signal that ends a run. The watchdog interrupts calls that hang after it."""
+def as_ctrl_c() -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt for every signal that ends a run, and yield a list that receives their numbers.
+
+    The watchdog interrupts calls that hang after a signal.
+    """
+    received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        received.append(number)
         Watchdog.note_signal(number)
         raise KeyboardInterrupt
 
     with handling(handled_signals(), interrupt):
-        yield
+        yield received
+
+
+def pass_on(numbers: Sequence[int]) -> None:
+    """Give signals that the run has handled to the script's own handlers, or to the default ones."""
+    for number in numbers:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            Watchdog.dismiss_watcher()  # otherwise it would report that this process was killed
+        signal.raise_signal(number)

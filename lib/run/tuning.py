@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 SEED = 123
 
+LARGEST_RATE = 1e-4  # largest learning rate of the search, as in the book
+
 # Number of episodes assigned to an unsolved trial.
 UNSOLVED = 10**6
 
@@ -112,7 +114,12 @@ def tune_params(
     start_console()
     folder = Path.cwd()
     base = cast(Hyperparameters, as_hyperparameters(base_params))
-    book = dataclasses.replace(base, learning_rate=1e-4)
+    if base.learning_rate_final is not None and base.learning_rate_final >= LARGEST_RATE:
+        raise UsageError(
+            f"learning_rate_final is {base.learning_rate_final:g}; the search draws learning rates of at most "
+            f"{LARGEST_RATE:g}, so it has to be smaller"
+        )
+    book = dataclasses.replace(base, learning_rate=LARGEST_RATE)
     space = base_space(tune, book) | dict(extra_space or {})
 
     def run_trial(config: dict[str, Any]) -> dict[str, int]:

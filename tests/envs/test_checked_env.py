@@ -1,4 +1,6 @@
+import copy
 import os
+import pickle
 import re
 import signal
 
@@ -255,6 +257,15 @@ def test_a_package_that_only_rendering_needs_is_named_in_one_line(monkeypatch):
     env.reset(seed=7)
     with pytest.raises(UsageError, match=r"^Odd-v0 .* needs another package: pygame is not installed, run"):
         env.render()
+
+
+def test_environments_that_were_pickled_or_copied_are_closed_at_the_end_of_the_context(monkeypatch):
+    closed = []
+    monkeypatch.setattr(Scripted, "close", lambda self: closed.append(self))
+    env = CheckedEnv(Scripted(), "Odd-v0")
+    with checked_env.closing():
+        restored = [pickle.loads(pickle.dumps(env)), copy.deepcopy(env)]
+    assert closed == [each.unwrapped for each in restored]
 
 
 def test_an_error_on_closing_is_attributed_to_the_environment(monkeypatch):

@@ -147,6 +147,11 @@ def test_the_first_run_of_a_notebook_does_not_begin_with_its_process(monkeypatch
     assert Episodes(CountingSource({}), 18.0, owns_process=False).seconds < 1.0 < since_process_start()
 
 
+def test_an_episode_that_ended_before_the_run_began_took_no_time(monkeypatch):
+    monkeypatch.setattr(Episodes, "_runs", itertools.count())
+    assert Episodes(CountingSource({}), 18.0, owns_process=False).seconds_at(0.0) == 0.0
+
+
 def test_a_second_run_of_a_process_has_its_own_time():
     begun = since_process_start()
     Episodes(CountingSource({}), 18.0)

@@ -7,6 +7,7 @@ import pytest
 from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS
+from lib.run.run_folder import LONGEST_NAME
 from lib.run.run_name import MAX_LENGTH, WITH_RUN_NAME, changes_in_name
 
 PONG = HYPERPARAMS["pong"]
@@ -50,6 +51,7 @@ def test_a_long_run_name_leaves_less_room_but_keeps_the_seed():
         name({"text": f"{'x' * 500}{end}"}, {"text": ""}, params=params, seed=seed) for end in "ab" for seed in (1, 7)
     }
     assert {100 + len(each) for each in names} == {WITH_RUN_NAME}
+    assert WITH_RUN_NAME + len("--best-init-07_pong_in_minutes") <= LONGEST_NAME
     assert len(names) == 4
     assert sum(each.endswith("-seed7") for each in names) == 2
 

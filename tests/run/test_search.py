@@ -239,6 +239,12 @@ def test_a_search_is_not_continued_with_other_options(tmp_path):
             search._require_same_search(tmp_path, samples, words)
 
 
+def test_a_final_learning_rate_above_the_searchs_is_refused():
+    params = dataclasses.replace(HYPERPARAMS["pong"], learning_rate=3e-4, learning_rate_final=2e-4)
+    with pytest.raises(UsageError, match=r"learning_rate_final is 0.0002; .* at most 0.0001"):
+        tune_params(params, pytest.fail, torch.device("cpu"))
+
+
 def test_the_tool_becomes_the_script_so_that_signals_reach_it(tmp_path):
     script = tmp_path / "script.py"
     script.write_text("import os, sys; print(os.getpid(), *sys.argv[1:])")

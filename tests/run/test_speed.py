@@ -1,4 +1,5 @@
 import time
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -19,18 +20,31 @@ def engine_with_speed(source, process=lambda engine, batch: None):
     return engine, speed
 
 
+class Prioritised(NamedTuple):
+    transitions: list[str]
+    weights: torch.Tensor
+
+
 @pytest.mark.parametrize(
     "batch",
     [
         ["s"] * 32,
+        Prioritised(["s"] * 32, torch.ones(32)),
         (["s"] * 32, [1, 2], [0.5, 0.5]),
         (torch.zeros(32, 4), torch.zeros(32)),
         {"states": np.zeros((32, 4)), "actions": np.zeros(32)},
     ],
-    ids=["plain", "prioritised", "arrays", "dictionary"],
+    ids=["plain", "named", "prioritised", "arrays", "dictionary"],
 )
 def test_the_transitions_of_the_book_s_batches_are_counted(batch):
     assert speed_module._count_transitions(batch) == 32
+
+
+@pytest.mark.parametrize(
+    "batch", [torch.tensor(1.0), (torch.tensor(1.0),), {"loss": np.array(1.0)}, [np.array(1.0)], None]
+)
+def test_a_batch_of_a_single_number_is_one_transition(batch):
+    assert speed_module._count_transitions(batch) == 1
 
 
 def test_the_speed_of_training_leaves_out_the_warm_up(monkeypatch):

@@ -60,6 +60,13 @@ def test_an_output_that_cannot_be_written_is_refused_before_an_episode(
     )
 
 
+def test_an_output_that_is_a_link_to_itself_is_refused(refused, original_run, tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    assert "loop is a link that leads to itself" in refused(
+        EVALUATE, original_run, *FAKES, "--output", tmp_path / "loop"
+    )
+
+
 def test_a_network_of_another_version_or_environment_is_explained(refused, trained_run):
     def change(params, commit):
         params["hyperparameters"]["env_name"] = "fakes:Chain-v0"  # whose observations do not fit the network
