@@ -37,7 +37,7 @@ help:  ## list the targets
 $(READY): requirements.lock setup.cfg pyproject.toml Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15) \
 	  and "Python 3.11 to 3.14 is needed, not %d.%d: make ... PYTHON=/path/to/python3.11" % sys.version_info[:2])'
-	@[ ! -e $(BIN) ] || [ "$$($(BIN)/python -c $(VERSION) 2>&1)" = "$$($(PYTHON) -c $(VERSION))" ] || { \
+	@[ ! -e $(BIN) ] || [ "$$($(BIN)/python -c $(VERSION) 2>/dev/null)" = "$$($(PYTHON) -c $(VERSION) 2>/dev/null)" ] || { \
 	  echo "$(VENV) has another Python than $(PYTHON), or none: give its PYTHON=..., or run make clean first" >&2; exit 2; }
 	@echo "Installing into $(VENV): torch, gymnasium and the packages they need. They take 1.4 GB with a torch for the CPU,"
 	@echo "and several GB more with a torch for NVIDIA GPUs. docs/install.md says how to choose one."
@@ -130,6 +130,6 @@ lock:  ## write the newest versions that setup.cfg allows into requirements*.loc
 
 clean:  ## remove .venv and all caches, but not runs/
 	rm -rf .lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	[ ! -d $(VENV) ] || find $(VENV) -mindepth 1 -delete
-	rmdir $(VENV) 2>/dev/null || true  # it may be a container's volume
+	[ ! -L $(VENV) ] || rm $(VENV)
+	[ ! -d $(VENV) ] || { find $(VENV) -mindepth 1 -delete; rmdir $(VENV) 2>/dev/null || true; }  # or a container's volume
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,7 @@ import argparse
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -110,15 +111,17 @@ def short(label: str) -> str:
     return label.rpartition("/")[2]
 
 
-def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
-    """Return a row per trial of KNOWS_GOAL. Their other settings are the scripts' own for Pong.
+def is_fair(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> bool:
+    """Return whether all trials have the same seeds and number of steps; say so if not."""
+    fair = len({(stamped["settings"]["max_steps"], *sorted(frame.seed)) for frame, stamped in trials}) == 1
+    if not fair:
+        print(f"README.md keeps its table: {', '.join(KNOWS_GOAL)} differ in --max-steps or --seeds", file=sys.stderr)
+    return fair
 
-    Raises:
-        SystemExit: if their numbers of steps or their seeds differ.
-    """
+
+def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
+    """Return a row per trial of KNOWS_GOAL. Their other settings are the scripts' own for Pong."""
     limits = {stamped["settings"]["max_steps"] for _, stamped in trials}
-    if len(limits) != 1 or len({tuple(sorted(frame.seed)) for frame, _ in trials}) != 1:
-        raise SystemExit(f"the trials of {', '.join(KNOWS_GOAL)} differ in --max-steps or --seeds")
     rows = []
     for frame, stamped in trials:
         label, (reached, steps) = stamped["settings"]["label"], reached_goal(frame)
@@ -136,7 +139,7 @@ def blocks() -> Iterator[markup.Block]:
         where = markup.measured_on(stamped for _, stamped in trials)
         yield markup.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
     compared = [trial for trial in trials if trial[1]["settings"]["label"] in KNOWS_GOAL]
-    if len(compared) == len(KNOWS_GOAL):
+    if len(compared) == len(KNOWS_GOAL) and is_fair(compared):
         where = markup.measured_on(stamped for _, stamped in compared)
         yield markup.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
 

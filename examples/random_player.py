@@ -19,7 +19,7 @@ from lib import cli
 from lib.envs.masks import with_mask_in_info
 from lib.envs.single_env import make_plain_env
 from lib.errors import UsageError
-from lib.run.episode_player import MAX_STEPS, count_at_limit
+from lib.run.episode_player import MAX_STEPS
 from lib.system.seeds import tagged_seed
 
 import gymnasium as gym
@@ -87,7 +87,7 @@ def main() -> None:
     for name, values in results.items():
         error = values.std() / len(values) ** 0.5
         print(f"{name:16} mean {values.mean():.3f} +- {error:.3f}, from {values.min():g} to {values.max():g}")
-    if cut := count_at_limit(results["steps"].tolist()):
+    if cut := int((results["steps"] == MAX_STEPS).sum()):
         print(f"{cut} of {args.episodes} episodes were cut at {MAX_STEPS:,} steps; their returns are incomplete")
     print(f"{results['steps'].sum() / (time.perf_counter() - start):.0f} steps/s")
 

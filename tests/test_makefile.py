@@ -62,6 +62,28 @@ def test_an_environment_of_another_python_is_not_installed_into(tmp_path, python
     assert "-m venv" not in process.stdout
 
 
+def test_warnings_of_an_interpreter_are_not_taken_for_its_version(tmp_path):
+    copy_makefile(tmp_path)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\necho warning $$ >&2\n[ "$1" = -m ] || exec {sys.executable} "$@"\nexit 3\n')
+    python.chmod(0o755)
+    words = ("make", "install", f"PYTHON={python}")
+    process = subprocess.run(words, cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    assert "another Python" not in process.stderr
+    assert "-m venv" in process.stdout  # where it stops
+
+
+def test_make_clean_removes_a_link_to_an_environment_but_not_its_target(tmp_path):
+    copy_makefile(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").touch()
+    (tmp_path / ".venv").symlink_to("elsewhere")
+    assert make("clean", folder=tmp_path).returncode == 0
+    assert not (tmp_path / ".venv").is_symlink()
+    assert (tmp_path / "elsewhere" / "file").exists()
+
+
 def test_make_play_shows_the_newest_run_or_else_the_published_model(tmp_path):
     copy_makefile(tmp_path)
     assert 'tools/play.py "models/pong"' in make("--dry-run", "play", folder=tmp_path).stdout

@@ -26,7 +26,7 @@ from lib.envs.observations import observation_kind
 from lib.envs.single_env import make_env, make_plain_env
 from lib.nets.masking import MaskSplitter
 from lib.run.arguments import full_id
-from lib.run.episode_player import MAX_STEPS, count_at_limit
+from lib.run.episode_player import MAX_STEPS
 from lib.run.video_file import Video, frames_per_second, unfinished_video
 from lib.system.seeds import tagged_seed
 
@@ -101,7 +101,7 @@ def main() -> None:
     print(f"legal         {np.mean(legal_shares):.0%} of the actions, on average")
     print(f"length        mean {np.mean(lengths):.0f} steps, {min(lengths)} to {max(lengths)}")
     print(f"return        mean {np.mean(returns):g}, {min(returns):g} to {max(returns):g}")
-    if cut := count_at_limit(lengths):
+    if cut := lengths.count(MAX_STEPS):
         print(f"cut           {cut} of {len(lengths)} episodes, at {MAX_STEPS:,} steps; their returns are incomplete")
 
 

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS
+from lib.hyperparameters import HYPERPARAMS, OWN
 from lib.run import console, evaluation, run_folder
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
@@ -82,8 +82,8 @@ def require_replaceable(model: Path, run: Path) -> None:
     """
     if model.resolve() == run.resolve():
         raise UsageError(f"{model} is the folder to publish; give another one")
-    if model.resolve() == Path.cwd():
-        raise UsageError(f"{model} is the current folder, which would be replaced; give a folder in it")
+    if Path.cwd().is_relative_to(model.resolve()):
+        raise UsageError(f"{model} is or holds the current folder, which would be replaced; give a folder in it")
     above = next(folder for folder in model.resolve().parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UsageError(f"{model} cannot be written, because {above} is not a writable folder; give another one")
@@ -148,7 +148,6 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     shown = model.relative_to(PROJECT) if model.is_relative_to(PROJECT) else f"path/to/{model.name}"
     endless = count_at_limit(metrics["lengths"])
-    is_default = agent.env_id == HYPERPARAMS["pong"].env_name  # without --env-id
     first, *later = sessions
     devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(
@@ -161,12 +160,19 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
         megabytes=size,
         path=shown,
-        init=f"{'' if is_default else f'--env-id {agent.env_id} '}--init {shown}",
+        init=" ".join([*selection(run_folder.read_params(agent.run)["game"], agent.env_id), "--init", str(shown)]),
         module="".join(f" {word}" for word in module_option(agent.env_id)),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         shown_mean=format_return(metrics["mean"]),
         **metrics,
     )
+
+
+def selection(game: str, env_id: str) -> list[str]:
+    """Return the options with which a script starts with the game's hyperparameters in an environment."""
+    given = [] if game in (OWN, "pong") else ["--game", game]
+    usual = HYPERPARAMS[game if given else "pong"].env_name
+    return given if env_id == usual else [*given, "--env-id", env_id]
 
 
 def short_commit(commit: str | None) -> str:

@@ -18,8 +18,8 @@ from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.run_name import short_number
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
-# Settings in which the runs of a group may differ: the seed, and options on which no result depends.
-FREE = ("seed", "engine", "patience", "address", "actor_cpus", "async_envs")
+# Settings in which the runs of a group may differ: the seed, and options on which neither results nor speeds depend.
+FREE = ("seed", "patience", "address")
 FIRST = ("seed", "script", "learning_rate")  # settings that a table shows first
 FIRST_IN_LABELS = ("script", "env_name")  # shown without their names
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d{4}-")  # at the start of a run's name

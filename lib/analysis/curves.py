@@ -219,6 +219,14 @@ def group_colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
+def swatch(number: int) -> str:
+    """Return the CSS background that stands for a group on a page: its colour, striped if the colour repeats."""
+    colour, repeated = group_colour(number), number // len(COLOURS)
+    if not repeated:
+        return colour
+    return f"repeating-linear-gradient(90deg, {colour} 0 {4 - repeated}px, transparent 0 5px)"
+
+
 def _figure(title: str, labels: Iterable[str]) -> tuple[Figure, Axes]:
     lines = sum(_wrap(text).count("\n") + 1 for text in (title, *labels))
     figure = Figure(figsize=(WIDTH, HEIGHT + LINE_HEIGHT * lines), layout="constrained")

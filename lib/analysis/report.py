@@ -126,14 +126,14 @@ def render_page(runs: Sequence[Path], pictures: Sequence[Picture], notes: Sequen
         undefined=jinja2.StrictUndefined,
     )
     groups = comparison.group_runs(runs)
-    colours = {run: curves.group_colour(number) for number, group in enumerate(groups) for run in group.runs}
+    swatches = {run: curves.swatch(number) for number, group in enumerate(groups) for run in group.runs}
     provenance = [_provenance(run) for run in runs]
     return environment.get_template(TEMPLATE).render(
         title=picture_title(runs, MAX_TITLE),
         notes=notes,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        groups=[(group, colours[group.runs[0]], comparison.summarise(group)) for group in groups],
-        runs=[(name, colours[run]) for name, run in zip(comparison.short_names(runs), runs, strict=True)],
+        groups=[(group, swatches[group.runs[0]], comparison.summarise(group)) for group in groups],
+        runs=[(name, swatches[run]) for name, run in zip(comparison.short_names(runs), runs, strict=True)],
         pictures=pictures,
         missing=_missing_data(pictures),
         outcomes=_cells(comparison.outcome_table(runs)),

@@ -104,8 +104,10 @@ def action_names(env: gym.Env) -> list[str]:
     if env.has_wrapper_attr("get_action_meanings"):
         meanings = env.get_wrapper_attr("get_action_meanings")()
         if isinstance(meanings, dict):
-            meanings = [meanings[action] for action in sorted(meanings)]
-        names = [str(name) for name in meanings]
+            if all(isinstance(name, str) for name in meanings):
+                meanings = {number: name for name, number in meanings.items()}
+            meanings = [meanings[number] for number in sorted(meanings)]
+        names = [str(name) for name in meanings or ()]
         if len(names) == env.action_space.n:
             return names
     return [str(first_action(env) + action) for action in range(env.action_space.n)]

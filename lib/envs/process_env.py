@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import connection
+from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn, SupportsFloat
 
 import gymnasium as gym
@@ -27,6 +28,33 @@ log = logging.getLogger(__name__)
 
 SLACK = 2**20  # bytes that multiprocessing may add to an array
 PATIENCE = 1.0  # seconds until a process that was asked to end is killed
+
+
+class WatchedPipe:
+    """The parent's end of a pipe, whose methods raise EOFError if the process at the other end has died.
+
+    A pipe alone does not tell: a process that the environment forked may keep the other end open.
+    """
+
+    def __init__(self, pipe: connection.Connection, process: BaseProcess):
+        self._pipe = pipe
+        self._process = process
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pipe, name)
+
+    def poll(self, timeout: float | None = 0.0) -> bool:
+        """Wait for an answer."""
+        ready = connection.wait([self._pipe, self._process.sentinel], timeout)
+        if ready and self._pipe not in ready and not self._pipe.poll():
+            raise EOFError
+        return bool(ready)
+
+    def recv(self) -> Any:
+        """Wait for an answer, and return it."""
+        if not self._pipe.poll():
+            self.poll(None)
+        return self._pipe.recv()
 
 
 class ProcessVectorEnv(AsyncVectorEnv):
@@ -92,6 +120,12 @@ class ProcessVectorEnv(AsyncVectorEnv):
         with self._named():
             super().set_attr(name, values)
 
+    def _check_spaces(self) -> None:
+        """Watch the processes, which have just started, and check their spaces."""
+        pipes: list[Any] = [WatchedPipe(*each) for each in zip(self.parent_pipes, self.processes, strict=True)]
+        self.parent_pipes = pipes
+        super()._check_spaces()  # type: ignore[no-untyped-call]
+
     def describe(self) -> str:
         """Return a name of the environment that is waited for, for messages about a call that does not return."""
         step = f"at step {self._steps} of this session"
@@ -103,12 +137,10 @@ class ProcessVectorEnv(AsyncVectorEnv):
         """Wait for the answers one after the other, so that `describe` can tell which one is missing."""
         for index, pipe in enumerate(self.parent_pipes):
             self._awaited = index
-            # Also the sentinel: a process that the environment forked may keep the pipe open.
-            ready = connection.wait([pipe, self.processes[index].sentinel], timeout)
-            if ready and pipe not in ready and not pipe.poll():
-                raise EOFError
+            if not pipe.poll(timeout):
+                return False
         self._awaited = None
-        return super()._poll_pipe_envs(timeout)
+        return True
 
     @contextmanager
     def _named(self) -> Iterator[None]:

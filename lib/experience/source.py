@@ -42,6 +42,25 @@ class _Slot:
         self.snapshot = snapshot
         self.state: Any = None
         self.total = 0.0
+        self.statistics = statistics_wrapper(env)
+        self.total_before = 0.0  # unclipped return that the statistics had at the start of the episode
+
+    def begin(self) -> None:
+        """Note the start of an episode. A wrapper may have ended the last one without a reset of the game."""
+        self.total = 0.0
+        self.total_before = 0.0 if self.statistics is None else float(self.statistics.episode_returns)
+
+    def unclipped_return(self, info: dict[str, Any]) -> float:
+        """Return the return of the episode that ended, before rewards were clipped.
+
+        Args:
+            info: infos of the last step. Wrappers below the clipping put the return there when the game itself ends.
+        """
+        if "episode" in info:
+            return float(info["episode"]["r"]) - self.total_before
+        if self.statistics is None:
+            return self.total
+        return float(self.statistics.episode_returns) - self.total_before
 
 
 class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, ExperienceSource):
@@ -93,7 +112,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         with self.clock("environment"):
             slot.state, _ = slot.env.reset(seed=episode_seed(self.seed, self.first_env + index, episode))
         slot.snapshot.restart(episode)
-        slot.total = 0.0
+        slot.begin()
         self.agent_states[index] = self.agent.initial_state()
 
     def _step(self, index: int, slot: _Slot, action: int) -> None:
@@ -108,7 +127,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         slot.snapshot.append([action])
         slot.total += float(reward)
         if terminated or truncated:
-            total = _unclipped_return(slot.env, info, slot.total)
+            total = slot.unclipped_return(info)
             length = int(slot.snapshot.steps_since_reset[0])
             trace = slot.snapshot.trace(0, length, state)
             self._episodes.append(Episode(total, length, self.steps_done, since_process_start(), trace))
@@ -202,20 +221,6 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 if terminated or truncated:
                     return step
         return len(actions)
-
-
-def _unclipped_return(env: gym.Env, info: dict[str, Any], total: float) -> float:
-    """Return the unclipped return of an episode that ended.
-
-    Args:
-        env: environment.
-        info: infos of the last step. Wrappers below the clipping put the return there when the game itself ends.
-        total: sum of the rewards, used if no wrapper has the unclipped return.
-    """
-    if "episode" in info:
-        return float(info["episode"]["r"])
-    statistics = statistics_wrapper(env)  # for a lost life, or an episode that TimeLimit ended
-    return total if statistics is None else float(statistics.episode_returns)
 
 
 def snapshot_of(seed: int, env: int) -> Snapshot:

@@ -110,11 +110,13 @@ def test_an_evaluation_of_an_early_network_is_not_that_of_the_run(tmp_path):
         assert read_outcome(run)["evaluated"] is None
 
 
-def test_options_on_which_no_result_depends_do_not_divide_a_group(tmp_path):
+def test_options_on_which_neither_results_nor_speeds_depend_do_not_divide_a_group(tmp_path):
     knobs = [{"patience": 60, "without": ["kl", "entropy"]}, {"patience": 120, "without": ["entropy", "kl"]}]
     runs = [make_run(tmp_path / f"{seed}", seed, knobs=each, episodes=1) for seed, each in enumerate(knobs)]
     assert len(group_runs(runs)) == 1
     assert list(settings_table(runs)) == ["seed", "patience"]
+    runs = [make_run(tmp_path / engine, knobs={"engine": engine}, episodes=1) for engine in ("process", "ray")]
+    assert [group.label for group in group_runs(runs)] == ["engine=process", "engine=ray"]
 
 
 def test_settings_that_differ_in_the_seventh_digit_are_two_groups(tmp_path):

@@ -244,7 +244,10 @@ def test_an_environment_that_does_not_answer_is_reported_by_its_number(make, mon
 
 
 @pytest.mark.slow
-def test_a_dead_process_is_reported_although_one_that_it_forked_lives(make):
+@pytest.mark.parametrize(
+    "call", [lambda envs: envs.step(np.zeros(2, np.int64)), lambda envs: envs.set_attr("paused", [False, False])]
+)
+def test_a_dead_process_is_reported_although_one_that_it_forked_lives(make, call):
     envs = make("fakes:Forking-v0", 2)
     envs.reset(seed=1)
     process = psutil.Process(envs.unwrapped.processes[0].pid)
@@ -252,6 +255,6 @@ def test_a_dead_process_is_reported_although_one_that_it_forked_lives(make):
     [helper] = process.children()
     process.kill()
     with pytest.raises(Fault, match="environment 0 of fakes:Forking-v0 was killed by SIGKILL"):
-        envs.step(np.zeros(2, np.int64))
+        call(envs.unwrapped)
     assert helper.status() != psutil.STATUS_ZOMBIE  # it still holds the pipe
     helper.kill()

@@ -1,8 +1,10 @@
 """The experience source: transitions, episodes, seeds and resuming, with tests of ptan's errors that it corrects."""
 
+import gymnasium as gym
 import ptan
 import pytest
 import torch
+from gymnasium.wrappers import RecordEpisodeStatistics
 
 from agents import Alternating
 from fakes import Counting, Forgetful, Random, Refusing
@@ -77,6 +79,27 @@ def test_pop_episodes_returns_each_episode_once_with_return_length_and_step():
     assert source.pop_episodes() == []
     take(source, 3)
     assert source.pop_rewards_steps() == [(6.0, 3)]
+
+
+class ThreeSteps(gym.Wrapper):
+    """End an episode every three steps, and reset the game only when it is over, as a reader's wrapper of lives may."""
+
+    def reset(self, **options):
+        over = getattr(self, "over", True)
+        self.steps = 0
+        return self.env.reset(**options) if over else self.env.step(0)[::4]
+
+    def step(self, action):
+        state, reward, self.over, truncated, info = self.env.step(action)
+        self.steps += 1
+        return state, reward, self.over or self.steps == 3, truncated, info
+
+
+def test_episodes_without_a_reset_of_the_game_have_their_own_returns():
+    source = source_of(ThreeSteps(RecordEpisodeStatistics(Counting(length=9))))
+    take(source, 10)
+    expected = [(1.0 + 2.0 + 3.0, 3), (5.0 + 6.0 + 7.0, 3), (9.0, 1), (1.0 + 2.0 + 3.0, 3)]  # resets make steps 4 and 8
+    assert [(each.total, each.length) for each in source.pop_episodes()] == expected
 
 
 def test_on_step_is_called_after_every_agent_step():

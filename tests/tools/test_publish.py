@@ -108,7 +108,8 @@ def test_a_model_that_cannot_be_written_is_refused_before_it_plays(refused, orig
     (tmp_path / "file").touch()
     assert "is not a writable folder" in refused(PUBLISH, original_run, tmp_path / "file" / "model")
     monkeypatch.chdir(tmp_path)
-    assert "is the current folder" in refused(PUBLISH, original_run, ".")
+    assert "is or holds the current folder" in refused(PUBLISH, original_run, ".")
+    assert "/ is or holds the current folder" in refused(PUBLISH, original_run, "/")
 
 
 def test_a_model_with_a_link_is_not_replaced(refused, model, original_run, tmp_path):
@@ -195,6 +196,20 @@ def test_a_command_on_a_card_keeps_the_first_weights_and_the_config_without_priv
         "--config=x.json",
         "--quiet",
     ]
+
+
+@pytest.mark.parametrize(
+    ("game", "env_id", "words"),
+    [
+        ("pong", "PongNoFrameskip-v4", []),
+        ("pong", "CartPole-v1", ["--env-id", "CartPole-v1"]),
+        ("own", "CartPole-v1", ["--env-id", "CartPole-v1"]),
+        ("breakout", "BreakoutNoFrameskip-v4", ["--game", "breakout"]),
+        ("breakout", "BoxingNoFrameskip-v4", ["--game", "breakout", "--env-id", "BoxingNoFrameskip-v4"]),
+    ],
+)
+def test_a_card_selects_the_hyperparameters_of_the_game(game, env_id, words):
+    assert runpy.run_path(str(PROJECT / PUBLISH))["selection"](game, env_id) == words
 
 
 def test_a_model_without_a_network_is_refused_in_one_line(refused, model, tmp_path):
