@@ -24,15 +24,26 @@ import lab
 import launch
 import markup
 from lib import cli
-from time_to_solve import GOAL, emulator_speed
+from lib.ppo.goal import PARTS
+from time_to_solve import GOAL, Solved, confirmed, emulator_speed, solved_results, time_to_goal
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
 PAGE = "benchmarks/notes/trials.md"
+GOAL_TRIAL = "distributed/03_ppo_goal with confirm"
 # The trials that the README compares: greedy play has to confirm the goal in both.
-KNOWS_GOAL = {"distributed/02_ppo_fast": "no", "distributed/03_ppo_goal with confirm": "**yes**"}
+KNOWS_GOAL = {"distributed/02_ppo_fast": "no", GOAL_TRIAL: "**yes**"}
+# The rows of the table of Pong: the trial and the timed script of each, or None.
+PONG = {
+    "01_ppo": (None, "distributed/01_ppo"),
+    "02_ppo_fast": ("distributed/02_ppo_fast", "distributed/02_ppo_fast"),
+    "03_ppo_goal": (GOAL_TRIAL, "distributed/03_ppo_goal"),
+    **{f"03_ppo_goal --without {part}": (f"distributed/03_ppo_goal --without {part}", None) for part in PARTS},
+    "04_ppo_actors": (None, "distributed/04_ppo_actors"),
+}
+TEN_MINUTES = 600  # seconds
 FOLDER = "trials"
 COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "emulator", "greedy", "worst")
 
@@ -131,6 +142,25 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
     )
 
 
+def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]) -> str:
+    """Return a row per script of PONG: steps from its trial, and seconds from its runs alone on a quiet machine."""
+    frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
+    by_script = {own.script: own for own in timed}
+    rows = []
+    for name, (label, script) in PONG.items():
+        trial, own = frames.get(label), by_script.get(script)
+        cells = [""] * 6
+        if trial is not None:
+            p = "" if label == GOAL_TRIAL else f"{rank_test(trial.steps_to_goal, frames[GOAL_TRIAL].steps_to_goal):.2g}"
+            cells[:4] = [f"{trial.seed.min()} to {trial.seed.max()}", *reached_goal(trial), p]
+        if own is not None:
+            soon = (confirmed(own) & (own.frame["seconds"] <= TEN_MINUTES)).sum()
+            cells[4:] = [time_to_goal(own), f"{soon} of {len(own.frame)}"]
+        rows.append((f"`{name}`", *cells))
+    header = ("script", "seeds", "solved", "thousand steps to 18", "p", "seconds to 18", "solved in ten minutes")
+    return markup.table(header, rows)
+
+
 def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
     names = sorted(path.stem for path in (lab.RESULTS / FOLDER).glob("*.csv"))
@@ -138,6 +168,8 @@ def blocks() -> Iterator[markup.Block]:
     if trials:
         where = markup.measured_on(stamped for _, stamped in trials)
         yield markup.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
+    if any(stamped["settings"]["label"] == GOAL_TRIAL for _, stamped in trials):
+        yield markup.Block(PAGE, "pong", pong_table(trials, solved_results()))
     compared = [trial for trial in trials if trial[1]["settings"]["label"] in KNOWS_GOAL]
     if len(compared) == len(KNOWS_GOAL) and is_fair(compared):
         where = markup.measured_on(stamped for _, stamped in compared)

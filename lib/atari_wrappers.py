@@ -8,7 +8,14 @@ from typing import Any, cast
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import ReshapeObservation, TimeLimit, TransformObservation
+from gymnasium.wrappers import (
+    ClipReward,
+    GrayscaleObservation,
+    ReshapeObservation,
+    ResizeObservation,
+    TimeLimit,
+    TransformObservation,
+)
 
 from lib.envs.atari import (
     FRAME_SKIP,
@@ -20,6 +27,7 @@ from lib.envs.atari import (
     has_fire,
     has_only_checking_wrappers,
     is_atari,
+    wrappers,
 )
 from lib.envs.frames import ContiguousFrameStack, FrameStack, LazyFrames
 from lib.envs.preprocessing import Preprocessing
@@ -59,7 +67,7 @@ def wrap_dqn(
         UsageError: if the environment is not an Atari game with frame skip 1, or has wrappers of its own.
     """
     _require_plain_game(env)
-    game: gym.Env = DirectAtari(env, noop_max, max_frames=False, clip_rewards=clip_reward)
+    game: gym.Env = DirectAtari(env, noop_max, max_frames=False, clip_rewards=clip_reward, statistics=False)
     return ContiguousFrameStack(_with_lives_and_fire(game, episodic_life, fire=True), max(1, stack_frames))
 
 
@@ -82,7 +90,8 @@ def make_atari(
     """
     env = gym.make(env_id)
     _require_plain_game(env)
-    game = DirectAtari(env, 0 if skip_noop else NOOP_MAX, max_frames=not skip_maxskip, clip_rewards=False)
+    no_ops = 0 if skip_noop else NOOP_MAX
+    game = DirectAtari(env, no_ops, max_frames=not skip_maxskip, clip_rewards=False, statistics=False)
     game.grey = False
     return game if max_episode_steps is None else TimeLimit(game, max_episode_steps)
 
@@ -101,7 +110,8 @@ def wrap_deepmind(
     """Wrap the result of `make_atari` as DeepMind did: grey screens of 84 x 84, and the options below.
 
     Args:
-        env: result of `make_atari`. It is changed.
+        env: result of `make_atari`. It is changed, unless it has further wrappers, which see its colour screens and
+            unclipped rewards.
         episode_life: end an episode when a life is lost.
         clip_rewards: clip the reward of a step to between -1 and 1.
         frame_stack: stack frames; a state is LazyFrames.
@@ -118,13 +128,15 @@ def wrap_deepmind(
     Raises:
         UsageError: if the environment was not made by `make_atari`.
     """
-    game = env
-    while isinstance(game, gym.Wrapper) and not isinstance(game, DirectAtari):
-        game = game.env
-    if not isinstance(game, DirectAtari):
+    game = next((each for each in wrappers(env) if isinstance(each, DirectAtari)), None)
+    if game is None:
         raise UsageError(f"wrap_deepmind needs an environment of make_atari, not {env}")
-    game.grey = True
-    game.clip_rewards = clip_rewards
+    if all(isinstance(each, TimeLimit) or each is game for each in wrappers(env)):
+        game.grey = True  # the emulator's own conversion is faster
+        game.clip_rewards = clip_rewards
+    else:
+        env = ResizeObservation(GrayscaleObservation(env), (SCREEN, SCREEN))
+        env = ClipReward(env, -1.0, 1.0) if clip_rewards else env
     env = _with_lives_and_fire(env, episode_life, fire and not skip_firereset)
     if frame_stack:
         env = ContiguousFrameStack(env, frame_stack_count)

@@ -250,6 +250,26 @@ class NoisyLinear(noisy.NoisyLinear):
         self.to(device=device, dtype=dtype)
 
     @property
+    def in_features(self) -> int:
+        """Number of input features."""
+        return self.weight_mean.shape[1]
+
+    @property
+    def out_features(self) -> int:
+        """Number of output features."""
+        return self.weight_mean.shape[0]
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        """The mean biases, by the second edition's name; None without a bias."""
+        return self.bias_mean
+
+    @property
+    def sigma_bias(self) -> torch.Tensor | None:
+        """The sigmas of the biases, by the second edition's name; None without a bias."""
+        return self.bias_sigma
+
+    @property
     def weight(self) -> torch.Tensor:
         """The mean weights, by the second edition's name."""
         return self.weight_mean
@@ -274,10 +294,11 @@ class NoisyLinear(noisy.NoisyLinear):
         self.resample()
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Map (batch, in_features) to (batch, out_features)."""
+        """Map (batch, in_features) to (batch, out_features), or (in_features,) to (out_features,)."""
         if self.training:
             self.resample()
-        return super().forward(features)
+        outputs = super().forward(features)
+        return outputs.reshape(*features.shape[:-1], self.out_features)
 
 
 class NoisyFactorizedLinear(NoisyLinear):

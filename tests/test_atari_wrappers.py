@@ -7,6 +7,7 @@ import cv2
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.wrappers import RecordEpisodeStatistics
 from ptan.agent import DQNAgent
 
 from lib import atari_wrappers
@@ -198,6 +199,44 @@ def test_with_defaults_make_atari_and_wrap_deepmind_play_the_projects_own_game()
     )
     for theirs, ours in zip(play(book, 200), play(atari_wrappers.make_env(PONG), 200), strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(theirs, ours, strict=True))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda game: RecordEpisodeStatistics(atari_wrappers.wrap_dqn(game)),
+        lambda game: RecordEpisodeStatistics(atari_wrappers.wrap_dqn(game, episodic_life=False)),
+    ],
+)
+def test_gymnasiums_statistics_may_be_around_the_books_wrappers(wrap):
+    env = wrap(gym.make(PONG, max_num_frames_per_episode=200))
+    env.reset(seed=1)
+    ended, steps = False, 0
+    while not ended:
+        *_, terminated, truncated, info = env.step(0)
+        ended, steps = terminated or truncated, steps + 1
+    assert info["episode"]["l"] == steps
+
+
+class Seen(gym.Wrapper):
+    """Wrapper of a reader that looks at screens and rewards."""
+
+    def step(self, action):
+        state, reward, terminated, truncated, info = self.env.step(action)
+        self.shape = np.shape(state)
+        self.total = getattr(self, "total", 0.0) + reward
+        return state, reward, terminated, truncated, info
+
+
+def test_a_wrapper_between_make_atari_and_wrap_deepmind_sees_the_game_as_it_is():
+    seen = Seen(atari_wrappers.make_atari("MsPacmanNoFrameskip-v4"))
+    env = atari_wrappers.wrap_deepmind(seen, frame_stack=True)
+    env.reset(seed=1)
+    rewards = [env.step(action // 20 % 9)[1] for action in range(160)]
+    assert seen.shape == (210, 160, 3)
+    assert seen.total > sum(rewards) > 0
+    assert set(rewards) <= {0.0, 1.0}
+    assert env.observation_space.shape == np.asarray(env.step(0)[0]).shape == (4, 84, 84)
 
 
 def test_an_episode_can_be_truncated():

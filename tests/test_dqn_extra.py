@@ -499,6 +499,10 @@ def test_the_books_noisy_layers(layer, noise, sigma):
     assert layer.weight_mu is layer.weight_mean
     assert layer.bias_mu is layer.bias_mean
     assert (layer.weight, layer.sigma_weight) == (layer.weight_mean, layer.weight_sigma)
+    assert layer.bias is layer.bias_mean
+    assert layer.sigma_bias is layer.bias_sigma
+    assert (layer.in_features, layer.out_features) == (400, 50)
+    assert layer.train()(features[0]).shape == layer.eval()(features[0]).shape == (50,)
 
 
 def test_a_noisy_layer_is_made_on_a_device_with_a_dtype():

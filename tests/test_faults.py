@@ -407,7 +407,7 @@ def test_a_run_from_before_the_ladder_can_be_evaluated_and_played_but_not_resume
         answer(tool, path, *more)
     message = refused(PPO, "--resume", path, *trust)
     assert "another version" in message
-    assert "01_ppo.py no longer has final_temperature, kl_final, kl_target" in message
+    assert "this version of 01_ppo.py does not have final_temperature, kl_final, kl_target" in message
     for script in (GOAL, ACTORS):
         assert f"is a run of 01_ppo.py; resume it with that script, not {script.name}" in refused(
             script, "--resume", path

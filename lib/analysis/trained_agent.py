@@ -132,7 +132,7 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
 
 def _network_error(file: Path, params: dict[str, Any], error: Exception) -> UsageError:
     """Explain why a network cannot be built: another version of the project, or a changed environment."""
-    reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip()
+    reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
     commit = str(params["sessions"][-1].get("commit")).rstrip("+")  # "None" if the run knew none
     misfit = (
         f"the network of {file} does not fit {params['hyperparameters'].get('env_name')}: {reason}. The environment's "

@@ -44,6 +44,8 @@ class DirectAtari(gym.Wrapper):
         max_frames: observe the maximum of the last two frames of a step, because some games draw their objects on every
             second frame. Without it, only the last frame is fetched.
         clip_rewards: clip the reward of a step to between -1 and 1.
+        statistics: put the statistics of an episode into the infos of its last step. RecordEpisodeStatistics around
+            this wrapper refuses infos that have them.
 
     Attributes:
         grey: observe the screen in grey, (84, 84) uint8; otherwise in colour and full size, (210, 160, 3) uint8.
@@ -51,8 +53,16 @@ class DirectAtari(gym.Wrapper):
         episode_lengths: agent steps of the episode so far.
     """
 
-    def __init__(self, env: gym.Env, noop_max: int = NOOP_MAX, max_frames: bool = True, clip_rewards: bool = True):
+    def __init__(
+        self,
+        env: gym.Env,
+        noop_max: int = NOOP_MAX,
+        max_frames: bool = True,
+        clip_rewards: bool = True,
+        statistics: bool = True,
+    ):
         super().__init__(env.unwrapped)
+        self.statistics = statistics
         self.noop_max = noop_max
         self.max_frames = max_frames
         self.clip_rewards = clip_rewards
@@ -103,7 +113,7 @@ class DirectAtari(gym.Wrapper):
         self.episode_returns += reward
         self.episode_lengths += 1
         info = {}
-        if terminated or truncated:
+        if self.statistics and (terminated or truncated):
             info["episode"] = {"r": self.episode_returns, "l": self.episode_lengths}
         clipped = max(-1.0, min(1.0, reward)) if self.clip_rewards else float(reward)
         return self._observation(), clipped, terminated, truncated, info

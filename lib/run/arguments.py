@@ -102,21 +102,20 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     params = _new_params(table, options["game"], env_id, config, overrides)
     run_options = RunOptions(**options, knobs=knobs, free=parser.free)
     if run_options.init is not None:
-        require_same_game(run_options.init, params.env_name)
+        require_same_game(run_options.init, params.env_name, script)
     shown = {name: value for name, value in knobs.items() if name not in parser.free}
+    kinds = {"best": table is not parser.hyperparams, "init": run_options.init is not None}
     changes = changes_in_name(
         shown,
         defaults,
         parser.named,
+        [kind for kind, applies in kinds.items() if applies],
         params,
         table[options["game"]],
         run_options.seed,
         RunOptions.seed,
     )
-    run_options = dataclasses.replace(
-        run_options,
-        changes=f"{'-best' if table is not parser.hyperparams else ''}{'-init' if run_options.init else ''}{changes}",
-    )
+    run_options = dataclasses.replace(run_options, changes=changes)
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(
             f"--stop-after {run_options.stop_after} lies within the warm-up of {params.warm_up} steps; "
@@ -286,5 +285,5 @@ def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script
     except (TypeError, ValueError) as error:
         commit = recorded["sessions"][0]["commit"]
         unknown = set(recorded["hyperparameters"]) - {field.name for field in dataclasses.fields(kind)}
-        reason = f"{script}.py no longer has {', '.join(sorted(unknown))}" if unknown else error
+        reason = f"this version of {script}.py does not have {', '.join(sorted(unknown))}" if unknown else error
         raise UsageError(f"{run} is a run of another version of this project ({commit}): {reason}") from error

@@ -4,11 +4,11 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
-from lib.system.checked import require_type
+from lib.system.checked import as_field_type, require_type
 
 
 def read(
@@ -29,7 +29,7 @@ def read(
             are listed.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(path.read_bytes(), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"--config {path} cannot be read: {error}") from error
     if not isinstance(content, dict):
@@ -42,18 +42,22 @@ def read(
     for name, value in content.items():
         try:
             if name in fields:
-                require_type(kind, name, value)
-                hyperparameters[name] = value
+                hyperparameters[name] = as_field_type(kind, name, value)
+                require_type(kind, name, hyperparameters[name])
             elif name in actions:
                 options[name] = option_value(actions[name], value)
             else:
-                faults.append(f"{name} is unknown")
+                faults.append(f"{name!r} is unknown")
         except (ValueError, argparse.ArgumentTypeError) as error:
             faults.append(str(error))
     if faults:
         allowed = ", ".join([*sorted(fields), *sorted(actions)])
         raise UsageError(f"--config {path}: {'; '.join(faults)}. Known names are {allowed}")
     return hyperparameters, options
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
 
 
 def option_value(action: argparse.Action, value: Any) -> Any:

@@ -15,21 +15,25 @@ from lib.run.checkpoint_files import BEST, find_checkpoint
 log = logging.getLogger(__name__)
 
 
-def require_same_game(model: Path, env_name: str) -> None:
+def require_same_game(model: Path, env_name: str, script: str) -> None:
     """Reject a network that was trained on another game.
 
     Args:
         model: folder of a run, or of models/.
         env_name: gymnasium id of the new run.
+        script: name of the script that starts it.
 
     Raises:
-        UsageError: if the network was trained on another id.
+        UsageError: if the network was trained on another id. The message names the script that trained it, because
+            the networks of other scripts may not fit.
     """
-    trained_on = run_folder.read_params(model)["hyperparameters"].get("env_name")
+    params = run_folder.read_params(model)
+    trained_on = params["hyperparameters"].get("env_name")
     # A script may add its own options to the id later. A network that does not fit them is refused then.
     if without_options(str(trained_on)) != without_options(env_name):
+        other = "" if params["script"] == script else f" and start {params['script']}.py, which trained it"
         raise UsageError(
-            f"--init {model} was trained on {trained_on}, not on {env_name}; add --env-id {trained_on}, or give "
+            f"--init {model} was trained on {trained_on}, not on {env_name}; add --env-id {trained_on}{other}, or give "
             "a model of this game"
         )
 

@@ -3,7 +3,7 @@
 import dataclasses
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lib.hyperparameters import RunParameters
@@ -16,6 +16,7 @@ def changes_in_name(
     knobs: Mapping[str, Any],
     defaults: Mapping[str, Any],
     named: str | None,
+    kinds: Sequence[str],
     params: RunParameters,
     usual: RunParameters,
     seed: int,
@@ -27,6 +28,7 @@ def changes_in_name(
         knobs: the script's own options that affect the result.
         defaults: default of each of them.
         named: name of the option whose value always follows the script's name, or None.
+        kinds: words that come next, such as "best" for --params best.
         params: hyperparameters of the run.
         usual: hyperparameters of the game. Differences in run_name, stop_reward and milestone are not shown, nor one in
             env_name if run_name differs as well.
@@ -34,6 +36,7 @@ def changes_in_name(
         usual_seed: default of the seed.
     """
     parts = [] if named is None else [f"={_text(knobs[named])}"]
+    parts += [f"-{kind}" for kind in kinds]
     for name, value in knobs.items():
         if name != named and value != defaults[name]:
             parts.append(f"-{_assignment(name, value)}")

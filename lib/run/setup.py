@@ -52,7 +52,7 @@ from lib.system.seeds import RandomState, tagged_seed, undisturbed
 
 log = logging.getLogger(__name__)
 
-TUNER_REWARD_MIN = -19.0  # little more than Pong's lowest return
+TUNER_REWARD_MIN = -19.0  # of Pong: little more than its lowest return
 
 
 def setup_ignite(
@@ -62,7 +62,7 @@ def setup_ignite(
     run_name: str,
     extra_metrics: Sequence[str] = (),
     tuner_reward_episode: int = 100,
-    tuner_reward_min: float = TUNER_REWARD_MIN,
+    tuner_reward_min: float | None = None,
     *,
     args: RunOptions | None = None,
     save: Mapping[str, Stateful] | None = None,
@@ -79,7 +79,7 @@ def setup_ignite(
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
         tuner_reward_episode: number of episodes after which a trial, see Hyperparameters.tuner_mode, stops if its
             smoothed return is below `tuner_reward_min`.
-        tuner_reward_min: see `tuner_reward_episode`. The default applies to Pong alone.
+        tuner_reward_min: see `tuner_reward_episode`; None for -19 in Pong, and for no minimum in other games.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
             they are restored before this function returns. A solved run ends with an evaluation of "net".
@@ -405,15 +405,15 @@ class _Setup:
         self.episodes.confirm = self._confirm
         self.engine.add_event_handler(Events.ITERATION_COMPLETED, self.episodes.ask)
 
-    def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float) -> None:
+    def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float | None) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
         self.stopper.watch_ends(self.engine)
         Watchdog(self.options.time_limit).attach(self.engine)
         if isinstance(self.params, Hyperparameters) and self.params.tuner_mode:
             max_episodes = 1.1 * self.params.episodes_to_solve
-            is_given = tuner_reward_min != TUNER_REWARD_MIN
-            lowest = tuner_reward_min if is_given or "Pong" in self.params.env_name else -math.inf
-            self.stopper.watch_trial(self.engine, self.episodes, max_episodes, tuner_reward_episode, lowest)
+            if tuner_reward_min is None:
+                tuner_reward_min = TUNER_REWARD_MIN if "Pong" in self.params.env_name else -math.inf
+            self.stopper.watch_trial(self.engine, self.episodes, max_episodes, tuner_reward_episode, tuner_reward_min)
 
     def attach_checkpoints(self) -> None:
         """Save checkpoints."""

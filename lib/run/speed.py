@@ -222,7 +222,7 @@ def _count_transitions(batch: object) -> int:
     if isinstance(first, list) or (type(batch) is tuple and _length(first) is not None):
         batch = first
     if isinstance(batch, list):
-        return sum(_length(part) or 1 for part in batch)
+        return sum(1 if isinstance(part, tuple) else _length(part) or 1 for part in batch)
     return _length(batch) or 1
 
 

@@ -33,10 +33,7 @@ class Checked:
             raise AttributeError(
                 f"there is no field {name!r}; choose one of {', '.join(names)}; keep other values in variables"
             )
-        if isinstance(value, np.generic):
-            value = value.item()
-        if isinstance(value, float) and value.is_integer() and int in names[name] and float not in names[name]:
-            value = int(value)  # such as 1e5
+        value = as_field_type(type(self), name, value)
         if len(vars(self)) == len(names):  # before that, __init__ is still setting the fields
             try:
                 dataclasses.replace(self, **{name: value})
@@ -69,6 +66,16 @@ def _alternatives(hint: Any) -> tuple[type, ...]:
 
 def _is(value: object, kind: type) -> bool:
     return isinstance(value, _KINDS[kind][0]) and (kind is bool or not isinstance(value, bool))
+
+
+def as_field_type(cls: type[Checked], name: str, value: Any) -> Any:
+    """Return a number as the type of a field, if that does not change it; any other value as it is."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    kinds = _field_types(cls)[name]
+    if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
+        return int(value)  # such as 1e5
+    return value
 
 
 def require_type(cls: type[Checked], name: str, value: object) -> None:

@@ -418,6 +418,21 @@ def test_ppo_without_the_goal_stands_beside_ppo_with_it(capsys):
     assert capsys.readouterr().err.count("differ in --max-steps or --seeds") == 2
 
 
+def test_a_run_counts_as_solved_only_if_greedy_play_reached_the_goal_too():
+    frame = pd.DataFrame(
+        {"stopped": ["solved"] * 3, "evaluation_mean": [20.0, 17.9, 18.0], "seconds": [100.0, 50.0, 700.0]}
+    )
+    timed = time_to_solve.Solved("distributed/04_ppo_actors", "solve/x", frame, {"settings": {"time_limit": 900}})
+    assert time_to_solve.time_to_goal(timed) == "700 s (100 to never), 2 of 3 seeds"
+    goal = pd.DataFrame({"seed": [1, 2], "steps_to_goal": [300_000, math.inf]})
+    table = trials.pong_table([(goal, {"settings": {"label": trials.GOAL_TRIAL}})], [timed])
+    rows = {
+        cells[0]: cells[1:] for row in table.splitlines() if (cells := [c.strip() for c in row.strip("|").split("|")])
+    }
+    assert rows["`03_ppo_goal`"] == ["1 to 2", "1 of 2", "never (300 to never)", "", "", ""]
+    assert rows["`04_ppo_actors`"] == ["", "", "", "", "700 s (100 to never), 2 of 3 seeds", "1 of 3"]
+
+
 @pytest.mark.parametrize("text", ["110-101", "101", "a-b", ""])
 def test_a_wrong_range_of_seeds_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match="such as 101-110"):

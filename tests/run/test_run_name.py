@@ -13,8 +13,8 @@ from lib.run.run_name import MAX_LENGTH, WITH_RUN_NAME, changes_in_name
 PONG = HYPERPARAMS["pong"]
 
 
-def name(knobs=None, defaults=None, named=None, params=PONG, seed=1):
-    return changes_in_name(knobs or {}, defaults or {}, named, params, PONG, seed, 1)
+def name(knobs=None, defaults=None, named=None, kinds=(), params=PONG, seed=1):
+    return changes_in_name(knobs or {}, defaults or {}, named, kinds, params, PONG, seed, 1)
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,7 @@ def name(knobs=None, defaults=None, named=None, params=PONG, seed=1):
         ({"params": dataclasses.replace(PONG, env_name="FreewayNoFrameskip-v4")}, "-env_name=FreewayNoFrameskip-v4"),
         ({"params": dataclasses.replace(PONG, learning_rate=1.234567e-4)}, "-learning_rate=0.0001234567"),
         ({"seed": 7}, "-seed7"),
+        ({"kinds": ["best", "init"], "seed": 7}, "-best-init-seed7"),
         ({"knobs": {"address": "10.0.0.1:6379/x"}, "defaults": {"address": None}}, "-address=10.0.0.1_6379_x"),
     ],
 )  # fmt: skip
@@ -51,7 +52,7 @@ def test_a_long_run_name_leaves_less_room_but_keeps_the_seed():
         name({"text": f"{'x' * 500}{end}"}, {"text": ""}, params=params, seed=seed) for end in "ab" for seed in (1, 7)
     }
     assert {100 + len(each) for each in names} == {WITH_RUN_NAME}
-    assert WITH_RUN_NAME + len("--best-init-07_pong_in_minutes") <= LONGEST_NAME
+    assert WITH_RUN_NAME + len("--07_pong_in_minutes") <= LONGEST_NAME
     assert len(names) == 4
     assert sum(each.endswith("-seed7") for each in names) == 2
 
@@ -74,7 +75,7 @@ def resolved(*argv, **options):
 def test_the_command_line_decides_the_name():
     assert resolved()[1].changes == "=3"
     assert resolved("--envs", "5", "--seed", "2", "--set", "gamma=0.9")[1].changes == "=5-gamma=0.9-seed2"
-    assert resolved("--params", "best")[1].changes == "-best=3"
+    assert resolved("--params", "best")[1].changes == "=3-best"
 
 
 def test_the_best_hyperparameters_can_be_chosen():
@@ -110,7 +111,7 @@ def test_a_config_lists_the_values_of_an_option_that_may_be_repeated(tmp_path, p
 
 def test_a_config_is_checked_with_the_hyperparameters_of_its_game(tmp_path):
     config = tmp_path / "params.json"
-    config.write_text('{"replay_initial": 200000}')  # Pong's replay holds fewer
+    config.write_text('{"replay_initial": 2e5}')  # Pong's replay holds fewer
     assert resolved("--config", str(config), "--game", "breakout")[0].replay_initial == 200_000
     config.write_text('{"replay_size": 20000}')
     with pytest.raises(UsageError, match="--config: replay_initial is 50000; it has to be at most replay_size, 20000"):
@@ -121,11 +122,12 @@ def test_a_config_is_checked_with_the_hyperparameters_of_its_game(tmp_path):
     ("content", "message"),
     [
         ('{"gama": 0.9, "batch_size": "many", "envs": "x", "speed": "top"}',
-         "gama is unknown; batch_size is 'many'; it has to be a whole number; "),
+         "'gama' is unknown; batch_size is 'many'; it has to be a whole number; "),
         ('{"speed": "top"}', "speed is 'top'; it has to be one of low, high"),
         ('{"without": "noisy"}', "without is 'noisy'; it has to be a list"),
         ('{"without": ["top"]}', "without is 'top'; it has to be one of noisy, double"),
         ('{"gamma": 1.5}', "gamma is 1.5; it has to be between 0 and 1"),
+        ('{"gamma": NaN}', "cannot be read: NaN is not a number"),
         ("[1]", "holds a list; it has to be an object of names and values"),
         ("{", "cannot be read: "),
         ("[" * 100_000, "cannot be read: "),

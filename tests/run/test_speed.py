@@ -29,12 +29,13 @@ class Prioritised(NamedTuple):
     "batch",
     [
         ["s"] * 32,
+        [("s", 0, 1.0, False, "s")] * 32,
         Prioritised(["s"] * 32, torch.ones(32)),
         (["s"] * 32, [1, 2], [0.5, 0.5]),
         (torch.zeros(32, 4), torch.zeros(32)),
         {"states": np.zeros((32, 4)), "actions": np.zeros(32)},
     ],
-    ids=["plain", "named", "prioritised", "arrays", "dictionary"],
+    ids=["plain", "tuples", "named", "prioritised", "arrays", "dictionary"],
 )
 def test_the_transitions_of_the_book_s_batches_are_counted(batch):
     assert speed_module._count_transitions(batch) == 32
