@@ -128,8 +128,9 @@ lock:  ## write the newest versions that setup.cfg allows into requirements*.loc
 	.lock/bin/python -m pip freeze | grep -iE '^(pyside6|shiboken6)' >requirements-browser.lock
 	rm -rf .lock build *.egg-info
 
+# If .venv is a link, its target stays. If it is a container's volume, it is emptied.
 clean:  ## remove .venv and all caches, but not runs/
 	rm -rf .lock build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	[ ! -L $(VENV) ] || rm $(VENV)
-	[ ! -d $(VENV) ] || { find $(VENV) -mindepth 1 -delete; rmdir $(VENV) 2>/dev/null || true; }  # or a container's volume
+	[ ! -d $(VENV) ] || { find $(VENV) -mindepth 1 -delete; rmdir $(VENV) 2>/dev/null || true; }
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

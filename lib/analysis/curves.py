@@ -221,10 +221,10 @@ def group_colour(number: int) -> str:
 
 def swatch(number: int) -> str:
     """Return the CSS background that stands for a group on a page: its colour, striped if the colour repeats."""
-    colour, repeated = group_colour(number), number // len(COLOURS)
-    if not repeated:
+    colour, style = group_colour(number), number // len(COLOURS) % len(STYLES)
+    if style == 0:
         return colour
-    return f"repeating-linear-gradient(90deg, {colour} 0 {4 - repeated}px, transparent 0 5px)"
+    return f"repeating-linear-gradient(90deg, {colour} 0 {len(STYLES) - style}px, transparent 0 {len(STYLES) + 1}px)"
 
 
 def _figure(title: str, labels: Iterable[str]) -> tuple[Figure, Axes]:

@@ -56,6 +56,7 @@ def test_the_ninth_group_has_another_line_style_and_an_empty_group_is_not_drawn(
     ninth = curves.draw_speeds({f"group {number}": [series] for number in range(9)}, "speeds")
     styles = [(line.get_color(), line.get_linestyle()) for line in ninth.axes[0].lines if line.get_label()[0] == "g"]
     assert len(set(styles)) == 9
+    assert len({curves.swatch(number) for number in range(32)}) == 32  # as many as the colours and styles
 
 
 def test_long_names_of_bars_keep_their_seeds():
