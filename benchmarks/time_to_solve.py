@@ -236,13 +236,14 @@ def time_to_goal(own: Solved) -> str:
     """
     solved = confirmed(own)
     if not solved.any():
-        return f"not in {own.stamped['settings']['time_limit']:,} s"
+        is_out_of_time = (own.frame["stopped"] != "solved").all()
+        return f"not in {own.stamped['settings']['time_limit']:,} s" if is_out_of_time else "no seed solved"
     seconds = markup.spread(_to_goal(own, own.frame["seconds"]), 0, unit=" s", single="seed")
     return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
 
 
 def _to_goal(own: Solved, amounts: pd.Series) -> pd.Series:
-    """Return what each seed needed to the goal, such as steps; infinity for an unsolved run."""
+    """Return what each seed needed to solve the game, such as steps; infinity for an unsolved run."""
     return amounts.where(confirmed(own), np.inf)
 
 
@@ -274,7 +275,7 @@ def solve_table(results: list[Solved]) -> str:
     header = (
         "script",
         "time to solve Pong",
-        "the same in million emulator steps",
+        "million steps of the emulator alone in that time",
         "thousand agent steps",
         "agent steps/s",
         "lowest greedy mean",
@@ -288,7 +289,7 @@ def short_solve_table(results: list[Solved]) -> str:
     for own in results:
         steps = markup.spread(_to_goal(own, own.frame["steps"]), 0)
         rows.append((f"`{own.script}`", time_to_goal(own), steps))
-    return markup.table(("script", "time to solve Pong", "agent steps"), rows)
+    return markup.table(("script", "time to solve Pong: median (range)", "agent steps"), rows)
 
 
 def seeds_table(results: list[Solved]) -> str:

@@ -113,7 +113,7 @@ def table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
             )
         )
     return markup.table(
-        ("script", "seeds", "solved", "thousand steps to 18", "lowest greedy mean", "reference", "p"), rows
+        ("script", "seeds", "reached 18", "thousand steps to 18", "lowest greedy mean", "reference", "p"), rows
     )
 
 
@@ -122,12 +122,12 @@ def short(label: str) -> str:
     return label.rpartition("/")[2]
 
 
-def is_fair(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> bool:
-    """Return whether all trials have the same seeds and number of steps; say so if not."""
-    fair = len({(stamped["settings"]["max_steps"], *sorted(frame.seed)) for frame, stamped in trials}) == 1
-    if not fair:
+def comparable(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> bool:
+    """Return whether all trials have the same seeds and number of steps; print a note if not."""
+    same = len({(stamped["settings"]["max_steps"], *sorted(frame.seed)) for frame, stamped in trials}) == 1
+    if not same:
         print(f"README.md keeps its table: {', '.join(KNOWS_GOAL)} differ in --max-steps or --seeds", file=sys.stderr)
-    return fair
+    return same
 
 
 def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
@@ -138,7 +138,8 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
         label, (reached, steps) = stamped["settings"]["label"], reached_goal(frame)
         rows.append((f"`{label.split()[0]}`", KNOWS_GOAL[label], f"{reached} seeds", steps))
     return markup.table(
-        ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand steps to solve"), rows
+        ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand agent steps to solve"),
+        rows,
     )
 
 
@@ -157,7 +158,7 @@ def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]
             soon = (confirmed(own) & (own.frame["seconds"] <= TEN_MINUTES)).sum()
             cells[4:] = [time_to_goal(own), f"{soon} of {len(own.frame)}"]
         rows.append((f"`{name}`", *cells))
-    header = ("script", "seeds", "solved", "thousand steps to 18", "p", "seconds to 18", "solved in ten minutes")
+    header = ("script", "seeds", "solved", "thousand steps to solve", "p", "time to solve", "solved in ten minutes")
     return markup.table(header, rows)
 
 
@@ -171,7 +172,7 @@ def blocks() -> Iterator[markup.Block]:
     if any(stamped["settings"]["label"] == GOAL_TRIAL for _, stamped in trials):
         yield markup.Block(PAGE, "pong", pong_table(trials, solved_results()))
     compared = [trial for trial in trials if trial[1]["settings"]["label"] in KNOWS_GOAL]
-    if len(compared) == len(KNOWS_GOAL) and is_fair(compared):
+    if len(compared) == len(KNOWS_GOAL) and comparable(compared):
         where = markup.measured_on(stamped for _, stamped in compared)
         yield markup.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
 

@@ -83,7 +83,7 @@ def require_replaceable(model: Path, run: Path) -> None:
     if model.resolve() == run.resolve():
         raise UsageError(f"{model} is the folder to publish; give another one")
     if Path.cwd().is_relative_to(model.resolve()):
-        raise UsageError(f"{model} is or holds the current folder, which would be replaced; give a folder in it")
+        raise UsageError(f"{model} is or holds the current folder, which would be replaced; give another folder")
     above = next(folder for folder in model.resolve().parents if folder.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
         raise UsageError(f"{model} cannot be written, because {above} is not a writable folder; give another one")
@@ -169,7 +169,7 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
 
 
 def selection(game: str, env_id: str) -> list[str]:
-    """Return the options with which a script starts with the game's hyperparameters in an environment."""
+    """Return the options that select the game's hyperparameters and the environment."""
     given = [] if game in (OWN, "pong") else ["--game", game]
     usual = HYPERPARAMS[game if given else "pong"].env_name
     return given if env_id == usual else [*given, "--env-id", env_id]

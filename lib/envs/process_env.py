@@ -33,7 +33,7 @@ PATIENCE = 1.0  # seconds until a process that was asked to end is killed
 class WatchedPipe:
     """The parent's end of a pipe, whose methods raise EOFError if the process at the other end has died.
 
-    A pipe alone does not tell: a process that the environment forked may keep the other end open.
+    The pipe alone does not show this: a process that the environment forked may keep the other end open.
     """
 
     def __init__(self, pipe: connection.Connection, process: BaseProcess):
@@ -44,7 +44,7 @@ class WatchedPipe:
         return getattr(self._pipe, name)
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Wait for an answer."""
+        """Return whether an answer arrives in time."""
         ready = connection.wait([self._pipe, self._process.sentinel], timeout)
         if ready and self._pipe not in ready and not self._pipe.poll():
             raise EOFError

@@ -57,7 +57,7 @@ def read(
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def option_value(action: argparse.Action, value: Any) -> Any:

@@ -178,7 +178,7 @@ class Episodes:
         Args:
             clock: seconds since this process started.
         """
-        return max(0.0, self.seconds_before + clock)  # it may have ended before the run began
+        return max(0.0, self.seconds_before + clock)  # an episode may have ended before the run began
 
     def _add(self, episode: Episode) -> None:
         self.count += 1

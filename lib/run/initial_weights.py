@@ -31,10 +31,10 @@ def require_same_game(model: Path, env_name: str, script: str) -> None:
     trained_on = params["hyperparameters"].get("env_name")
     # A script may add its own options to the id later. A network that does not fit them is refused then.
     if without_options(str(trained_on)) != without_options(env_name):
-        other = "" if params["script"] == script else f" and start {params['script']}.py, which trained it"
+        remedy = "add" if params["script"] == script else f"start {params['script']}.py with"
         raise UsageError(
-            f"--init {model} was trained on {trained_on}, not on {env_name}; add --env-id {trained_on}{other}, or give "
-            "a model of this game"
+            f"--init {model} was trained on {trained_on}, not on {env_name}; {remedy} --env-id {trained_on}, or give "
+            f"a model of {env_name}"
         )
 
 

@@ -79,7 +79,7 @@ def setup_ignite(
         extra_metrics: names of further engine.state.metrics to write as train/<name>.
         tuner_reward_episode: number of episodes after which a trial, see Hyperparameters.tuner_mode, stops if its
             smoothed return is below `tuner_reward_min`.
-        tuner_reward_min: see `tuner_reward_episode`; None for -19 in Pong, and for no minimum in other games.
+        tuner_reward_min: see `tuner_reward_episode`; None: -19 in Pong, no minimum elsewhere.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
             they are restored before this function returns. A solved run ends with an evaluation of "net".

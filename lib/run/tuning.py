@@ -116,8 +116,8 @@ def tune_params(
     base = cast(Hyperparameters, as_hyperparameters(base_params))
     if base.learning_rate_final is not None and base.learning_rate_final >= LARGEST_RATE:
         raise UsageError(
-            f"learning_rate_final is {base.learning_rate_final:g}; the search draws learning rates of at most "
-            f"{LARGEST_RATE:g}, so it has to be smaller"
+            f"learning_rate_final is {base.learning_rate_final:g}; set it below {LARGEST_RATE:g}, the largest learning "
+            "rate of the search"
         )
     book = dataclasses.replace(base, learning_rate=LARGEST_RATE)
     space = base_space(tune, book) | dict(extra_space or {})

@@ -412,9 +412,9 @@ def test_ppo_without_the_goal_stands_beside_ppo_with_it(capsys):
     assert cells[0][2] == "solved within 800,000 agent steps"
     assert cells[2] == ["`distributed/02_ppo_fast`", "no", "1 of 3 seeds", "never (300 to never)"]
     assert cells[3] == ["`distributed/03_ppo_goal`", "**yes**", "3 of 3 seeds", "500 (300 to 500)"]
-    assert trials.is_fair([trial(without, frame), trial(knowing, frame[::-1])])
+    assert trials.comparable([trial(without, frame), trial(knowing, frame[::-1])])
     for other in (trial(knowing, frame, 400_000), trial(knowing, frame.assign(seed=[4, 5, 6]))):
-        assert not trials.is_fair([trial(without, frame), other])
+        assert not trials.comparable([trial(without, frame), other])
     assert capsys.readouterr().err.count("differ in --max-steps or --seeds") == 2
 
 

@@ -127,7 +127,7 @@ def test_a_config_is_checked_with_the_hyperparameters_of_its_game(tmp_path):
         ('{"without": "noisy"}', "without is 'noisy'; it has to be a list"),
         ('{"without": ["top"]}', "without is 'top'; it has to be one of noisy, double"),
         ('{"gamma": 1.5}', "gamma is 1.5; it has to be between 0 and 1"),
-        ('{"gamma": NaN}', "cannot be read: NaN is not a number"),
+        ('{"gamma": NaN}', "cannot be read: NaN is not valid JSON"),
         ("[1]", "holds a list; it has to be an object of names and values"),
         ("{", "cannot be read: "),
         ("[" * 100_000, "cannot be read: "),
