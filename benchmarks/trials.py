@@ -157,7 +157,8 @@ def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]
         if own is not None:
             soon = (confirmed(own) & (own.frame["seconds"] <= TEN_MINUTES)).sum()
             cells[4:] = [time_to_goal(own), f"{soon} of {len(own.frame)}"]
-        rows.append((f"`{name}`", *cells))
+        if any(cells):
+            rows.append((f"`{name}`", *cells))
     header = ("script", "seeds", "solved", "thousand steps to solve", "p", "time to solve", "solved in ten minutes")
     return markup.table(header, rows)
 
