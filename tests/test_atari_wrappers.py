@@ -201,15 +201,10 @@ def test_with_defaults_make_atari_and_wrap_deepmind_play_the_projects_own_game()
         assert all(np.array_equal(a, b) for a, b in zip(theirs, ours, strict=True))
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda game: RecordEpisodeStatistics(atari_wrappers.wrap_dqn(game)),
-        lambda game: RecordEpisodeStatistics(atari_wrappers.wrap_dqn(game, episodic_life=False)),
-    ],
-)
-def test_gymnasiums_statistics_may_be_around_the_books_wrappers(wrap):
-    env = wrap(gym.make(PONG, max_num_frames_per_episode=200))
+@pytest.mark.parametrize("episodic_life", [True, False])
+def test_gymnasiums_statistics_may_be_around_the_books_wrappers(episodic_life):
+    game = gym.make(PONG, max_num_frames_per_episode=200)
+    env = RecordEpisodeStatistics(atari_wrappers.wrap_dqn(game, episodic_life=episodic_life))
     env.reset(seed=1)
     ended, steps = False, 0
     while not ended:

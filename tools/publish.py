@@ -114,7 +114,7 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
         files.write(target.with_name(f"{target.name}.sha256"), f"{files.digest(target)}  {target.name}\n")
         run_folder.write_json(new / "params.json", params)
         run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-        files.write(new / "README.md", card(agent, model, megabytes(new), params["sessions"], metrics))
+        files.write(new / "README.md", card(agent, model, megabytes(new), params, metrics))
         if model.exists():
             model.rename(old)
         new.rename(model)
@@ -144,10 +144,11 @@ def public(word: str) -> str:
     return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
-def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:
+def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     shown = model.relative_to(PROJECT) if model.is_relative_to(PROJECT) else f"path/to/{model.name}"
     endless = count_at_limit(metrics["lengths"])
+    sessions = params["sessions"]
     first, *later = sessions
     devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(
@@ -160,7 +161,7 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
         megabytes=size,
         path=shown,
-        init=" ".join([*selection(run_folder.read_params(agent.run)["game"], agent.env_id), "--init", str(shown)]),
+        init=" ".join([*selection(params["game"], agent.env_id), "--init", str(shown)]),
         module="".join(f" {word}" for word in module_option(agent.env_id)),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         shown_mean=format_return(metrics["mean"]),

@@ -219,9 +219,14 @@ def group_colour(number: int) -> str:
     return COLOURS[number % len(COLOURS)]
 
 
+def _style_number(number: int) -> int:
+    """Return the index in STYLES of a group's line style."""
+    return number // len(COLOURS) % len(STYLES)
+
+
 def swatch(number: int) -> str:
     """Return the CSS background that stands for a group on a page: its colour, striped if the colour repeats."""
-    colour, style = group_colour(number), number // len(COLOURS) % len(STYLES)
+    colour, style = group_colour(number), _style_number(number)
     if style == 0:
         return colour
     return f"repeating-linear-gradient(90deg, {colour} 0 {len(STYLES) - style}px, transparent 0 {len(STYLES) + 1}px)"
@@ -257,7 +262,7 @@ def _label_axes(axes: Axes, x: str, y: str) -> None:
 def _draw_group(axes: Axes, label: str, runs: Sequence[Series], number: int) -> None:
     """Draw the centre, a band and thin lines for several runs, or one normal line per run if there is no band."""
     band = common_band(runs)
-    line: Any = {"color": group_colour(number), "linestyle": STYLES[number // len(COLOURS) % len(STYLES)]}
+    line: Any = {"color": group_colour(number), "linestyle": STYLES[_style_number(number)]}
     for run in runs:
         axes.plot(run.x, run.y, **line, linewidth=0.7 if band else 1.6, alpha=0.45 if band else 1.0)
     if band:

@@ -54,13 +54,11 @@ class _Slot:
         """Return the return of the episode that ended, before rewards were clipped.
 
         Args:
-            info: infos of the last step. Wrappers below the clipping put the return there when the game itself ends.
+            info: infos of the last step, in which an environment may report its return.
         """
-        if "episode" in info:
-            return float(info["episode"]["r"]) - self.total_before
-        if self.statistics is None:
-            return self.total
-        return float(self.statistics.episode_returns) - self.total_before
+        if self.statistics is not None:
+            return float(self.statistics.episode_returns) - self.total_before
+        return float(info["episode"]["r"]) if "episode" in info else self.total
 
 
 class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, ExperienceSource):

@@ -87,8 +87,10 @@ def writable(path: Path) -> Path:
     """
     try:
         target = path.resolve()
-    except RuntimeError:  # Python 3.11 raises it for a link to itself
-        raise UsageError(f"{path} is a link that leads to itself; give another file") from None
+    except RuntimeError:  # raised for a link to itself before Python 3.13; later ones return the link
+        target = path
+    if target.is_symlink():
+        raise UsageError(f"{path} is a link that leads to itself; give another file")
     if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         raise UsageError(f"{path} cannot be written; give a file in a folder that exists and can be written")
     return target

@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evaluation.json", "curve.png", "lock", "pid"}
 
 LARGEST_JSON = 100 * 10**6  # bytes
-LONGEST_NAME = 232  # bytes of a run folder's name without the time; with time and number at most 255
+LONGEST_NAME = 220  # bytes of a run folder's name after the time; file systems allow 255 in all
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 

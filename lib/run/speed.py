@@ -4,7 +4,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from ignite.engine import Engine, Events
 from ignite.handlers import Timer
@@ -219,16 +219,16 @@ def _count_transitions(batch: object) -> int:
     if isinstance(batch, dict):
         batch = tuple(batch.values())
     first = batch[0] if isinstance(batch, tuple) and batch else None
-    if isinstance(first, list) or (type(batch) is tuple and _length(first) is not None):
+    if isinstance(first, list) or (type(batch) is tuple and _has_length(first)):
         batch = first
     if isinstance(batch, list):
-        return sum(1 if isinstance(part, tuple) else _length(part) or 1 for part in batch)
-    return _length(batch) or 1
+        return sum(len(part) if _has_length(part) and not isinstance(part, tuple) else 1 for part in batch)
+    return len(batch) if _has_length(batch) else 1
 
 
-def _length(batch: object) -> int | None:
-    """Return the length of a sequence or array; None for a scalar, which may be an array without dimensions."""
-    return len(batch) if isinstance(batch, Sized) and getattr(batch, "ndim", None) != 0 else None
+def _has_length(value: object) -> TypeGuard[Sized]:
+    """Return whether a value has a length. An array without dimensions has none, although it is Sized."""
+    return isinstance(value, Sized) and getattr(value, "ndim", None) != 0
 
 
 def _rate(old: Mark, new: Mark) -> float:

@@ -69,7 +69,7 @@ def _is(value: object, kind: type) -> bool:
 
 
 def as_field_type(cls: type[Checked], name: str, value: Any) -> Any:
-    """Return a number as the type of a field, if that does not change it; any other value as it is."""
+    """Convert a number to the type of a field if its value stays the same. Return any other value unchanged."""
     if isinstance(value, np.generic):
         value = value.item()
     kinds = _field_types(cls)[name]

@@ -48,6 +48,11 @@ def test_a_batch_of_a_single_number_is_one_transition(batch):
     assert speed_module._count_transitions(batch) == 1
 
 
+@pytest.mark.parametrize("batch", [[], np.zeros((0, 4)), (np.zeros((0, 4)), np.zeros(0)), [np.zeros(0)]])
+def test_an_empty_batch_has_no_transition(batch):
+    assert speed_module._count_transitions(batch) == 0
+
+
 def test_the_speed_of_training_leaves_out_the_warm_up(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(speed_module, "since_process_start", lambda: now[0])
