@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS, OWN
+from lib.hyperparameters import HYPERPARAMS, OWN, PPO_HYPERPARAMS
 from lib.run import console, evaluation, run_folder
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
@@ -172,7 +172,7 @@ def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], 
 def selection(game: str, env_id: str) -> list[str]:
     """Return the options that select the game's hyperparameters and the environment."""
     given = [] if game in (OWN, "pong") else ["--game", game]
-    usual = HYPERPARAMS[game if given else "pong"].env_name
+    usual = (HYPERPARAMS | PPO_HYPERPARAMS)[game if given else "pong"].env_name
     return given if env_id == usual else [*given, "--env-id", env_id]
 
 

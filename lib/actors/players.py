@@ -118,7 +118,7 @@ class Players(ExperienceSource):
         pool: the environments.
         steps_done: agent steps that the learner has taken.
         clock: seconds that the learner has spent in "wait".
-        on_step: function that is called with 1 for every agent step that the learner takes, or None.
+        on_step: function that is called with 1 for every agent step that the learner takes.
         actors: engine with the players; None until the first transition is requested.
 
     Raises:
@@ -271,8 +271,7 @@ class Players(ExperienceSource):
             self.steps_done += 1
             if end is not None:
                 self._episodes.append(Episode(*end, self.steps_done, since_process_start(), trace))
-            if self.on_step is not None:
-                self.on_step(1)
+            self.on_step(1)
             yield transition
 
     def _cycle_content(

@@ -22,7 +22,7 @@ class ExperienceSource(Protocol):
         clock: seconds spent in each of PARTS.
         frame_skip: emulator frames per agent step; 1 if the environment is not an Atari game.
         native: whether ale_py's native vector environment steps the games.
-        on_step: function that the source calls with the number of new agent steps, or None.
+        on_step: function that the source calls with the number of new agent steps.
         stop_asked: function that returns whether the run was asked to stop. The run sets it. Sources
             that wait for other processes call it.
     """
@@ -34,7 +34,7 @@ class ExperienceSource(Protocol):
     clock: Stopwatch
     frame_skip: int = 1
     native: bool = False
-    on_step: Callable[[int], object] | None = None
+    on_step: Callable[[int], object] = staticmethod(lambda steps: None)
     stop_asked: Callable[[], bool] = staticmethod(lambda: False)
 
     def pop_episodes(self) -> list[Episode]:
@@ -44,6 +44,10 @@ class ExperienceSource(Protocol):
     def metrics(self) -> dict[str, float]:
         """Return the values named in METRICS, measured since the last call."""
         return {}
+
+    def begin_trained(self) -> None:
+        """Note that the run begins with trained weights, before its first step."""
+        return None
 
     def start(self) -> None:
         """Start the processes that play, if there are any. Iterating does so, too.

@@ -119,8 +119,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         state, last_state = slot.state, None if terminated else next_state
         self._ready.append(ExperienceFirstLast(state, action, float(reward), last_state))
         self.steps_done += 1
-        if self.on_step is not None:
-            self.on_step(1)
+        self.on_step(1)
         slot.state = next_state
         slot.snapshot.append([action])
         slot.total += float(reward)
@@ -214,8 +213,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 slot.snapshot.append([action])
                 slot.total += float(reward)
                 progress.advance()
-                if self.on_step is not None:
-                    self.on_step(1)
+                self.on_step(1)
                 if terminated or truncated:
                     return step
         return len(actions)

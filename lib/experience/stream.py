@@ -127,8 +127,7 @@ class Stream(ExperienceSource):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._snapshot.append(actions)
         self.steps_done += self.envs.num_envs
-        if self.on_step is not None:
-            self.on_step(self.envs.num_envs)
+        self.on_step(self.envs.num_envs)
         final_states = infos.get("final_obs", self.states)
         ended = terminated | truncated
         for env in np.flatnonzero(ended).tolist():

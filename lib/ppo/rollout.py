@@ -157,6 +157,9 @@ class Sampler(Stream):
             self.progress.add(episode.total)
         return step
 
+    def begin_trained(self) -> None:
+        self.progress.trained = True
+
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the stream, including the progress."""
         return super().state_dict() | {"progress": self.progress.state_dict()}

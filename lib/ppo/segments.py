@@ -56,7 +56,7 @@ class Segments(ExperienceSource):
         steps_done: agent steps of all segments so far, including dropped ones.
         progress: progress of the mean return over the last `acting.envs` episodes, at least Progress.LEAST.
         clock: seconds that the learner has spent in "wait".
-        on_step: function that is called with the number of agent steps in segments that have arrived, or None.
+        on_step: function that is called with the number of agent steps in segments that have arrived.
         dropped: number of segments that were dropped.
         actors: the actors, or None before the first segment is requested.
 
@@ -212,8 +212,7 @@ class Segments(ExperienceSource):
         steps = sum(len(segment) for _, segment in segments)
         self._played += steps
         self.steps_done += steps
-        if self.on_step is not None:
-            self.on_step(steps)
+        self.on_step(steps)
 
     def metrics(self) -> dict[str, float]:
         """Return policy_lag, actor_fps, replaced and dropped.
@@ -236,6 +235,9 @@ class Segments(ExperienceSource):
         """Return the episodes that ended in segments that were counted since the last call, oldest first."""
         episodes, self._episodes = self._episodes, []
         return episodes
+
+    def begin_trained(self) -> None:
+        self.progress.trained = True
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the progress, and the snapshot of every actor after its last counted segment."""

@@ -87,8 +87,7 @@ class PtanSource(ExperienceSource):
         """Count agent steps, and note when episodes ended. PTAN returns them later."""
         self._steps += steps
         self._ends += [(self._steps, since_process_start())] * ended
-        if self.on_step is not None:
-            self.on_step(steps)
+        self.on_step(steps)
 
     @property
     def steps_done(self) -> int:  # type: ignore[override] # read only here, an attribute in other sources

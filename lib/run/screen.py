@@ -143,7 +143,7 @@ class Screen:
             self.exp_source.on_step = progress.advance
 
     def _start_training(self) -> None:
-        self.exp_source.on_step = None
+        self.exp_source.on_step = lambda steps: None
         self._close()
         self._progress = TaskProgress("Training", shown=True)
 

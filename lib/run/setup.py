@@ -158,9 +158,8 @@ class _Setup:
             trained=options.init is not None,
             owns_process=not is_book_script,
         )
-        progress = getattr(source, "progress", None)  # of PPO's sources
-        if progress is not None:
-            progress.trained = options.init is not None
+        if options.init is not None:
+            source.begin_trained()
         self.speed = Speed(source, params.log_every)
         every = None if save is None else options.evaluate_every
         self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None

@@ -205,6 +205,7 @@ def test_a_command_on_a_card_keeps_the_first_weights_and_the_config_without_priv
         ("pong", "CartPole-v1", ["--env-id", "CartPole-v1"]),
         ("own", "CartPole-v1", ["--env-id", "CartPole-v1"]),
         ("breakout", "BreakoutNoFrameskip-v4", ["--game", "breakout"]),
+        ("freeway", "FreewayNoFrameskip-v4", ["--game", "freeway"]),
         ("breakout", "BoxingNoFrameskip-v4", ["--game", "breakout", "--env-id", "BoxingNoFrameskip-v4"]),
     ],
 )
