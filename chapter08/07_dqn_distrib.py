@@ -7,7 +7,7 @@ Keeps   changes the algorithm: the targets are different
 Paper   Bellemare et al., A distributional perspective on reinforcement learning, 2017,
         https://arxiv.org/abs/1707.06887
 Run     ./07_dqn_distrib.py --cuda --v-min -10 --v-max 10 --atoms 51
-Read    lib/nets/losses.py from `support` on, then lib/analysis/return_distributions.py for the pictures in TensorBoard
+Read    lib/nets/losses.py from `support` on, then lib/run/return_distributions.py for the pictures in TensorBoard
 """
 
 import sys
@@ -16,11 +16,11 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_extra
-from lib.analysis import return_distributions
 from lib.envs import vector_env
 from lib.experience import ring, selectors, stream
 from lib.experience.held_out import HeldOutStates
 from lib.nets import losses
+from lib.run import return_distributions
 
 import ptan
 import torch

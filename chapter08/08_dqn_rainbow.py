@@ -17,10 +17,10 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli, common, dqn_extra
-from lib.analysis import return_distributions
 from lib.envs import vector_env
 from lib.experience import priority_ring, selectors, stream
 from lib.nets import losses, precision
+from lib.run import return_distributions
 
 import ptan
 import torch

@@ -80,13 +80,13 @@ def read_outcome(run: Path) -> dict[str, object]:
 
 def _greedy_evaluation(run: Path) -> dict[str, Any]:
     """Return what evaluate.py found without exploration, if it played the best or the last checkpoint of the run."""
-    found = run_data.read_evaluation(run)
-    if found.get("epsilon") or found.get("sample"):
+    evaluation = run_data.read_evaluation(run)
+    if evaluation.get("epsilon") or evaluation.get("sample"):
         return {}
     folder = run / "checkpoints"
     kept = [numbered(folder, kind) for kind in ("best", "step")] if folder.is_dir() else []
     newest = [files[-1][1].name for files in kept if files]
-    return found if found.get("checkpoint") in (None, *newest) else {}  # early versions did not name it
+    return evaluation if evaluation.get("checkpoint") in (None, *newest) else {}  # early versions did not name it
 
 
 def settings_table(runs: Sequence[Path]) -> pd.DataFrame:
@@ -178,7 +178,7 @@ def _centre_and_range(values: pd.Series) -> str:
     if len(values) < intervals.MINIMUM:
         centre, low, high = values.mean(), values.min(), values.max()
     else:
-        centre, low, high = intervals.interval([np.asarray(values, float)])
+        centre, low, high = intervals.interval(np.asarray(values, float))
     text, lowest, highest = (format_value(float(value)) for value in (centre, low, high))
     if len(values) < 2:
         return text

@@ -116,7 +116,7 @@ def common_band(runs: Sequence[Series], points: int = GRID_POINTS) -> Band | Non
     values = np.stack([run.at(grid) for run in runs])
     if len(runs) < intervals.MINIMUM:
         return Band(grid, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
-    return Band(grid, *intervals.interval([values]))
+    return Band(grid, *intervals.interval(values))
 
 
 @contextmanager

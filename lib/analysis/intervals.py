@@ -4,7 +4,6 @@ Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical 
 https://arxiv.org/abs/2108.13264. Their library rliable needs SciPy, statsmodels and arch for these few lines.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,24 +39,17 @@ def interquartile_mean(scores: np.ndarray) -> np.ndarray:
     return mean
 
 
-def interval(strata: Sequence[np.ndarray], resamples: int = RESAMPLES, confidence: float = CONFIDENCE) -> Interval:
-    """Compute the interquartile mean of all runs and its stratified bootstrap interval, by the percentile method.
+def interval(scores: np.ndarray, resamples: int = RESAMPLES) -> Interval:
+    """Compute the interquartile mean of the runs and its bootstrap interval, by the percentile method.
 
-    Every resample draws as many runs from a stratum as it has, with replacement.
+    Every resample draws as many runs as there are, with replacement. The bounds of three or four runs are their lowest
+    and highest score, because more than 2.5 % of the resampled means equal each.
 
     Args:
-        strata: scores of the runs of each game, (runs, ...) float64. The trailing dimensions are the same in all.
+        scores: scores of the runs, (runs, ...) float64.
         resamples: number of resamples.
-        confidence: share of the resampled means within the bounds. With 0.95, the bounds of three or four runs are
-            their lowest and highest score, because more than 2.5 % of the resampled means equal each.
     """
-    rng = np.random.default_rng(SEED)
-    draws = [rng.integers(len(scores), size=(resamples, len(scores))) for scores in strata]
-    means = np.stack(
-        [
-            interquartile_mean(np.concatenate([scores[draw[n]] for scores, draw in zip(strata, draws, strict=True)]))
-            for n in range(resamples)
-        ]
-    )
-    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
-    return Interval(interquartile_mean(np.concatenate(list(strata))), low, high)
+    draws = np.random.default_rng(SEED).integers(len(scores), size=(resamples, len(scores)))
+    means = np.stack([interquartile_mean(scores[draw]) for draw in draws])
+    low, high = np.quantile(means, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2], axis=0)
+    return Interval(interquartile_mean(scores), low, high)

@@ -244,22 +244,6 @@ class Ring:
                 "the number of environments, or use a larger replay_initial and replay_size"
             )
 
-    def evenly_spaced_states(self, number: int) -> torch.Tensor:
-        """Return states of the first environment, evenly spaced from the oldest to the newest step.
-
-        Args:
-            number: number of states.
-
-        Returns:
-            (number, ...) states in the layout of Batch.for_net.
-
-        Raises:
-            UsageError: if there is no transition yet.
-        """
-        self.require(1)
-        steps = np.linspace(self._start, self._end - 1, number).astype(np.int64)
-        return self._make_batch(steps, np.zeros(number, np.int64), np.ones(number)).for_net("cpu").states
-
     def _make_batch(self, steps: np.ndarray, envs: np.ndarray, weights: np.ndarray) -> Batch:
         """Return the transitions that start at the given steps, (batch,), of the given environments, (batch,)."""
         returns = np.zeros(len(steps), np.float32)

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from lib.experience.stream import Part, Step, Stream
 from lib.ppo.model import ActorCritic
 from lib.ppo.progress import Progress
 from lib.system import memory
+from lib.system.machine import one_torch_thread
 from lib.system.transfer import to_device
 
 
@@ -284,14 +284,3 @@ def channels_last(states: np.ndarray) -> torch.Tensor:
 def channels_first(state: np.ndarray) -> np.ndarray:
     """Return a view of one state in its environment's layout: (H, W, C) as (C, H, W), vectors unchanged."""
     return state.transpose(2, 0, 1) if state.ndim == 3 else state
-
-
-@contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Let torch use a single thread in this context."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

@@ -1,4 +1,4 @@
-"""Console output of a run before and after it trains: its start, its result, and what to do next."""
+"""Console output of a run before and after it trains: its start and its result."""
 
 import logging
 from collections.abc import Mapping, Sequence

@@ -9,10 +9,10 @@ import gymnasium as gym
 import numpy as np
 from ignite.engine import Engine, Events
 
-from lib.ppo.rollout import one_torch_thread
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.events import EvaluationEvents
 from lib.run.side_by_side import results_of
+from lib.system.machine import one_torch_thread
 from lib.system.progress import TaskProgress
 from lib.system.seeds import undisturbed
 

@@ -68,9 +68,9 @@ def command(script: Path, *words: str) -> str:
     """Return the command that runs a script with this Python, which is left out if the shell finds it by itself."""
     path = shown(script)
     path = path if os.sep in path else f".{os.sep}{path}"
-    found = shutil.which("python3")
-    is_found = found is not None and Path(found).parent == Path(sys.executable).parent
-    return " ".join(map(quoted, [*([] if is_found else [shown(Path(sys.executable))]), path, *words]))
+    first = shutil.which("python3")
+    is_first = first is not None and Path(first).parent == Path(sys.executable).parent
+    return " ".join(map(quoted, [*([] if is_first else [shown(Path(sys.executable))]), path, *words]))
 
 
 def shown(path: Path) -> str:

@@ -28,7 +28,7 @@ class RunOptions:
         evaluate_every: agent steps between evaluations; None for no evaluations.
         record_every: number of episodes between videos; None for no videos.
         track: key of tracking.TRACKERS; None for no tracker.
-        game: key of HYPERPARAMS.
+        game: key of the script's table of hyperparameters.
         tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
         free: names of those that a resumed run may change, because no result depends on them.

@@ -369,7 +369,7 @@ def _whole(text: str) -> int:
 
 
 def read_json(file: Path, shape: Any) -> dict[str, Any]:
-    """Read a JSON object of a run folder, and verify its digest.
+    """Read a JSON object of a run folder, and verify its digest. Runs of earlier versions have none, and can still be played.
 
     Args:
         file: path of the file.
@@ -392,7 +392,8 @@ def read_json(file: Path, shape: Any) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read: {error}. {_advice(file)}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{file} does not hold a JSON object; it was not written by this version of the project")
-    if content.pop(DIGEST, None) != _digest(content):
+    digest = content.pop(DIGEST, None)
+    if digest is not None and digest != _digest(content):
         raise UsageError(f"{file} was changed after it was written. {_advice(file)}")
     wrong = sorted(misfits(content, shape))
     if wrong:

@@ -18,7 +18,7 @@ from ignite.engine import Engine, Events
 from lib.experience.interface import ExperienceSource
 from lib.run.episodes import Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
-from lib.run.goal import GoalProgress
+from lib.run.goal_progress import GoalProgress
 from lib.run.speed import Speed
 from lib.system.clock import format_duration, format_estimate, since_process_start
 from lib.system.progress import TaskProgress, is_terminal

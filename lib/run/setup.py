@@ -31,7 +31,7 @@ from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_curve
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, format_return, last_step, reaches
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
-from lib.run.goal import GoalProgress
+from lib.run.goal_progress import GoalProgress
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import next_steps, shown, tool_command

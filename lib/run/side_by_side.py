@@ -13,10 +13,9 @@ from lib.actors.contract import Weights
 from lib.actors.engines import start_actors
 from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
-from lib.ppo.rollout import one_torch_thread
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
 from lib.run.watchdog import CallInterrupted, Watchdog
-from lib.system.machine import cores
+from lib.system.machine import cores, one_torch_thread
 
 log = logging.getLogger(__name__)
 

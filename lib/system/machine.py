@@ -2,6 +2,8 @@
 
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,17 @@ def has_fast_bfloat16(device: torch.device) -> bool:
         return False
     words = set(cpuinfo.read_text().split())
     return bool({"amx_bf16", "bf16"} & words) or {"AuthenticAMD", "avx512_bf16"} <= words
+
+
+@contextmanager
+def one_torch_thread() -> Iterator[None]:
+    """Let torch use a single thread in this context."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -14,6 +14,7 @@ from lib.analysis.comparison import (
     short_names,
     summarise,
 )
+from lib.run.run_folder import write_json
 
 
 def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
@@ -58,7 +59,7 @@ def test_a_run_without_an_episode_leaves_the_others_their_mean(tmp_path):
 def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_path):
     runs = [make_run(tmp_path / f"{seed}", seed, lambda n, seed=seed: 10.0 * seed) for seed in range(1, 6)]
     one, two, *_ = runs
-    centre, low, high = intervals.interval([np.arange(1.0, 6.0)])
+    centre, low, high = intervals.interval(np.arange(1.0, 6.0))
     summary = summarise(Group("", tuple(runs)))
     assert f"interquartile mean return {10 * centre:.2f} (95% interval {10 * low:.2f} to {10 * high:.2f})" in summary
     assert f"solved in {centre:.2f} (95% interval {low:.2f} to {high:.2f}) minutes" in summary
@@ -90,11 +91,11 @@ def test_differing_settings_begin_with_seed_script_and_learning_rate(tmp_path):
 def test_outcomes_that_no_run_has_are_left_out(tmp_path):
     one, two = make_run(tmp_path / "one"), make_run(tmp_path / "two")
     assert "evaluated" not in outcome_table([one, two])
-    (two / "evaluation.json").write_text('{"mean": 20.5}')
+    write_json(two / "evaluation.json", {"mean": 20.5})
     (two / "checkpoints").mkdir(exist_ok=True)
     assert outcome_table([one, two])["evaluated"].tolist()[1] == 20.5
-    for other in ('"epsilon": 0.05', '"sample": true', '"checkpoint": "best-000000009.pt"'):  # it is no longer there
-        (two / "evaluation.json").write_text(f'{{"mean": 20.5, {other}}}')
+    for other in ({"epsilon": 0.05}, {"sample": True}, {"checkpoint": "best-000000009.pt"}):  # it is no longer there
+        write_json(two / "evaluation.json", {"mean": 20.5} | other)
         assert "evaluated" not in outcome_table([one, two])
 
 
@@ -103,10 +104,10 @@ def test_an_evaluation_of_an_early_network_is_not_that_of_the_run(tmp_path):
     (run / "checkpoints").mkdir()
     for name in ("best-000000500.pt", "best-000000900.pt", "step-000000600.pt", "step-000001000.pt"):
         (run / "checkpoints" / name).touch()
-        (run / "evaluation.json").write_text(f'{{"mean": 20.5, "checkpoint": "{name}"}}')
+        write_json(run / "evaluation.json", {"mean": 20.5, "checkpoint": name})
         assert read_outcome(run)["evaluated"] == 20.5  # the newest of its kind so far
     for name in ("best-000000500.pt", "step-000000600.pt"):
-        (run / "evaluation.json").write_text(f'{{"mean": 20.5, "checkpoint": "{name}"}}')
+        write_json(run / "evaluation.json", {"mean": 20.5, "checkpoint": name})
         assert read_outcome(run)["evaluated"] is None
 
 

@@ -28,7 +28,7 @@ def test_runs_that_have_ended_carry_their_last_value_on():
 def test_three_runs_have_their_interquartile_mean_and_interval():
     runs = [Series.of([0, 1], [value, 2 * value]) for value in (1.0, 2.0, 6.0)]
     band = common_band(runs, points=2)
-    centre, low, high = intervals.interval([np.array([1.0, 2.0, 6.0])])
+    centre, low, high = intervals.interval(np.array([1.0, 2.0, 6.0]))
     for values, expected in ((band.centre, centre), (band.low, low), (band.high, high)):
         assert values == pytest.approx(np.array([1, 2]) * expected)
 

@@ -206,16 +206,17 @@ def test_too_few_steps_missing_final_frames_and_missing_memory_are_refused(monke
         Ring(10**6, 8, (84, 84))
 
 
-def test_evenly_spaced_states_cover_the_ring_without_random_draws():
+def test_evenly_spaced_transitions_cover_the_ring_without_random_draws():
     ring, _ = ring_and_twin(Ring, 20, 2, 1)
     nothing = np.zeros(2, bool)
     for step in range(51):
         ring.add(np.full((2, 1), step), np.zeros(2, int), np.zeros(2), nothing, nothing)
     before = ring._generator.bit_generator.state
-    newest = ring.evenly_spaced_states(4)[:, -1, 0].tolist()
+    newest = ring.evenly_spaced(4).for_net("cpu").states[:, -1, 0].tolist()
     assert ring._generator.bit_generator.state == before
     oldest = 51 - ring.length + ring.stack - 1
-    assert newest == np.linspace(oldest, 49, 4).astype(int).tolist()
+    steps = [step for step in range(oldest, 50) for _ in range(ring.num_envs)]
+    assert newest == [steps[place] for place in np.linspace(0, len(steps) - 1, 4).astype(int)]
 
 
 @pytest.mark.parametrize("kind", [Ring, PrioritisedRing])

@@ -1,4 +1,4 @@
-"""Interquartile mean and stratified bootstrap, number by number with the standard library."""
+"""Interquartile mean and bootstrap interval, number by number with the standard library."""
 
 import random
 
@@ -10,11 +10,9 @@ def interquartile_mean(numbers):
     return sum(middle) / len(middle)
 
 
-def bounds(strata, resamples, confidence):
-    """Return the bounds of the bootstrap interval of the interquartile mean of several lists of numbers."""
+def bounds(numbers, resamples, confidence):
+    """Return the bounds of the bootstrap interval of the interquartile mean."""
     rng = random.Random(1)
-    means = sorted(
-        interquartile_mean([rng.choice(numbers) for numbers in strata for _ in numbers]) for _ in range(resamples)
-    )
+    means = sorted(interquartile_mean(rng.choices(numbers, k=len(numbers))) for _ in range(resamples))
     edge = (1 - confidence) / 2
     return means[round(edge * (resamples - 1))], means[round((1 - edge) * (resamples - 1))]

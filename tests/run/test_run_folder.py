@@ -164,14 +164,6 @@ def test_control_characters_are_written_as_escapes(tmp_path):
     assert run_folder.read_json(tmp_path / "result.json", {}) == {"a": [r"\x1b[31m", r"\u001b"]}
 
 
-@pytest.mark.parametrize("digest", [{}, {"sha256": None}, {"sha256": "0" * 64}])
-def test_a_json_file_without_its_digest_is_refused(tmp_path, digest):
-    run_folder.write_json(tmp_path / "result.json", {"a": 1})
-    (tmp_path / "result.json").write_text(json.dumps({"a": 1} | digest))
-    with pytest.raises(UsageError, match="was changed after it was written"):
-        run_folder.read_json(tmp_path / "result.json", {})
-
-
 @pytest.mark.parametrize(
     ("content", "problem"),
     [('{"a": "\\u001b[31m"}', "control characters"), ('{"a": 1}' + 2000 * " ", "it is larger than")],

@@ -12,7 +12,7 @@ import pytest
 from lib.experience.episodes import Episode
 from lib.run import screen as screen_module
 from lib.run.episodes import Episodes
-from lib.run.goal import GoalProgress
+from lib.run.goal_progress import GoalProgress
 from lib.run.screen import Screen
 from lib.system import progress
 from running import ENVIRONMENT, PROJECT, assignments, folder, run

@@ -17,7 +17,6 @@ from torch import nn
 
 from fakes import Counting, Failing, Linear
 from lib import common, dqn_extra
-from lib.analysis.return_distributions import ReturnDistributionFigure
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import UsageError
 from lib.experience.interface import Stopped
@@ -29,6 +28,7 @@ from lib.run import checkpoint, run_folder
 from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
 from lib.run.options import RunOptions
+from lib.run.return_distributions import ReturnDistributionFigure
 from lib.run.setup import setup_ignite
 from lib.system import memory
 from lib.system.seeds import tagged_seed

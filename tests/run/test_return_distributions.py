@@ -8,12 +8,11 @@ from ignite.engine import Engine
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib import dqn_extra
-from lib.analysis import return_distributions
-from lib.analysis.return_distributions import ReturnDistributionFigure
 from lib.envs.masks import MaskedBox
 from lib.experience.ring import Ring
 from lib.nets import losses
-from lib.run import tensorboard
+from lib.run import return_distributions, tensorboard
+from lib.run.return_distributions import ReturnDistributionFigure
 from lib.run.tensorboard import TensorBoard
 
 SUPPORT = losses.support(-2.0, 2.0, 5)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from lib.experience.episodes import Episode
-from lib.run import goal as goal_module
+from lib.run import goal_progress
 from lib.run.episodes import Episodes
-from lib.run.goal import GoalProgress
+from lib.run.goal_progress import GoalProgress
 
 
 class Source:
@@ -21,7 +21,7 @@ class Clock:
 
 @pytest.fixture(autouse=True)
 def fake_clock(monkeypatch):
-    monkeypatch.setattr(goal_module, "since_process_start", lambda: Clock.now)
+    monkeypatch.setattr(goal_progress, "since_process_start", lambda: Clock.now)
 
 
 def way_of(returns, seconds_per_episode=1.0, goal=100.0, first=()):

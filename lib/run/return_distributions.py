@@ -36,7 +36,7 @@ class ReturnDistributionFigure:
 
     def __call__(self) -> Figure:
         if not len(self.states):
-            self.states = self.buffer.evenly_spaced_states(self.STATES)
+            self.states = self.buffer.evenly_spaced(self.STATES).for_net("cpu").states
         states = self.states.numpy()
         predicted = _predict(self.net, states)
         self._warn_at_end(*predicted)
@@ -48,7 +48,7 @@ class ReturnDistributionFigure:
             self._is_warned = True
             log.warning(
                 "%.0f %% of the predicted probability mass is on the support's end atom %g. If returns can lie beyond "
-                "it, start a new run with a wider support: --v-max V, and --v-min V where the script has it.",
+                "it, start a new run with a wider support, see --help.",
                 100 * at_ends.max(),
                 support[-at_ends.argmax()],
             )
