@@ -369,7 +369,7 @@ def _whole(text: str) -> int:
 
 
 def read_json(file: Path, shape: Any) -> dict[str, Any]:
-    """Read a JSON object of a run folder, and verify its digest. Runs of earlier versions have none, and can still be played.
+    """Read a JSON object of a run folder, and verify its digest. The first runs have none, and can still be played.
 
     Args:
         file: path of the file.
