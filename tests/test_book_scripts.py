@@ -79,7 +79,7 @@ INTERRUPTED = """
 import os, sys
 from ignite.engine import Engine, Events
 from lib import common
-from lib.run import setup
+from lib.run import curve
 class Source:
     def pop_rewards_steps(self): return [(1.0, 10)]
 params = common.Hyperparams(
@@ -90,7 +90,7 @@ engine = Engine(lambda engine, batch: {"loss": 0.0})
 common.setup_ignite(engine, params, Source(), "signals")
 engine.add_event_handler(Events.COMPLETED, lambda: print("the script's own end of the run"))
 if sys.argv[2] == "curve":
-    setup.draw_curve = lambda *arguments: os.kill(os.getpid(), int(sys.argv[1]))
+    curve.draw_curve = lambda *arguments: os.kill(os.getpid(), int(sys.argv[1]))
 def batches():
     for number in range(30):
         if str(number) == sys.argv[2]:

@@ -197,3 +197,12 @@ def test_ppo_is_resumed_bit_for_bit(tmp_path, env_id, stop_reward, first, last):
     assert scalars == resumed_scalars
     if stop_reward < 1:
         assert {value >= SINGLE_EPOCH_FROM for _, value in scalars["train/progress"]} == {True, False}
+
+
+def test_a_resumed_run_may_have_evaluations_that_it_did_not_have_before(ends, trained_run):
+    for last, more in ((1408, ("--evaluate-every", 64)), (1472, ())):
+        code, _, errors = ends(
+            Path("distributed/01_ppo.py"), *resuming(trained_run), "--stop-after", last, "--quiet", *more
+        )
+        assert code == 0, errors
+    assert [step for step, _ in scalars_of(trained_run)["evaluation/mean"]] == [1344, 1408]

@@ -21,7 +21,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.hyperparameters import HYPERPARAMS, OWN, PPO_HYPERPARAMS
 from lib.run import console, evaluation, run_folder
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
@@ -44,7 +43,7 @@ Mean return over {episodes} greedy episodes in single environments: **{shown_mea
     tools/play.py {path}{module}
     tools/evaluate.py {path}{module}
 
-`{init}` starts a new run of the same script from these weights.
+Add `--init {path}` to the command above to start a new run from these weights.
 """
 ENDLESS = """
 
@@ -161,19 +160,11 @@ def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], 
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
         megabytes=size,
         path=shown,
-        init=" ".join([*selection(params["game"], agent.env_id), "--init", str(shown)]),
         module="".join(f" {word}" for word in module_option(agent.env_id)),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         shown_mean=format_return(metrics["mean"]),
         **metrics,
     )
-
-
-def selection(game: str, env_id: str) -> list[str]:
-    """Return the options that select the game's hyperparameters and the environment."""
-    given = [] if game in (OWN, "pong") else ["--game", game]
-    usual = (HYPERPARAMS | PPO_HYPERPARAMS)[game if given else "pong"].env_name
-    return given if env_id == usual else [*given, "--env-id", env_id]
 
 
 def short_commit(commit: str | None) -> str:

@@ -107,7 +107,7 @@ def action_names(env: gym.Env) -> list[str]:
             if all(isinstance(name, str) for name in meanings):
                 meanings = {number: name for name, number in meanings.items()}
             meanings = [meanings[number] for number in sorted(meanings)]
-        names = [str(name) for name in meanings or ()]
+        names = [] if meanings is None else [str(name) for name in meanings]
         if len(names) == env.action_space.n:
             return names
     return [str(first_action(env) + action) for action in range(env.action_space.n)]

@@ -126,7 +126,7 @@ class CheckedEnv(gym.Wrapper):
     """Check an environment's observations and rewards, and name it in its errors.
 
     Observations are copied, because an environment may write its next one into the same array. Lists, and data types
-    of the same kind as the space's, such as float64 for float32, are converted to the data type of the space.
+    of the same kind as the space's, such as float64 for float32 or int64 for uint8, are converted to the space's.
 
     Structure, shapes, data types and rewards are checked in every step. So are the numbers of small observations;
     those of large ones are checked in the first 100 steps and then in every 100th.
@@ -332,7 +332,7 @@ def _problems_of_array(
         return
     if array.shape != space.shape:
         yield f" has the shape {array.shape}; its space says {space.shape}"
-    elif not np.can_cast(array.dtype, space.dtype, "same_kind"):
+    elif not (np.can_cast(array.dtype, space.dtype, "same_kind") or (array.dtype.kind, space.dtype.kind) == ("i", "u")):
         yield f" is {array.dtype}; its space says {space.dtype}"
     elif not isinstance(space, spaces.Box):
         converted = array.astype(space.dtype)

@@ -59,8 +59,8 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
     FlattenObservation, which encodes a Discrete number as a one-hot vector. But MultiBinary and MultiDiscrete spaces of
     several dimensions, such as MultiBinary([15, 15]), keep their shape and become boards. Integers become float32. They
-    are divided by the largest absolute value that their space allows, and a warning is logged. If observations have
-    three dimensions, the shorter one of the first and the last axis holds the channels.
+    are divided by the largest absolute value that their space allows, and a warning is logged. Of three axes, two that
+    are equal are the height and the width; otherwise, the shorter one of the first and the last holds the channels.
 
     Args:
         env: environment with observations of any space.
@@ -93,7 +93,13 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
 
 
 def _has_channels_last(space: spaces.Box) -> bool:
-    return len(space.shape) == 3 and space.shape[2] <= space.shape[0]
+    """Whether the last of three axes holds the channels."""
+    if len(space.shape) != 3:
+        return False
+    first, middle, last = space.shape
+    if middle > 1 and (first == middle) != (middle == last):  # two equal sides are a square board or image
+        return first == middle
+    return last < first
 
 
 def _kind_of(space: spaces.Box) -> ObservationKind:
@@ -241,7 +247,8 @@ def _transform(
     """Apply a function to every observation, and to the bounds of the space unless bounds are given."""
     space = env.observation_space
     assert isinstance(space, spaces.Box)
-    low, high = function(space.low), function(space.high)
+    with np.errstate(over="ignore"):  # bounds that float32 cannot hold become infinite
+        low, high = function(space.low), function(space.high)
     if bounds is not None:
         low, high = np.full_like(low, bounds[0]), np.full_like(high, bounds[1])
     return TransformObservation(env, function, spaces.Box(low, high, dtype=low.dtype.type))

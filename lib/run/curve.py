@@ -1,18 +1,23 @@
 """Learning curve of one run, and the title of its picture."""
 
 import io
+import logging
 import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lib.errors import Fault, UsageError
 from lib.run import run_folder
 from lib.run.episodes import WINDOW, Episodes
+from lib.run.next_steps import shown
 from lib.system import files
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axis import Axis
+
+log = logging.getLogger(__name__)
 
 MAX_LISTED = 4  # scripts or seeds named in a title; more of them are counted
 
@@ -42,6 +47,18 @@ def shorten_thousands(axis: "Axis") -> None:
     if axis.get_scale() == "linear":
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10], integer=True))
     axis.set_major_formatter(EngFormatter(sep=""))
+
+
+def draw_or_warn(run: Path, stop_reward: float | None) -> None:
+    """Draw the learning curve of a run that has ended, or log why it could not be drawn; see `draw_curve`."""
+    try:
+        log.info("Learning curve: %s", shown(draw_curve(run, stop_reward)))
+    # No space, a damaged file of the run, or no memory for the imports of pandas and matplotlib.
+    except (
+        *(Fault, UsageError, OSError, MemoryError, ImportError),
+        *(ValueError, TypeError, KeyError, AttributeError),
+    ) as error:
+        log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
 
 
 def draw_curve(run: Path, stop_reward: float | None) -> Path:

@@ -28,9 +28,9 @@ def require_same_game(model: Path, env_name: str, script: str) -> None:
             the networks of other scripts may not fit.
     """
     params = run_folder.read_params(model)
-    trained_on = params["hyperparameters"].get("env_name")
     # A script may add its own options to the id later. A network that does not fit them is refused then.
-    if without_options(str(trained_on)) != without_options(env_name):
+    trained_on = without_options(str(params["hyperparameters"].get("env_name")))
+    if trained_on != without_options(env_name):
         remedy = "add" if params["script"] == script else f"start {params['script']}.py with"
         raise UsageError(
             f"--init {model} was trained on {trained_on}, not on {env_name}; {remedy} --env-id {trained_on}, or give "
@@ -70,5 +70,5 @@ def _load(network: nn.Module, weights: Mapping[str, object], file: Path) -> None
         problem = str(error).strip().splitlines()[-1].strip()
         raise UsageError(
             f"the network of {file} does not fit this script's network ({problem}); give a model that this "
-            "version of the same script has trained, with the same observations and actions"
+            "version of the same script has trained, with the same options, observations and actions"
         ) from error

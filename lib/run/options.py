@@ -59,3 +59,10 @@ class RunOptions:
         if name not in knobs:
             raise AttributeError(f"no option {name!r}; the script's own options are {', '.join(knobs) or 'none'}")
         return knobs[name]
+
+
+def options_of_book() -> RunOptions:
+    """Return the options of a run whose script has none: the seed that it gave torch, and the GPU if it uses one."""
+    device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
+    seed = torch.initial_seed() % 2**63  # torch's seeds may exceed int64
+    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())

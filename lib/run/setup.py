@@ -11,40 +11,38 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
-import torch
 from ignite.engine import Engine, Events
 from torch import nn
-from torch.optim import Optimizer
 
 from lib.envs.single_env import make_env
-from lib.errors import Fault, UsageError
+from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, PPOHyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, checkpoint_files, console, evaluation, run_folder, tracking, videos
+from lib.run import checkpoint, checkpoint_files, console, evaluation, learning_rate, run_folder, tracking, videos
 from lib.run.checkpoint import Stateful
-from lib.run.curve import draw_curve
+from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, format_return, last_step, reaches
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
 from lib.run.goal_progress import GoalProgress
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
-from lib.run.next_steps import next_steps, shown, tool_command
-from lib.run.options import RunOptions
+from lib.run.next_steps import next_steps, tool_command
+from lib.run.optional_work import unless_interrupted
+from lib.run.options import RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
 from lib.run.screen import Screen
 from lib.run.speed import Speed
-from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, as_ctrl_c, pass_on
+from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, pass_on
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.run.video_file import Animation
-from lib.run.watchdog import CallInterrupted, Watchdog
+from lib.run.watchdog import Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
@@ -98,7 +96,7 @@ def setup_ignite(
     start_console()
     checked = as_hyperparameters(params)
     source = adapt_source(exp_source, engine, saved=save is not None)
-    options = args or _options_of_book()
+    options = args or options_of_book()
     show_progress(not options.quiet)
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {}, is_book_script=args is None)
     try:
@@ -133,7 +131,7 @@ class _Setup:
         figures: Mapping[str, FigureFunction],
         is_book_script: bool,
     ):
-        _require_learning_rate(params, options.stop_after)
+        learning_rate.require(params, options.stop_after)
         self.engine = engine
         self.params = params
         self.source = source
@@ -266,7 +264,8 @@ class _Setup:
         state = copy.deepcopy({name: content[name] for name in self._loop_state() if name in content})
 
         def restore(engine: Engine) -> None:
-            checkpoint.restore(self._loop_state(), state)
+            # The saved run may have had no evaluations.
+            checkpoint.restore({name: each for name, each in self._loop_state().items() if name in state}, state)
             self.episodes.ask(engine)  # the run may have been stopped in `_confirm`
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)
@@ -303,21 +302,8 @@ class _Setup:
 
     def attach_learning_rate(self) -> None:
         """Decay the learning rate to Hyperparameters.learning_rate_final."""
-        params, optimizer = self.params, (self.save or {}).get("optimizer")
-        if not isinstance(params, Hyperparameters) or params.learning_rate_final is None:
-            return
-        if not isinstance(optimizer, Optimizer):
-            raise ValueError("learning_rate_final needs an optimizer in `save`, as {..., 'optimizer': optimizer}")
-        fall = 1.0 - params.learning_rate_final / params.learning_rate
-        for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
-
-        def adapt() -> None:
-            share = 1.0 - fall * min(1.0, self.steps() / params.learning_rate_steps)
-            for group in optimizer.param_groups:
-                group["lr"] = share * group["initial_lr"]
-
-        self.engine.add_event_handler(Events.ITERATION_STARTED, adapt)
+        if isinstance(self.params, Hyperparameters) and self.params.learning_rate_final is not None:
+            learning_rate.attach_decay(self.engine, self.params, (self.save or {}).get("optimizer"), self.steps)
 
     def attach_telemetry(self, extra_metrics: Sequence[str]) -> None:
         """Measure the speed, count episodes, write TensorBoard's scalars and figures."""
@@ -443,11 +429,11 @@ class _Setup:
             self._close(result)
             if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
                 evaluate = partial(self._evaluate, result)
-                signals.extend(_unless_interrupted("evaluation", evaluate, may_fail=self.is_book_script))
-            signals.extend(_unless_interrupted("learning curve", self._draw_curve))
+                signals.extend(unless_interrupted("evaluation", evaluate, may_fail=self.is_book_script))
+            signals.extend(unless_interrupted("learning curve", self._draw_curve))
             if self.tracker is not None:
                 finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
-                signals.extend(_unless_interrupted("tracking", finish))
+                signals.extend(unless_interrupted("tracking", finish))
             self._log_next_steps(stopped)
 
         def end(engine: Engine) -> None:
@@ -530,14 +516,7 @@ class _Setup:
         if not self.episodes.count:
             log.info("There is no learning curve, because no episode has ended yet.")
             return
-        try:
-            log.info("Learning curve: %s", shown(draw_curve(self.run.path, self.params.stop_reward)))
-        # No space, a damaged file of the run, or no memory for the imports of pandas and matplotlib.
-        except (
-            *(Fault, UsageError, OSError, MemoryError, ImportError),
-            *(ValueError, TypeError, KeyError, AttributeError),
-        ) as error:
-            log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
+        draw_or_warn(self.run.path, self.params.stop_reward)
 
     def _log_next_steps(self, stopped: str) -> None:
         saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
@@ -613,45 +592,3 @@ class _Setup:
         net = self.save["net"]
         assert isinstance(net, nn.Module)
         return GreedyPolicy(net, self.options.device)
-
-
-def _require_learning_rate(params: RunParameters, stop_after: int | None) -> None:
-    """Refuse to train 01_ppo.py beyond `max_steps`, where its learning rate is 0."""
-    if type(params) is PPOHyperparameters and stop_after is not None and stop_after > params.max_steps:
-        raise UsageError(
-            f"--stop-after {stop_after} is beyond max_steps, {params.max_steps}, at which the learning rate has fallen "
-            "to 0; start a new run with --set max_steps=..."
-        )
-
-
-def _options_of_book() -> RunOptions:
-    """Return the options of a run whose script has none: the seed that it gave torch, and the GPU if it uses one."""
-    device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
-    seed = torch.initial_seed() % 2**63  # torch's seeds may exceed int64
-    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())
-
-
-def _unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = False) -> list[int]:
-    """Do optional work after the end of a run is saved. A signal or a hanging call ends the work, not the program.
-
-    Args:
-        name: name of the work, for messages.
-        work: function without arguments.
-        may_fail: log an exception as a warning instead of raising it. The evaluation makes its own environments, which
-            may fail for a script of the book.
-
-    Returns:
-        The numbers of the signals that ended the work.
-    """
-    with as_ctrl_c() as received:
-        try:
-            work()
-        except KeyboardInterrupt:
-            log.info("The %s was stopped; the run is saved.", name)
-        except CallInterrupted as error:
-            log.error("The %s was stopped; the run is saved. %s.", name, str(error).rstrip())
-        except Exception as error:
-            if not may_fail:
-                raise
-            log.warning("The %s failed; the run is saved. %s: %s", name, type(error).__name__, error)
-    return received

@@ -138,6 +138,8 @@ class Stopper:
         """End the run as solved."""
         state: Any = engine.state
         state.solved = True
+        if self.reason in (TIME, STEPS):  # reached in the same iteration
+            self.reason = None
         self._stop(engine, SOLVED)
 
     def limit_reached(self, engine: Engine) -> None:

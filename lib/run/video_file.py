@@ -20,6 +20,7 @@ from lib.errors import Fault, UsageError
 CODEC = "VP80"  # every browser plays VP8 in WebM, and OpenCV includes the encoder
 LONGEST_SIDE = 16_383  # pixels, the limit of VP8
 MIN_SIDE = 320  # smaller frames are enlarged until their shorter side has this many pixels
+ENLARGED_SIDE = 2560  # longest side of an enlarged frame, in pixels
 
 GIF_MAX_FRAMES = 100
 GIF_MAX_SIDE = 210  # pixels of the longer side, which is the height of an Atari screen
@@ -188,7 +189,9 @@ class Animation:
 
 
 def enlarge(frame: np.ndarray) -> np.ndarray:
-    """Double a frame's size until its shorter side has MIN_SIDE pixels. Height and width become even.
+    """Double a frame's size until its shorter side has MIN_SIDE pixels, or the longer one would exceed ENLARGED_SIDE.
+
+    Height and width become even.
 
     Raises:
         UsageError: if it is not an RGB frame, (height, width, 3) uint8.
@@ -196,7 +199,7 @@ def enlarge(frame: np.ndarray) -> np.ndarray:
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,):
         given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else repr(type(frame))
         raise UsageError(f"render() gave {given}; frames have to be (height, width, 3) uint8")
-    while min(frame.shape[:2]) < MIN_SIDE:
+    while (short := min(frame.shape[:2])) < 2 or (short < MIN_SIDE and 2 * max(frame.shape[:2]) <= ENLARGED_SIDE):
         frame = frame.repeat(2, axis=0).repeat(2, axis=1)
     height, width = frame.shape[:2]
     return frame[: height // 2 * 2, : width // 2 * 2]

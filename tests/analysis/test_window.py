@@ -34,6 +34,7 @@ def bars(scores, score_name="Q", mask=(True,)):
         ({"right": 1, "left": 0}, ["left", "right"]),
         (None, ["0", "1"]),
         ([4, 5], ["4", "5"]),
+        (np.array(["left", "right"]), ["left", "right"]),
         (["left"], ["0", "1"]),
     ],
 )

@@ -168,6 +168,14 @@ def test_observations_of_every_space_are_checked(space, observation, problem):
     assert problem in found
 
 
+def test_integers_that_an_unsigned_space_can_hold_are_converted():
+    space = spaces.Box(0, 255, (3,), np.uint8)
+    assert list(problems([0, 7, 255], space, every_number=True)) == []
+    for wrong in ([0, 7, 256], [0, -1, 7]):
+        [found] = problems(wrong, space, every_number=True)
+        assert "all numbers have to be finite, from 0 to 255" in found
+
+
 @pytest.mark.parametrize(
     "space",
     [

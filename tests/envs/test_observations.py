@@ -125,6 +125,34 @@ def test_images_with_a_channel_axis_become_stacks_of_grey_frames(channels, monke
     assert np.asarray(env.reset(seed=0)[0]).shape == env.observation_space.shape == (4, 84, 84)
 
 
+@pytest.mark.parametrize(
+    ("shape", "board"),
+    [
+        ((12, 8, 8), (12, 8, 8)),
+        ((8, 8, 12), (12, 8, 8)),
+        ((3, 3, 3), (3, 3, 3)),
+        ((9, 5, 2), (2, 9, 5)),
+        ((2, 9, 5), (2, 9, 5)),
+        ((6, 1, 1), (1, 6, 1)),
+        ((1, 1, 6), (1, 1, 6)),
+    ],
+)
+def test_the_channels_of_a_board_come_first(shape, board):
+    space = spaces.Box(0.0, 1.0, shape, np.float32)
+    env = observations.prepare(fakes.Shape(space), "Shape")[0]
+    observation, plain = env.reset(seed=1)[0], fakes.Shape(space).reset(seed=1)[0]
+    assert env.observation_space.shape == observation.shape == board
+    assert np.array_equal(observation, plain if board == shape else np.moveaxis(plain, 2, 0))
+
+
+def test_bounds_that_float32_cannot_hold_are_infinite(recwarn):
+    space = spaces.Box(-1e300, 1e300, (2,), np.float64)
+    env = observations.prepare(fakes.Shape(space), "Shape")[0]
+    assert isinstance(env.observation_space, spaces.Box)
+    assert np.isinf(env.observation_space.high).all()
+    assert not recwarn.list
+
+
 def test_nan_in_an_image_of_floats_is_reported_in_every_step(monkeypatch):
     space = spaces.Box(0.0, 1.0, (90, 80), np.float32)
     env = observations.prepare(CheckedEnv(fakes.Shape(space), "Odd-v0"), "Odd-v0")[0]

@@ -180,7 +180,7 @@ def test_the_state_is_saved_before_a_curve_that_cannot_be_drawn(tmp_path, monkey
         saved.append(checkpoint.newest(path / "checkpoints")["source"]["steps_done"])
         raise UsageError("params.json was changed")
 
-    monkeypatch.setattr("lib.run.setup.draw_curve", draw_curve)
+    monkeypatch.setattr("lib.run.curve.draw_curve", draw_curve)
     source = source_of(Failing("raise", at=9))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     args = RunOptions(runs_dir=tmp_path, quiet=True)

@@ -68,6 +68,19 @@ def test_stops_at_the_time_limit(monkeypatch):
     assert run(time_limit=2000, step_limit=3) == (3, STEPS)
 
 
+@pytest.mark.parametrize("limits", [{"time_limit": 999}, {"step_limit": 1}])
+def test_a_run_that_is_solved_and_reaches_a_limit_in_one_iteration_is_solved(monkeypatch, limits):
+    monkeypatch.setattr(stopping, "since_process_start", lambda: 1000.0)
+    stopper = Stopper(lambda: 1, **{"step_limit": 50, "time_limit": None} | limits)
+    engine = Engine(lambda engine, batch: None)
+    if "time_limit" in limits:
+        assert stopper.should_stop()  # a source that waits for its actors asks within the iteration
+    else:
+        stopper.limit_reached(engine)
+    stopper.solved(engine)
+    assert stopper.reason == SOLVED
+
+
 def test_setting_the_clock_of_the_day_does_not_end_a_run(monkeypatch):
     now = time.time
 

@@ -26,6 +26,20 @@ def test_a_video_refuses_anything_but_rgb_frames(tmp_path, frame, given):
         Video(tmp_path / "video.webm", 10).write(frame)
 
 
+@pytest.mark.parametrize(
+    ("frame", "enlarged"),
+    [
+        ((84, 84), (336, 336)),
+        ((16, 800), (32, 1600)),
+        ((32, 640), (128, 2560)),
+        ((1, 2001), (2, 4002)),
+        ((9, 9), (576, 576)),
+    ],
+)
+def test_small_frames_are_enlarged_but_a_strip_only_to_the_width_of_a_screen(frame, enlarged):
+    assert video_file.enlarge(np.zeros((*frame, 3), np.uint8)).shape == (*enlarged, 3)
+
+
 def test_all_frames_of_a_video_have_one_size(tmp_path):
     video = Video(tmp_path / "video.webm", 10)
     video.write(np.zeros((400, 400, 3), np.uint8))

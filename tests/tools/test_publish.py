@@ -198,21 +198,6 @@ def test_a_command_on_a_card_keeps_the_first_weights_and_the_config_without_priv
     ]
 
 
-@pytest.mark.parametrize(
-    ("game", "env_id", "words"),
-    [
-        ("pong", "PongNoFrameskip-v4", []),
-        ("pong", "CartPole-v1", ["--env-id", "CartPole-v1"]),
-        ("own", "CartPole-v1", ["--env-id", "CartPole-v1"]),
-        ("breakout", "BreakoutNoFrameskip-v4", ["--game", "breakout"]),
-        ("freeway", "FreewayNoFrameskip-v4", ["--game", "freeway"]),
-        ("breakout", "BoxingNoFrameskip-v4", ["--game", "breakout", "--env-id", "BoxingNoFrameskip-v4"]),
-    ],
-)
-def test_a_card_selects_the_hyperparameters_of_the_game(game, env_id, words):
-    assert runpy.run_path(str(PROJECT / PUBLISH))["selection"](game, env_id) == words
-
-
 def test_a_model_without_a_network_is_refused_in_one_line(refused, model, tmp_path):
     [best] = (model / "checkpoints").glob("best-*.pt")
     content = torch.load(best, weights_only=True)
