@@ -21,7 +21,7 @@ SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
 )
 SLOW, FAST = "chapter09/speed", "solve/fast-speed"  # measured speeds of scripts 00 to 04, and of the faster ones
 IDEAS = {
-    "00_slow_grads": "the baseline with a mistake: autograd also records the targets",
+    "00_slow_grads": "the baseline with autograd also recording acting and targets",
     "01_baseline": "textbook DQN on PTAN's data path",
     "02_n_envs": "several environments, one larger batch",
     "03_parallel": "other processes play while the learner learns",

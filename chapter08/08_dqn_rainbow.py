@@ -103,7 +103,7 @@ if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave out a part; repeatable")
     parser.add_argument("-n", dest="n_step", type=cli.positive, default=3, metavar="N", help="steps in a return")
-    parser.add_argument("--v-max", type=cli.above_zero, metavar="V", help="returns: -V to V (Pong: 2, others: 10)")
+    parser.add_argument("--v-max", type=cli.above_zero, metavar="V", help="support: -V to V (Pong: 2, else 10)")
     parser.add_argument("--sigma", type=cli.above_zero, default=0.1, metavar="S", help="initial sigma of the noise")
     parser.add_argument("--envs", type=cli.positive, default=1, metavar="N", help="number of environments")
     parser.add_argument("--fast", action="store_true", help="smaller network that normalises its input")

@@ -1,7 +1,7 @@
 """Code that the numbered scripts share, one role per module (see docs/design.md).
 
-Scripts import it before other packages. So Ctrl-C during the imports that follow, which take seconds, ends in one line,
-and so does a missing environment. This file runs in any Python 3, also without packages.
+Scripts import it before other packages. Ctrl-C during the slow imports that follow, or a missing environment, then
+prints one line instead of a traceback. This file runs in any Python 3, also without packages.
 """
 
 import os
@@ -91,9 +91,9 @@ def _require_address_space() -> None:
 
 _require_address_space()
 
-# Torch's threads wait for each other at every layer. With libgomp's usual 300,000 turns in a loop, a thread that waits
-# takes the core from the one that it waits for, if other programs are busy, too. Then steps took six times as long.
-# Numbers do not depend on it. libgomp reads this variable when torch is imported.
+# Torch's threads wait for each other at every layer. By default a waiting thread spins 300,000 times. If other programs
+# are busy, it occupies the core that the awaited thread needs, and steps took six times as long. Results do not depend
+# on it. libgomp reads this variable when torch is imported.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 

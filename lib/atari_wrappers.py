@@ -110,8 +110,8 @@ def wrap_deepmind(
     """Wrap the result of `make_atari` as DeepMind did: grey screens of 84 x 84, and the options below.
 
     Args:
-        env: result of `make_atari`. It is changed, unless wrappers other than TimeLimit surround it; they see colour
-            screens and unclipped rewards.
+        env: result of `make_atari`. It is modified in place, unless it has wrappers other than TimeLimit. Those then
+            see colour screens and unclipped rewards.
         episode_life: end an episode when a life is lost.
         clip_rewards: clip the reward of a step to between -1 and 1.
         frame_stack: stack frames; a state is LazyFrames.

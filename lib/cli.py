@@ -105,7 +105,7 @@ def parser(
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
     output = group.add_mutually_exclusive_group()
-    game = f"pong; {OWN} with --env-id" if OWN in hyperparams else "pong"
+    game = f"pong; with --env-id {OWN}, general settings" if OWN in hyperparams else "pong"
     options = (
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),
@@ -116,7 +116,7 @@ def parser(
         add(
             "--params",
             choices=("common", "best"),
-            help="the usual hyperparameters, or tuned ones if the script has them (default: common)",
+            help="best: tuned for Pong on a CPU, if the script has such; common: the game's own (default)",
         ),
         add(
             "--config",
@@ -159,9 +159,9 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
         type=positive,
         default=60,
         metavar="SECONDS",
-        help=f"replace {role} that send no {unit} within this time",
+        help=f"replace {role} that send no {unit} for this long, or for three times as long as their last one took",
     )
-    add("--address", metavar="HOST:PORT", help="Ray cluster to join (default: start a local one)")
+    add("--address", metavar="HOST:PORT", help="with --engine ray: cluster to join (default: start a local one)")
 
 
 def add_env_option(parser: Parser) -> None:
@@ -206,7 +206,7 @@ def checkpoint_tool(doc: str | None) -> Parser:
     parser = runs_tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in --runs-dir")
-    add("--env-module", metavar="M", help="module of the run's environment; allows its import")
+    add("--env-module", metavar="M", help="allow the import of this module, which registers the run's environment")
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")
     return parser
 

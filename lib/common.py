@@ -232,7 +232,7 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
     trim = None
     if isinstance(buffer, CheckedReplay):
         buffer.require(batch_size, max(0, initial) + steps)
-    else:  # PTAN's, perhaps of a script that never calls setup_ignite, which returns free memory for all others
+    else:  # a PTAN buffer; its script may not call setup_ignite, which otherwise attaches a Trimmer
         trim = memory.Trimmer()
     with suppress(Stopped):
         buffer.populate(initial)

@@ -55,7 +55,7 @@ def test_a_field_can_be_assigned_and_the_table_is_unchanged():
         ("batch_size", 0, "batch_size is 0; it has to be at least 1"),
         ("gamma", 1.5, "gamma is 1.5; it has to be between 0 and 1"),
         ("replay_initial", 200_000, "replay_initial is 200000; it has to be at most replay_size, 100000"),
-        ("replay_size", 5_000, "replay_size cannot be 5000: then replay_initial is 10000; it has"),
+        ("replay_size", 5_000, "replay_size cannot be 5000: with it, replay_initial is 10000; it has"),
         ("replay_size", 1e5 + 0.5, "replay_size is 100000.5; it has to be a whole number"),
         ("batch_size", "32", "batch_size is '32'; it has to be a whole number"),
         ("huber", 1, "huber is 1; it has to be true or false"),

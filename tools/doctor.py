@@ -266,7 +266,7 @@ def main() -> int:
     parser.add_argument("--device", metavar="D", help="device for the networks (default: cpu)")
     parser.add_argument("--game", default="pong", choices=list(HYPERPARAMS), help="game to check (default: pong)")
     parser.add_argument("--runs-dir", default=DEFAULT_RUNS_DIR, type=Path, help="folder for runs (default: runs/)")
-    parser.add_argument("--quick", action="store_true", help="measure no speeds")
+    parser.add_argument("--quick", action="store_true", help="skip the speed measurements")
     parser.set_defaults(device="cpu")
     args = parser.parse_args()
     return print_findings(examine(args.game, args.device, args.runs_dir, args.quick))

@@ -7,7 +7,8 @@
 The agent takes the best action it knows. With --sample, a PPO agent draws its actions as it did in training. With
 --epsilon it takes random actions with that probability. The mean, standard deviation, lowest and highest return and the
 number of distinct episodes are printed. Greedy results also go to evaluation.json in the run folder, with the return
-and length of every episode. --output writes any result to another file. A model in models/ keeps its evaluation.json.
+and length of every episode. --output writes any result to another file. The evaluation.json of a published model is not
+overwritten.
 """
 
 import sys
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
     parser.add_argument("--quiet", action="store_true", help="hide the progress bar")
     args = parser.parse_args()
-    is_run = (args.run / "episodes.csv").exists()  # and not a published model, whose card tells its evaluation
+    is_run = (args.run / "episodes.csv").exists()  # a published model's card quotes its evaluation.json, which stays
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     if output is not None:

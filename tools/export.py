@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Export a run's policy to programs without this project: as ONNX, and as TorchScript.
+"""Export a run's policy as ONNX and TorchScript, for programs that do not use this project.
 
     ./export.py 2026-11-20T1200-pong-01_ppo
     ./export.py RUN --checkpoint last --output ../policy --format onnx
 
 policy.onnx and policy.pt take a batch of states, and return the best actions and the scores of all actions. policy.json
-describes them. They are written to export/ in the run folder. Before, both are compared with the original on states of
+describes them. They are written to export/ in the run folder. First, both are compared with the original on states of
 the agent's own episodes: an export that takes another action is not kept. examples/onnx_pong.py plays Pong with
 policy.onnx.
 """

@@ -43,7 +43,7 @@ Mean return over {episodes} greedy episodes in single environments: **{shown_mea
     tools/play.py {path}{module}
     tools/evaluate.py {path}{module}
 
-Add `--init {path}` to the command above to start a new run from these weights.
+To start a new run from these weights, add `--init {path}` to the training command.
 """
 ENDLESS = """
 

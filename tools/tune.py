@@ -4,9 +4,9 @@
     ./tune.py ../chapter08/01_dqn_basic.py --samples 8
     ./tune.py ../chapter09/06_fast_learner.py --samples 8 --params best --envs 8
 
-The learning rate is drawn log-uniformly from a tenth of the script's own, or of --set learning_rate=..., up to it, but
-not below learning_rate_final, and gamma from 0.9, 0.92, 0.95, 0.98, 0.99 and 0.995. A trial stops early if it learns
-too little or too slowly. All further options go to the script.
+The learning rate is drawn log-uniformly from r / 10 to r, but at least learning_rate_final; r is the script's own rate
+or that of --set. gamma is 0.9, 0.92, 0.95, 0.98, 0.99 or 0.995. A trial stops early if it learns too little or too
+slowly. All further options go to the script.
 The results are in runs/tune/, and the same command continues an interrupted search.
 """
 

@@ -85,8 +85,8 @@ class Actors(ABC):
         number: number of actors.
         model: first weights; later ones have the same names, shapes and dtypes.
         state_of: function from an actor's number to the state that a new actor starts from.
-        patience: seconds to wait for a segment; at least three times its `seconds` if the actor's last segment has this
-            attribute. After that, the actor counts as hanging, and is killed and replaced.
+        patience: seconds to wait for a segment. If the actor's last segment has a `seconds` attribute, it waits for at
+            least three times that. Then the actor counts as hanging, and is killed and replaced.
         delay_of: function from an actor's number to the extra seconds that it needs to restore its state.
         stop_asked: function that returns whether the learner was asked to stop. From then on, `take` waits for at most
             STOPPING seconds.
@@ -100,7 +100,7 @@ class Actors(ABC):
     STOPPING = 10.0
     STARTING = 120.0  # extra seconds for the first segment of an actor
     TRIES = 10  # maximum number of successive replacements of one actor without a segment
-    ABSENCE = 10.0  # seconds between two looks for segments after which the learner was away, stopped by Ctrl-Z perhaps
+    ABSENCE = 10.0  # seconds; a longer gap between two polls means that the learner was suspended, as by Ctrl-Z
 
     def __init__(
         self,
@@ -251,8 +251,8 @@ class Actors(ABC):
     def _report_awaited(self) -> None:
         for index in self._deadlines:
             log.warning(
-                "%s has sent no segment for %.0f seconds. The run stops without it. If it is usually faster, a call of "
-                "its environment may hang.",
+                "%s has sent no segment for %.0f seconds. The run stops without this segment. A call of its "
+                "environment may hang.",
                 capitalised(self.name_of(index)),
                 self._waited(index),
             )

@@ -102,7 +102,7 @@ def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
-    """Return the runs' names without the time and what all of them share.
+    """Return the runs' names without the timestamp and the common prefix.
 
     A name that is not unique stays whole. If the whole name is not unique either, the name of the parent folder is put
     before it.

@@ -137,7 +137,7 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
 
 
 def require_replaceable(folder: Path) -> None:
-    """Check that a folder holds no files that an export would replace, but those of another export.
+    """Reject a folder in which an export would replace files that export.py did not write.
 
     Raises:
         UsageError: if it does.
@@ -148,7 +148,9 @@ def require_replaceable(folder: Path) -> None:
     except (OSError, ValueError, TypeError):
         ours = False
     if names and not ours:
-        raise UsageError(f"{', '.join(names)} in {folder} were not exported; give another --output, or remove them")
+        raise UsageError(
+            f"{', '.join(names)} in {folder} were not written by export.py; give another --output, or remove them"
+        )
 
 
 def _description(agent: TrainedAgent, states: np.ndarray, differences: dict[Path, float]) -> dict[str, Any]:

@@ -142,7 +142,8 @@ def require_unchanged_events(run: Path) -> None:
 
 
 def _require_unchanged(run: Path, path: Path) -> None:
-    """Compare a file with its digest: in result.json the whole file, in files.json that of a run that was killed.
+    """Compare a file with its digest: that of the whole file in result.json or, if the run was killed, in files.json
+    that of the last checkpoint.
 
     Raises:
         UsageError: if they differ, or if the file was deleted.
@@ -167,9 +168,9 @@ def _warn_once(text: str) -> None:
 
 
 def _recorded_files(run: Path) -> tuple[dict[str, dict[str, Any]], bool]:
-    """Return size and digest of the files that grow, by name, and whether they are those of the run's end.
+    """Return size and digest of the files that grow, by name, and whether they come from result.json.
 
-    Otherwise they are those of its last checkpoint.
+    Otherwise they are those at the last checkpoint.
     """
     if of_end := read_result(run).get("files"):
         return of_end, True

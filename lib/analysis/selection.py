@@ -1,4 +1,4 @@
-"""Runs that a person names, often as runs/*, without what cannot be shown."""
+"""Select the runs given on a command line, often as runs/*, and skip what cannot be shown."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -59,7 +59,7 @@ def reports_mask(env: gym.Env) -> bool:
 
 
 def with_mask_in_info(env: gym.Env) -> gym.Env:
-    """Return the environment, with a mask that is an entry of its Dict observations in its infos instead.
+    """Move the action mask, if it is an entry of the Dict observations, to the infos.
 
     PettingZoo's games report it as observation["action_mask"].
     """
@@ -173,6 +173,6 @@ class AppendMask(gym.Wrapper):
         if not allowed.any() and not ended:
             raise Fault(
                 f"{describe(self.env)} reports that no action is allowed, but its episode goes on; "
-                "an episode has to end in a state without allowed actions"
+                "a state that allows no action has to end the episode"
             )
         return allowed if allowed.any() else ~allowed

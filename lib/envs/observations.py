@@ -145,7 +145,7 @@ def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
         box = spaces.Box(space.start, space.start + space.nvec - 1, dtype=np.int64)
     else:
         return None
-    # Several planes as large as an image are no colours.
+    # Image-sized planes of binary or discrete values are not colour channels.
     is_board = len(box.shape) == 2 or (len(box.shape) == 3 and _kind_of(box) is ObservationKind.BOARD)
     return box if is_board else None
 

@@ -114,10 +114,10 @@ class PrioReplayBuffer:
     def update_priorities(self, batch_indices: np.ndarray, batch_priorities: np.ndarray) -> None:
         """Set the priorities of sampled transitions. If an index occurs several times, its last priority counts.
 
-        Those of transitions that `populate` has overwritten since they were sampled are only counted.
+        If `populate` has overwritten a transition since it was sampled, its priority is ignored and counted.
 
         Args:
-            batch_indices: (batch_size,) indices from `sample`. A copy of them, such as a list, stands for the newest
+            batch_indices: (batch_size,) indices from `sample`. Plain arrays and lists are taken to refer to the newest
                 sample of each index.
             batch_priorities: (batch_size,) priorities. NaN and infinity are replaced. In this case the loss is not
                 finite either, which stops the run.

@@ -178,7 +178,8 @@ class PrioritisedRing(Ring):
             priorities: (batch,) positive numbers, see priorities_from_errors.
 
         Raises:
-            ValueError: if the shapes differ, a priority is not positive and finite, or an index is of no step so far.
+            ValueError: if the shapes differ, a priority is not positive and finite, or an index does not belong to a
+                step added so far.
         """
         if priorities.shape != indices.shape:
             raise ValueError(

@@ -109,7 +109,7 @@ class Stream(ExperienceSource):
     def begin(self) -> None:
         """Reset the environments, unless they have been reset before."""
         if self.last_resets is None:
-            self._begin_anew(np.ones(self.envs.num_envs, bool))
+            self._reseed(np.ones(self.envs.num_envs, bool))
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each environment once.
@@ -143,7 +143,7 @@ class Stream(ExperienceSource):
             truncated = truncated | cut
         due = cut | ended & (overdue >= 0)
         if due.any():
-            self._begin_anew(due)
+            self._reseed(due)
         return Step(rewards, terminated, truncated, final_states)
 
     @property
@@ -162,7 +162,7 @@ class Stream(ExperienceSource):
             )
         self._warned = True
 
-    def _begin_anew(self, which: np.ndarray) -> None:
+    def _reseed(self, which: np.ndarray) -> None:
         """Reset the environments that `which`, (num_envs,) bool, selects, with new seeds."""
         self._snapshot.restart(self.steps_done, which)
         if self.on_reset is not None:
@@ -229,7 +229,7 @@ class Stream(ExperienceSource):
                 error_text,
             )
             self.interrupted_states = saved["states"].numpy()
-            self._begin_anew(np.ones(self.envs.num_envs, bool))
+            self._reseed(np.ones(self.envs.num_envs, bool))
 
     def _repeat(self, starts: np.ndarray, actions: np.ndarray) -> None:
         """Reset each environment at its start, and repeat its actions since then.

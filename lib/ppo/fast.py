@@ -200,7 +200,8 @@ class FastTrainer(Trainer):
     def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
         """Adapt the learning rate to the mean divergence of the epoch's minibatches.
 
-        Each is measured before its own step. So that of a single one is measured again, after its step.
+        A minibatch's divergence is measured before its optimizer step. If the epoch has only one minibatch, it is
+        measured again afterwards.
         """
         if self.settings.kl_target is None:
             return

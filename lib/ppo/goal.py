@@ -69,7 +69,8 @@ class GoalSettings(FastSettings):
         if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
             now["epochs"] = 1
         if "temperature" not in without:  # a sharper policy makes fewer random mistakes near the end
-            # The switch is permanent, so a few lucky episodes should not cause it. They can if their returns are equal.
+            # The switch is permanent, so a few lucky episodes should not cause it. Equal returns can, because their
+            # standard error is 0.
             now["finishing"] = progress.lower_bound >= FINAL_TEMPERATURE_FROM
         return dataclasses.replace(self, **now)
 

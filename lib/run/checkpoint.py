@@ -99,8 +99,8 @@ class VerifiedSaver(BaseSaveHandler):
     def remove(self, filename: str) -> None:
         """Mark a file as outdated. It is removed once the next checkpoint is on the disk.
 
-        The best-* file that belongs to the last step-* file is kept until the next one: a run that is killed and
-        resumed there needs it until it finds a better one.
+        The best-* file that existed at the last step-* checkpoint is kept until the next step-* checkpoint. A run that
+        is resumed from there still needs it.
         """
         self._outdated.append(filename)
 

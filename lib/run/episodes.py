@@ -74,8 +74,8 @@ class Episodes:
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
     AGAIN = WINDOW // 2  # episodes after a refusal until `confirm` is called again
-    # Episodes of an agent that has hardly learnt; a goal that their mean reaches is no goal. There are several of each
-    # environment, because the first ones to end are the short ones.
+    # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low. There are
+    # several per environment, because the first episodes to end are short.
     FIRST = 50
 
     _runs = itertools.count()  # of this process
@@ -187,11 +187,10 @@ class Episodes:
         is_first = self.count == self.FIRST and not self.trained
         if is_first and self.stop_reward is not None and reaches(self.mean, self.stop_reward):
             log.warning(
-                "The goal of %g is not above the mean return of the first %d episodes, %.4g. An agent that has hardly "
-                "learnt reaches it. Set a higher stop_reward.",
-                self.stop_reward,
+                "The first %d episodes already average %.4g, which reaches the goal of %g. Set a higher stop_reward.",
                 self.FIRST,
                 self.mean,
+                self.stop_reward,
             )
         previous = episode.total if self.smoothed is None else self.smoothed
         self.smoothed = SMOOTHING * previous + (1 - SMOOTHING) * episode.total

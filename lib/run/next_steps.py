@@ -35,16 +35,18 @@ def next_steps(
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
     """
-    commands = {"see its report": command(PROJECT / "tools/report.py", shown(run))} if has_episode else {}
+    commands = {"create a report": command(PROJECT / "tools/report.py", shown(run))} if has_episode else {}
     if not saved:
         return commands
     commands = {"watch it play": tool_command("play", run, env_id), **commands}
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
     elif not complete and _is_script():
-        commands["go on"] = command(Path(sys.argv[0]), "--resume", shown(run), *module_option(env_id), *_again(options))
+        commands["continue the run"] = command(
+            Path(sys.argv[0]), "--resume", shown(run), *module_option(env_id), *_again(options)
+        )
         if steps_done is not None:
-            commands["go on"] += f" --stop-after {2 * steps_done}"
+            commands["continue the run"] += f" --stop-after {2 * steps_done}"
     return commands
 
 

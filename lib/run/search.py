@@ -139,9 +139,9 @@ def run_trial(
 
     Args:
         config: hyperparameters of the trial.
-        folder: folder of the search. The trial's own is in it, because Ray Tune forgets its folder of a trial when the
+        folder: folder of the search. It holds a folder per trial, because Ray Tune loses its own trial folders when the
             search is interrupted.
-        command: command line without them.
+        command: command line without the trial's hyperparameters.
         started_in: folder in which the search was started, to which paths in the command refer.
         threads: threads of the process, or None.
 

@@ -180,7 +180,7 @@ class _Setup:
             if "settings" in content:  # earlier versions did not save them
                 checkpoint.restore({"settings": self._settings()}, content)
             state = self._run_state()
-            for name in set(self.figures) - set(content):  # of an earlier version; it chooses its states anew
+            for name in set(self.figures) - set(content):  # of an earlier version; it selects new states
                 state.pop(name, None)
             checkpoint.restore(state, content)
             log.info("Resumed at step %s.", f"{self.steps():,}")
@@ -581,7 +581,7 @@ class _Setup:
         if below:
             option = ["--sample"] if self._policy().score_name == "probability" else ["--epsilon", "0.05"]
             log.warning(
-                "Greedy play is clearly below training: mean return %s, not %s. Try %s",
+                "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
                 format_return(evaluated["mean"]),
                 format_return(self.episodes.mean),
                 tool_command("evaluate", self.run.path, self.params.env_name, *option),

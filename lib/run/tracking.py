@@ -94,7 +94,7 @@ class Tracker(abc.ABC):
                 call(*arguments)
         except Exception as error:  # noqa: BLE001 - the tracker is not our code, and its server may be anywhere
             self._failed = True
-            log.warning("%s failed, and gets nothing more: %s. The run goes on, and keeps all files.", self.name, error)
+            log.warning("%s failed: %s. Tracking ends; training continues, and all files are kept.", self.name, error)
 
     @abc.abstractmethod
     def _close(self, exit_code: int) -> None: ...

@@ -97,7 +97,7 @@ class Watchdog:
                 self._reported = call.start
                 log.warning("%s: a call has not returned for %.0f seconds.", call.describe(), seconds)
             over = max(self._over_limit(), self._over_signal())
-            # After the first call, all others are those of close().
+            # Calls after the interrupted one come from close(), and get less time.
             if over > self.GRACE and seconds > (self.GRACE if self._interrupted is None else self.GRACE / 5):
                 self._end(call, over)
 

@@ -123,7 +123,7 @@ class Watcher:
     def _newest(self) -> str:
         if not self.environment:
             return ""
-        return f". Up to a second before, the newest call was in {self.environment}"
+        return f". The last environment call, up to a second earlier, was in {self.environment}"
 
     def _send(self, number: int) -> None:
         try:

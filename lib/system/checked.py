@@ -40,7 +40,9 @@ class Checked:
             except ValueError as error:
                 if str(error).startswith(f"{name} "):
                     raise
-                raise ValueError(f"{name} cannot be {value!r}: then {error}. Change the other field first") from None
+                raise ValueError(
+                    f"{name} cannot be {value!r}: with it, {error}. Change the other field first"
+                ) from None
         super().__setattr__(name, value)
 
     def __post_init__(self) -> None:

@@ -20,12 +20,14 @@ def commands(tmp_path, monkeypatch):
 
 
 def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands):
-    assert commands()["go on"].endswith("--env-module fakes")
-    assert commands(steps_done=500)["go on"].endswith("--stop-after 1000")
-    assert commands(knobs={"engine": "ray", "address": "10.0.0.1:6379"})["go on"].endswith("--address 10.0.0.1:6379")
+    assert commands()["continue the run"].endswith("--env-module fakes")
+    assert commands(steps_done=500)["continue the run"].endswith("--stop-after 1000")
+    assert commands(knobs={"engine": "ray", "address": "10.0.0.1:6379"})["continue the run"].endswith(
+        "--address 10.0.0.1:6379"
+    )
 
 
 @pytest.mark.parametrize("end", ["saved", "solved", "complete"])
 def test_no_other_run_goes_on(commands, end):
-    assert "go on" not in commands(**{end: end != "saved"})
-    assert "see its report" in commands(**{end: end != "saved"})
+    assert "continue the run" not in commands(**{end: end != "saved"})
+    assert "create a report" in commands(**{end: end != "saved"})

@@ -149,7 +149,8 @@ def test_native_code_that_ignores_the_interruption_is_ended_with_the_process(pro
 HELD = (
     r"no Python code has run for \d+ seconds; native code probably holds the GIL \(Python's global lock\), "
     r"at line \d+ of .*/fakes.py \(step\)\. "
-    r"Up to a second before, the newest call was in fakes:Hanging-v0 \(episode 1 from seed 7, at the reset\)"
+    r"The last environment call, up to a second earlier, was in fakes:Hanging-v0 "
+    r"\(episode 1 from seed 7, at the reset\)"
 )
 
 

@@ -37,7 +37,9 @@ def test_files_of_the_user_are_not_replaced(answer, refused, original_run, tmp_p
     answer(*export)  # an export of its own is replaced
     (tmp_path / "policy.json").write_text("{}")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    assert f"policy.pt, policy.json in {tmp_path} were not exported; give another --output" in refused(*export)
+    assert f"policy.pt, policy.json in {tmp_path} were not written by export.py; give another --output" in refused(
+        *export
+    )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
