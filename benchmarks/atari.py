@@ -145,7 +145,8 @@ def table(runs: Sequence[Run]) -> str:
         if any(map(len, ends)):
             published = [f"{score:,.1f}" for score in (game.random, game.dqn, game.rainbow, game.human)]
             cells = [markup.spread(means, 1) if len(means) else "" for means in ends]
-            rows.append((name, max(map(len, ends)), *cells, *published))
+            seeds = dict.fromkeys(len(means) for means in ends if len(means))
+            rows.append((name, " / ".join(map(str, seeds)), *cells, *published))
     names = [f"`{script.rpartition('/')[2]}`" for script in SCRIPTS]
     return markup.table(("game", "seeds", *names, "random", "DQN", "Rainbow", "human"), rows)
 

@@ -237,6 +237,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs of --params at once, each with one thread if several")
     parser.add_argument("--options", type=shlex.split, default=[], help="further script options for --params")
     args = parser.parse_args()
+    if args.params and set(args.what) & {"speed", "sweep"}:
+        parser.error("speed and sweep are measured without --params, which measures speeds of its own")
     if args.params:
         train(args)
     elif args.options or args.rung or args.seeds or args.jobs > 1:

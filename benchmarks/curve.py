@@ -27,7 +27,8 @@ from lib.run.curve import rolling_mean
 
 from matplotlib import pyplot as plt
 
-# Left out of a rung's name.
+FREE = ("engine", "patience", "address", "async_envs")  # options on which no result depends
+# Both are left out of a rung's name.
 DEFAULT_OPTIONS = {
     "players": 1,
     "replay_ratio": 32,
@@ -124,9 +125,10 @@ def rung_of(params: lab.Stamp) -> str:
     """Return the name of a run's script with its own options."""
     words = [params["script"]]
     for name, value in params["knobs"].items():
-        if value not in (None, False, DEFAULT_OPTIONS.get(name)):
-            option = f"--{name.replace('_', '-')}"
-            words.append(option if value is True else f"{option} {value}")
+        if name in FREE or value is None or value is False or value == DEFAULT_OPTIONS.get(name):
+            continue
+        option = f"--{name.replace('_', '-')}"
+        words.append(option if value is True else f"{option} {value}")
     return " ".join(words)
 
 

@@ -60,10 +60,10 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
         single: noun for a single value: "seed" gives "1,616 s (one seed)".
     """
 
-    def text(value: float) -> str:
-        return f"{value:,.{digits}f}" if math.isfinite(value) else "never"
+    def text(value: float, unit: str = "") -> str:
+        return f"{value:,.{digits}f}{unit}" if math.isfinite(value) else "never"
 
-    median = text(values.median()) + unit
+    median = text(values.median(), unit)
     if len(values) == 1:
         return f"{median} (one {single})" if single else median
     return f"{median} ({text(values.min())} to {text(values.max())})"

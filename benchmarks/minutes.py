@@ -74,7 +74,7 @@ def train(
         device: device of the networks.
         go_on: continue interrupted runs; otherwise they are refused.
         rungs: rungs to train, or none for all.
-        seeds: seeds of each rung, at most; 0 for those of SEEDS.
+        seeds: number of seeds of each rung; 0 for that of SEEDS.
         options: further options of all scripts.
         jobs: runs at once. With more than one, each has one thread.
 
@@ -127,8 +127,8 @@ def run_all(commands: Sequence[Sequence[str]], jobs: int) -> int:
 def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iterator[tuple[Path, str, int]]:
     """Yield the folder, the rung and the seed of each run that is asked for, first one seed of each."""
     ordered = LADDER | SEEDS
-    for seed, (rung, number) in itertools.product(range(1, max(SEEDS.values()) + 1), ordered.items()):
-        if seed <= (min(seeds, number) if seeds else number) and (rung in rungs if rungs else rung not in EQUAL):
+    for seed, (rung, number) in itertools.product(range(1, max(seeds, *SEEDS.values()) + 1), ordered.items()):
+        if seed <= (seeds or number) and (rung in rungs if rungs else rung not in EQUAL):
             yield lab.PROJECT / "runs" / folder_of(params, device) / f"{lab.slug(rung)}-seed{seed}", rung, seed
 
 
@@ -199,7 +199,7 @@ def table(
     usual = minutes[to]["18.0"].median() if to in minutes else np.nan
     rows = []
     for rung, group in groups.items():
-        change = 100 * (minutes[rung]["18.0"].median() / usual - 1)
+        change = 100 * (minutes[rung]["18.0"].median() / usual - 1) if np.isfinite(usual) else np.nan
         rows.append(
             (
                 f"`{rung}`",

@@ -144,15 +144,21 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
 
 
 def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]) -> str:
-    """Return a row per script of PONG: steps from its trial, and seconds from its runs alone on a quiet machine."""
+    """Return a row per script of PONG: steps from its trial, and seconds from its runs alone on a quiet machine.
+
+    Trials with another --max-steps than GOAL_TRIAL are not compared with it.
+    """
     frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
+    limits = {stamped["settings"]["label"]: stamped["settings"]["max_steps"] for _, stamped in trials}
     by_script = {own.script: own for own in timed}
     rows = []
     for name, (label, script) in PONG.items():
         trial, own = frames.get(label), by_script.get(script)
         cells = [""] * 6
         if trial is not None:
-            p = "" if label == GOAL_TRIAL else f"{rank_test(trial.steps_to_goal, frames[GOAL_TRIAL].steps_to_goal):.2g}"
+            p = ""
+            if label != GOAL_TRIAL and limits[label] == limits[GOAL_TRIAL]:
+                p = f"{rank_test(trial.steps_to_goal, frames[GOAL_TRIAL].steps_to_goal):.2g}"
             cells[:4] = [f"{trial.seed.min()} to {trial.seed.max()}", *reached_goal(trial), p]
         if own is not None:
             soon = (confirmed(own) & (own.frame["seconds"] <= TEN_MINUTES)).sum()

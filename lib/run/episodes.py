@@ -317,8 +317,8 @@ def reaches(mean: float, goal: float) -> bool:
 
 
 def format_return(value: float) -> str:
-    """Format a return with two decimals, or three significant digits if it is small, but no rounding error."""
-    return f"{value:.3g}" if 1e-9 < abs(value) < 0.01 else f"{value:.2f}"
+    """Format a return with two decimals, or three significant digits if it is huge, or small but no rounding error."""
+    return f"{value:.3g}" if 1e-9 < abs(value) < 0.01 or abs(value) >= 1e9 else f"{value:.2f}"
 
 
 def last_step(folder: Path) -> int:

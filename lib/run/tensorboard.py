@@ -230,8 +230,9 @@ class TensorBoard:
 
 
 def _current_values(output: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace the functions in an iteration's output by the values that they return now."""
-    return {name: value() if callable(value) else value for name, value in output.items()}
+    """Replace the functions in an iteration's output by the values that they return now, and leave out None."""
+    values = {name: value() if callable(value) else value for name, value in output.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _charts_with_data(tags: Iterable[str]) -> dict[str, dict[str, list[Any]]]:

@@ -20,7 +20,9 @@ import pytest
 import atari
 import catch
 import chapter08
+import chapter09
 import check_docs
+import curve
 import distributed
 import lab
 import ladder
@@ -178,6 +180,38 @@ def test_minutes_are_steps_divided_by_the_median_speed():
     assert parallel.split(" | ")[3:5] == ["never (20 to never)", "never (40 to never)"]
     *_, parallel = minutes.table([runs[0], runs[1]], speeds).splitlines()
     assert parallel.split(" | ")[3:6] == ["20", "40", "-60 %"]
+    *_, parallel = minutes.table([trained("01_baseline", None), runs[1]], speeds).splitlines()
+    assert parallel.split(" | ")[3:6] == ["20", "40", ""]  # nothing to compare with
+
+
+def test_the_asked_for_number_of_seeds_is_trained():
+    rung = "02_n_envs --envs 3"
+    assert [seed for _, _, seed in minutes._folders("best", "cpu", [rung], 3)] == [1, 2, 3]
+    assert [seed for _, _, seed in minutes._folders("best", "cpu", ["01_baseline", rung], 0)] == [1, 1, 2, 3]
+
+
+def test_speeds_with_tuned_hyperparameters_do_not_replace_the_usual_ones(monkeypatch, capsys):
+    for function in ("train", "speed"):
+        monkeypatch.setattr(chapter09, function, lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["chapter09.py", "speed", "--params", "best"])
+    with pytest.raises(SystemExit):
+        chapter09.main()
+    assert "without --params" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("knobs", "rung"),
+    [
+        ({"players": 1, "replay_ratio": 32, "engine": "ray", "patience": 9, "address": "a:1"}, "x"),
+        (
+            {"envs": 3, "parallel": False, "stack": 4, "noop_max": 0, "max_frames": 0},
+            "x --envs 3 --noop-max 0 --max-frames 0",
+        ),
+        ({"parallel": True, "players": 2, "async_envs": True}, "x --parallel --players 2"),
+    ],
+)
+def test_a_rung_has_its_options_but_not_those_that_change_no_result(knobs, rung):
+    assert curve.rung_of({"script": "x", "knobs": knobs}) == rung
 
 
 def test_a_rung_whose_speed_was_not_measured_is_left_out(results):
@@ -262,6 +296,7 @@ def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(resu
         ([1615.6], {"digits": 0, "unit": " s", "single": "seed"}, "1,616 s (one seed)"),
         ([5.0, math.inf, 3.0], {"digits": 0}, "5 (3 to never)"),
         ([5.0, math.inf, 3.0, math.inf], {"digits": 0}, "never (3 to never)"),
+        ([100.0, math.inf, math.inf], {"digits": 0, "unit": " s"}, "never (100 to never)"),
     ],
 )
 def test_a_spread_is_the_median_and_the_range(values, options, text):
@@ -390,6 +425,15 @@ def test_the_curve_of_an_atari_run_begins_with_its_tenth_episode(atari_run):
     assert list(kept.curve.mean_100) == [5.5, 6.0, 6.5]
 
 
+def test_the_numbers_of_seeds_of_both_scripts_are_shown_if_they_differ():
+    def run(script, seed):
+        return atari.Run(script, "Breakout", seed, 40.0, pd.DataFrame(), {})
+
+    runs = [run("distributed/01_ppo", 1), *(run("distributed/02_ppo_fast", seed) for seed in (1, 2, 3))]
+    assert "| Breakout | 1 / 3 | 40.0 | 40.0 (40.0 to 40.0) |" in atari.table(runs)
+    assert "| Breakout | 1 | 40.0 | 40.0 |" in atari.table(runs[:2])
+
+
 def test_an_atari_run_that_moved_names_all_its_machines(atari_run):
     params = run_folder.read_params(atari_run)
     [first] = params["sessions"]
@@ -425,11 +469,14 @@ def test_a_run_counts_as_solved_only_if_greedy_play_reached_the_goal_too():
     timed = time_to_solve.Solved("distributed/04_ppo_actors", "solve/x", frame, {"settings": {"time_limit": 900}})
     assert time_to_solve.time_to_goal(timed) == "700 s (100 to never), 2 of 3 seeds"
     goal = pd.DataFrame({"seed": [1, 2], "steps_to_goal": [300_000, math.inf]})
-    table = trials.pong_table([(goal, {"settings": {"label": trials.GOAL_TRIAL}})], [timed])
+    settings = {"label": trials.GOAL_TRIAL, "max_steps": 800_000}
+    short = {"label": "distributed/02_ppo_fast", "max_steps": 400_000}
+    table = trials.pong_table([(goal, {"settings": settings}), (goal, {"settings": short})], [timed])
     rows = {
         cells[0]: cells[1:] for row in table.splitlines() if (cells := [c.strip() for c in row.strip("|").split("|")])
     }
     assert rows["`03_ppo_goal`"] == ["1 to 2", "1 of 2", "never (300 to never)", "", "", ""]
+    assert rows["`02_ppo_fast`"] == rows["`03_ppo_goal`"]  # no p, because its runs were shorter
     assert rows["`04_ppo_actors`"] == ["", "", "", "", "700 s (100 to never), 2 of 3 seeds", "1 of 3"]
 
 

@@ -22,10 +22,10 @@ class RemoteSource(CountingSource):
         return dict.fromkeys(self.METRICS, 1.0)
 
 
-def run(source, iterations, folder, during=lambda engine, board: None, extra=()):
+def run(source, iterations, folder, during=lambda engine, board: None, extra=(), epsilon=0.5):
     """Run an engine that writes TensorBoard's files and episodes.csv."""
     folder.mkdir(exist_ok=True)
-    engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": 0.5})
+    engine = Engine(lambda engine, batch: {"loss": 1.0 / engine.state.iteration, "epsilon": epsilon})
     register_events(engine)
     episodes, speed, board = Episodes(source, 18.0), Speed(source), TensorBoard(folder)
     speed.attach(engine)
@@ -62,6 +62,12 @@ def test_a_metric_that_comes_later_is_written_from_then_on_without_a_warning(tmp
     run(CountingSource({50: 1.0}), 300, tmp_path, set_later, extra=["values"])
     assert scalars(tmp_path)["train/values"] == [(200, 2.0), (300, 2.0)]
     assert [str(each.message) for each in recwarn if "values" in str(each.message)] == []
+
+
+def test_an_output_that_is_none_is_left_out_without_a_warning(tmp_path, recwarn):
+    run(CountingSource({50: 1.0}), 100, tmp_path, epsilon=None)
+    assert "train/epsilon" not in scalars(tmp_path)
+    assert [str(each.message) for each in recwarn if "can not log" in str(each.message)] == []
 
 
 def test_the_mean_of_100_episodes_begins_with_the_tenth(tmp_path):
