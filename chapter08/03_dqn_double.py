@@ -58,9 +58,7 @@ def train(params, args):
         if args.double:
             loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, params.huber)
         else:
-            loss = common.calc_loss_dqn(
-                batch, net, tgt_net.target_model, params.gamma, args.device, no_grad=True, huber=params.huber
-            )
+            loss = common.calc_loss_dqn(batch, net, tgt_net.target_model, params.gamma, args.device, huber=params.huber)
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration * steps)

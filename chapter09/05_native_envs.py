@@ -30,9 +30,8 @@ NAME = Path(__file__).stem
 def train(params, args):
     steps = params.steps_per_update(args.envs)
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
-    net = dqn_model.DQN(envs.single_observation_space, envs.single_action_space.n, normalise=params.normalise).to(
-        args.device
-    )
+    space, n_actions = envs.single_observation_space, envs.single_action_space.n
+    net = dqn_model.DQN(space, n_actions, normalise=params.normalise).to(args.device)
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
