@@ -12,7 +12,7 @@ from lib.errors import UsageError
 
 log = logging.getLogger(__name__)
 
-ENGINES = ("inline", "process", "ray")
+ENGINES: dict[str, Callable[..., Actors]] = {"inline": InlineActors, "process": ProcessActors, "ray": RayActors}
 
 
 def start_actors(
@@ -34,7 +34,7 @@ def start_actors(
     """Start actors.
 
     Args:
-        engine: one of ENGINES.
+        engine: key of ENGINES.
         make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of: see Actors.
         room: see ProcessActors.
         address, cpus: see RayActors.
@@ -43,15 +43,16 @@ def start_actors(
         UsageError: if the engine is unknown or not installed, if it cannot run that many actors, or if `number` is
             below 1.
     """
+    if engine not in ENGINES:
+        raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")
     if number < 1:
         raise UsageError(f"{number} actors were asked for; there has to be at least 1")
     if engine != "ray" and (address is not None or cpus is not None):
         log.warning("--address and --actor-cpus are options of --engine ray; --engine %s ignores them.", engine)
-    common = (make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of)
-    if engine == "inline":
-        return InlineActors(*common)
-    if engine == "process":
-        return ProcessActors(*common, room=room)
-    if engine == "ray":
-        return RayActors(*common, address=address, cpus=cpus, room=room)
-    raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")
+    own: dict[str, dict[str, Any]] = {
+        "process": {"room": room},
+        "ray": {"room": room, "address": address, "cpus": cpus},
+    }
+    return ENGINES[engine](
+        make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of, **own.get(engine, {})
+    )

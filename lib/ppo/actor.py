@@ -40,7 +40,7 @@ class Acting:
         actors: number of actors.
         rollout: steps of each environment in a segment.
         seed: seed from which all seeds are derived.
-        engine: one of actors.engines.ENGINES.
+        engine: key of actors.engines.ENGINES.
         patience: seconds to wait for a segment; see actors.contract.Actors.
         address: address of a Ray cluster, or None.
         cpus: CPUs per actor on Ray, or None.
