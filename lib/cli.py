@@ -236,9 +236,9 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
     """
     with _threads_ended(), exit_codes(STOPPED):
         params, args = resolve(parser, argv, script)
-        prepare(args.seed)
         if args.tune is not None:
             sys.exit(search.search(params, args, script, sys.argv[1:] if argv is None else argv))
+        prepare(args.seed)
         with checked_env.closing():
             state: Any = train(params, args)
         sys.exit(EXIT_CODES[state.stopped])

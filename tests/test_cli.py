@@ -324,12 +324,3 @@ def test_an_error_of_the_system_prints_one_line_that_says_what_is_kept(monkeypat
         raise OSError(number, os.strerror(number), "a/b")
     assert end.value.code == 1
     assert capsys.readouterr().err.startswith(f"error: {message}")
-
-
-def test_a_search_draws_its_trials_with_the_seed(monkeypatch):
-    done = []
-    monkeypatch.setattr(cli, "prepare", lambda seed: done.append(seed))
-    monkeypatch.setattr(cli.search, "search", lambda *_: done.append("search") or 0)
-    with pytest.raises(SystemExit):
-        cli.main(pytest.fail, cli.parser("Summary."), "01_dqn_basic", ["--tune", "2", "--seed", "7"])
-    assert done == [7, "search"]

@@ -251,7 +251,7 @@ def test_a_resume_whose_actors_are_refused_changes_no_file(ends, refused, tmp_pa
     def refuse(*_, **__):
         raise UsageError("2 processes need more memory")
 
-    monkeypatch.setattr(engines, "ProcessActors", refuse)
+    monkeypatch.setitem(engines.ENGINES, "process", refuse)
     again = ("--engine", "process", "--stop-after", 1024)
     assert "need more memory" in refused(ACTORS, *resuming(path), *again)
     assert files() == before

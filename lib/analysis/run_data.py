@@ -142,8 +142,9 @@ def require_unchanged_events(run: Path) -> None:
 
 
 def _require_unchanged(run: Path, path: Path) -> None:
-    """Compare a file with its digest: that of the whole file in result.json or, if the run was killed, in files.json
-    that of the last checkpoint.
+    """Compare a file with its recorded digest.
+
+    result.json holds that of the whole file. If the run was killed, files.json holds that at the last checkpoint.
 
     Raises:
         UsageError: if they differ, or if the file was deleted.

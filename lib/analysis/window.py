@@ -133,7 +133,8 @@ def add_score_panel(
         mask: action mask, (n_actions,) bool, or (1,) for all actions.
     """
     frame = video_file.enlarge(frame)
-    height = frame.shape[0]
+    height = max(frame.shape[0], video_file.MIN_SIDE)  # the frame may be a strip
+    frame = np.pad(frame, ((0, height - frame.shape[0]), (0, 0), (0, 0)))
     actions = np.flatnonzero(np.broadcast_to(mask, scores.shape))
     room = min(MAX_SCORES, (height - 30) // MIN_LINE)
     if len(actions) > room:

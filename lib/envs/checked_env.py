@@ -340,7 +340,7 @@ def _problems_of_array(
             yield f" is {_short(observation)}; its space is {space}"
     elif array.dtype == space.dtype and array.dtype.kind in "biu" and array.dtype.itemsize < 8:
         return  # it can hold no other numbers
-    elif every_number or array.size <= SMALL:
+    elif every_number or array.size <= SMALL or array.dtype.kind == "i" != space.dtype.kind:
         low, high = _limits(array.dtype, space.dtype)
         within = (array >= low) & (array <= high)  # comparisons are false for NaN
         if not within.all():

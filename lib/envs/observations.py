@@ -59,8 +59,9 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
     FlattenObservation, which encodes a Discrete number as a one-hot vector. But MultiBinary and MultiDiscrete spaces of
     several dimensions, such as MultiBinary([15, 15]), keep their shape and become boards. Integers become float32. They
-    are divided by the largest absolute value that their space allows, and a warning is logged. Of three axes, two that
-    are equal are the height and the width; otherwise, the shorter one of the first and the last holds the channels.
+    are divided by the largest absolute value that their space allows, and a warning is logged. Of three axes, two
+    neighbours of equal length above 1 are the height and the width. Otherwise, the shorter one of the first and the
+    last holds the channels.
 
     Args:
         env: environment with observations of any space.
@@ -99,7 +100,7 @@ def _has_channels_last(space: spaces.Box) -> bool:
     first, middle, last = space.shape
     if middle > 1 and (first == middle) != (middle == last):  # two equal sides are a square board or image
         return first == middle
-    return last < first
+    return last <= first
 
 
 def _kind_of(space: spaces.Box) -> ObservationKind:

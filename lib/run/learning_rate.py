@@ -21,7 +21,8 @@ def attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, ste
     Raises:
         ValueError: if there is no optimizer.
     """
-    if not isinstance(optimizer, Optimizer) or params.learning_rate_final is None:
+    assert params.learning_rate_final is not None
+    if not isinstance(optimizer, Optimizer):
         raise ValueError("learning_rate_final needs an optimizer in `save`, as {..., 'optimizer': optimizer}")
     fall = 1.0 - params.learning_rate_final / params.learning_rate
     for group in optimizer.param_groups:

@@ -48,7 +48,7 @@ class ReturnDistributionFigure:
             self._is_warned = True
             log.warning(
                 "%.0f %% of the predicted probability mass is on the support's end atom %g. If returns can lie beyond "
-                "it, start a new run with a wider support, see --help.",
+                "it, start a new run with a wider support (see --help).",
                 100 * at_ends.max(),
                 support[-at_ends.argmax()],
             )

@@ -95,7 +95,9 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         tuner = tune.Tuner(
             trainable,
             param_space=space,
-            tune_config=tune.TuneConfig(num_samples=args.tune),
+            tune_config=tune.TuneConfig(
+                num_samples=args.tune, search_alg=tune.search.BasicVariantGenerator(random_state=args.seed)
+            ),
             run_config=tune.RunConfig(
                 name="ray", storage_path=str(folder), verbose=0, callbacks=[_report_trials(tune.Callback)]
             ),

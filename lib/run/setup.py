@@ -264,8 +264,10 @@ class _Setup:
         state = copy.deepcopy({name: content[name] for name in self._loop_state() if name in content})
 
         def restore(engine: Engine) -> None:
-            # The saved run may have had no evaluations.
-            checkpoint.restore({name: each for name, each in self._loop_state().items() if name in state}, state)
+            objects = self._loop_state()
+            if "evaluations" not in state:  # the saved run had none
+                objects.pop("evaluations", None)
+            checkpoint.restore(objects, state)
             self.episodes.ask(engine)  # the run may have been stopped in `_confirm`
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)

@@ -51,6 +51,14 @@ def test_the_length_of_a_bar_is_proportional_to_the_value():
     assert abs(half - longest / 2) <= 2
 
 
+def test_a_strip_has_room_for_the_panel():
+    strip = np.full((16, 800, 3), 200, np.uint8)
+    shown = add_score_panel(strip, ["left", "right"], np.array([0.0, 1.0]), "Q", np.array([True]))
+    assert np.array_equal(shown[:32, :1600], video_file.enlarge(strip))
+    assert len(shown) == video_file.MIN_SIDE
+    assert not shown[32:, :1600].any()
+
+
 def test_probabilities_are_shown_between_0_and_1():
     (_, quarter), (_, most) = bars([0.25, 0.75], "probability")
     assert abs(3 * quarter - most) <= 4

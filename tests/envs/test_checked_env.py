@@ -174,6 +174,8 @@ def test_integers_that_an_unsigned_space_can_hold_are_converted():
     for wrong in ([0, 7, 256], [0, -1, 7]):
         [found] = problems(wrong, space, every_number=True)
         assert "all numbers have to be finite, from 0 to 255" in found
+    image = spaces.Box(0, 255, (84, 84), np.uint8)
+    assert list(problems(np.full((84, 84), 256), image, every_number=False))  # 256 would become 0
 
 
 @pytest.mark.parametrize(

@@ -107,7 +107,7 @@ class Source:
     def __init__(self):
         self.steps_done = 0
         self.episodes = []
-        self.on_step = None
+        self.on_step = lambda steps: None
 
     def pop_episodes(self):
         episodes, self.episodes = self.episodes, []

@@ -19,6 +19,7 @@ import torch
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import search, tuning
+from lib.run.options import RunOptions
 from lib.run.run_folder import write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE
 from lib.run.tuning import base_space, tune_params
@@ -215,6 +216,35 @@ def test_every_trial_of_the_books_search_has_a_final_learning_rate_that_it_can_f
     with pytest.raises(Searched):
         tune_params(dataclasses.replace(HYPERPARAMS["pong"], learning_rate_final=5e-5), train, torch.device("cpu"))
     assert rates == [(5e-5, 5e-5), (5e-5, 1e-4)]
+
+
+def test_a_search_draws_its_trials_with_the_seed(monkeypatch, tmp_path):
+    class Searched(Exception):
+        pass
+
+    class Tuner:
+        can_restore = staticmethod(lambda folder: False)
+
+        def __init__(self, trainable, param_space, tune_config, run_config):
+            raise Searched(tune_config)
+
+    tune = SimpleNamespace(
+        loguniform=lambda low, high: (low, high),
+        choice=list,
+        with_resources=lambda trainable, resources: trainable,
+        with_parameters=lambda trainable, **parameters: trainable,
+        TuneConfig=dict,
+        RunConfig=dict,
+        Callback=object,
+        Tuner=Tuner,
+        search=SimpleNamespace(BasicVariantGenerator=dict),
+    )
+    monkeypatch.setattr(search, "ray_tune", lambda: tune)
+    monkeypatch.setattr(search, "start_ray", lambda: None)
+    options = RunOptions(seed=7, tune=2, runs_dir=tmp_path)
+    with pytest.raises(Searched) as searched:
+        search.search(HYPERPARAMS["pong"], options, "01_baseline", ["01_baseline.py", "--tune", "2"])
+    assert searched.value.args == ({"num_samples": 2, "search_alg": {"random_state": 7}},)
 
 
 def test_a_trial_gets_a_gpu_from_ray_and_never_a_certain_one():

@@ -159,7 +159,7 @@ def test_trained_weights_that_reach_the_goal_keep_the_settings_of_its_end(ends, 
         assert code == 0
         next((tmp_path / "runs").iterdir()).rename(tmp_path / name)
     assert "which reaches the goal of -2." in outputs["new"]
-    assert "The goal of -2" not in outputs["trained"]
+    assert "which reaches the goal of -2." not in outputs["trained"]
     progress = {name: [value for _, value in scalars_of(tmp_path / name)["train/progress"]] for name in outputs}
     assert set(progress["new"]) == {0.0}
     assert progress["trained"][-1] == 1.0
