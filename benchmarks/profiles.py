@@ -24,7 +24,7 @@ from lib.envs.atari import DirectAtari
 from lib.envs.single_env import make_env
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.run import checkpoint, setup
+from lib.run import checkpoint, checkpoint_reading, setup
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
 from lib.system.clock import Stopwatch
@@ -140,7 +140,7 @@ def memory(transitions: int) -> None:
         start = time.perf_counter()
         save({"net": {}, "replay": replay.state_dict()}, "step-000000000.pt")
         saved = time.perf_counter()
-        content = checkpoint.newest(Path(folder))
+        content = checkpoint_reading.newest(Path(folder))
         assert content is not None
         replay.load_state_dict(content["replay"])
         loaded = time.perf_counter()

@@ -19,7 +19,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from forked import ForkedProcess, ForkServer
-from lib.run import checkpoint
+from lib.run import checkpoint_reading
 
 PROJECT = Path(__file__).parents[1]
 FAKES = ("--env-module", "fakes")
@@ -174,7 +174,7 @@ def result_of(path: Path) -> dict[str, Any]:
 
 def checkpoint_of(path: Path) -> dict[str, Any]:
     """Return the state in the newest checkpoint of a run, without the settings and what depends on the clock."""
-    content = checkpoint.newest(path / "checkpoints")
+    content = checkpoint_reading.newest(path / "checkpoints")
     assert content is not None, f"{path} has no checkpoint"
     del content["settings"], content["files"], content["episodes"]["seconds"]
     for place in (content["source"], *content["source"].get("actors", ())):

@@ -15,7 +15,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.run import checkpoint, evaluation, setup
+from lib.run import checkpoint_reading, evaluation, setup
 from lib.run.watchdog import CallInterrupted
 from running import (
     BASELINE,
@@ -353,7 +353,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_pat
     process = run(Path(f"{name}.py"), *IMAGES[:2], *SMALL_DQN, *DIVERGING, tmp_path)
     assert process.returncode == 1
     assert "loss not finite" in process.stdout
-    newest = checkpoint.newest(folder(tmp_path) / "checkpoints")
+    newest = checkpoint_reading.newest(folder(tmp_path) / "checkpoints")
     assert newest is not None
     assert all(bool(torch.isfinite(weights).all()) for weights in newest["net"].values())
     assert "The last good state is in " in process.stdout

@@ -16,7 +16,7 @@ from lib.nets import noisy
 from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
-from lib.run import checkpoint, provenance, run_folder
+from lib.run import checkpoint_reading, provenance, run_folder
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, step_of
 from lib.run.policy import GreedyPolicy, SampledPolicy
 
@@ -65,7 +65,7 @@ class TrainedAgent:
 
     def _load(self) -> dict[str, Any]:
         try:
-            return checkpoint.load(self.file)
+            return checkpoint_reading.load(self.file)
         except Fault as fault:
             steps = {step_of(file) for file in (self.run / "checkpoints").glob("step-*.pt")}
             for which in (LAST, *map(str, sorted(steps, reverse=True)), BEST):
@@ -89,7 +89,7 @@ class TrainedAgent:
 
 def _is_intact(file: Path) -> bool:
     try:
-        checkpoint.load(file)
+        checkpoint_reading.load(file)
     except Fault:
         return False
     return True

@@ -8,16 +8,10 @@ A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 dige
 import copy
 import errno
 import logging
-import math
-import pickle
-import re
 import resource
 import shutil
-import struct
 import sys
-import zipfile
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -29,19 +23,14 @@ from torch.optim import Optimizer
 
 from lib.errors import Fault, UsageError
 from lib.run.checkpoint_files import numbered
+from lib.run.checkpoint_reading import digest_path, first_line
 from lib.run.events import EpisodeEvents
 from lib.run.run_folder import resume_options
 from lib.run.stopping import NOT_FINITE, Stopper
-from lib.system import files, memory
+from lib.system import files
 
 log = logging.getLogger(__name__)
 
-
-class Damaged(Fault):
-    """A checkpoint whose content is not what was written."""
-
-
-LARGEST = 2**256  # no number in a checkpoint reaches it; those of random generators have 128 bits
 
 # Objects in a `best-*` checkpoint. All others are needed only to resume.
 PLAYABLE = ("net", "target", "iteration")
@@ -91,7 +80,7 @@ class VerifiedSaver(BaseSaveHandler):
             self._write(checkpoint, temporary, filename)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
             cause = _cause(error, handled)
-            problem = f"{self.folder / filename} could not be saved: {_first_line(cause)}{self._room(cause)}"
+            problem = f"{self.folder / filename} could not be saved: {first_line(cause)}{self._room(cause)}"
             temporary.unlink(missing_ok=True)
             raise Fault(f"{problem}. {self._advice(cause)}") from error
         self._remove_outdated(filename)
@@ -108,7 +97,7 @@ class VerifiedSaver(BaseSaveHandler):
         with temporary.open("wb") as file:
             torch.save(dict(checkpoint), file)
             files.sync(file)
-        files.write(_digest_path(self.folder / filename), f"{files.digest(temporary)}  {filename}\n")
+        files.write(digest_path(self.folder / filename), f"{files.digest(temporary)}  {filename}\n")
         temporary.replace(self.folder / filename)
         files.sync_folder(self.folder)
 
@@ -119,7 +108,7 @@ class VerifiedSaver(BaseSaveHandler):
             self._resumable_best = self._best
         for outdated in {*self._outdated} - {newest, self._resumable_best}:
             (self.folder / outdated).unlink(missing_ok=True)
-            _digest_path(self.folder / outdated).unlink(missing_ok=True)
+            digest_path(self.folder / outdated).unlink(missing_ok=True)
         self._outdated = [name for name in self._outdated if name == self._resumable_best]
 
     def _room(self, error: BaseException) -> str:
@@ -268,126 +257,6 @@ class Checkpointer:
             log.warning("%s", fault)  # the first error is the one to raise
 
 
-def newest(folder: Path) -> dict[str, Any] | None:
-    """Read the newest undamaged checkpoint, and log a warning for each damaged one.
-
-    Returns:
-        Content of the checkpoint, or None if there are no checkpoints.
-
-    Raises:
-        Fault: if there are checkpoints, but all of them are damaged; or if the newest one cannot be read now.
-    """
-    damaged: list[Path] = []
-    for _, file in reversed(numbered(folder, "step")):
-        try:
-            content = load(file)
-        except Damaged as fault:
-            log.warning("%s", fault)
-            damaged.append(file)
-        else:
-            for other in damaged:  # renamed, so that the rotation does not count them
-                other.rename(other.with_suffix(".damaged"))
-            return content
-    if damaged:
-        raise Damaged(
-            f"none of the {len(damaged)} checkpoints in {folder} can be read. No file was changed. "
-            "Restore one, or start a new run"
-        )
-    return None
-
-
-def load(file: Path) -> dict[str, Any]:
-    """Read one checkpoint into main memory.
-
-    Raises:
-        Damaged: if the file is damaged, or holds anything but a dictionary of tensors and plain values.
-        Fault: if it cannot be read for another reason, which may pass, such as too little memory.
-    """
-    try:
-        _verify(file)
-        # Memory-mapped, so that a replay is not in memory twice while it is restored.
-        content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except pickle.UnpicklingError as error:
-        raise Damaged(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
-    except (OSError, MemoryError) as error:
-        raise Fault(f"{file} cannot be read now: {_first_line(error)}. No file was changed; try again") from error
-    except Exception as error:  # the unpickler may raise anything on a damaged file
-        if "Cannot allocate memory" in str(error) or memory.shortage(error):
-            raise Fault(f"{file} cannot be read now: {_first_line(error)}. No file was changed; try again") from error
-        raise Damaged(f"{file} cannot be read: {_first_line(error)}") from error
-    if not isinstance(content, dict):
-        raise Damaged(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
-    try:
-        numbers_fit = all(abs(number) < LARGEST or number == -math.inf for number in _numbers(content))
-        finite = all(bool(torch.isfinite(tensor).all()) for tensor in _weights(content))
-    except RecursionError as error:
-        raise Damaged(f"{file} holds an object that contains itself; it was not loaded") from error
-    except RuntimeError as error:  # of tensors without numbers
-        raise Damaged(f"{file} holds weights of an unknown kind; it was not loaded") from error
-    if not numbers_fit or not finite:  # minus infinity is a first best mean
-        raise Damaged(f"{file} holds NaN or a number that is too large; it was not loaded")
-    return content
-
-
-def _weights(content: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    for name in ("net", "target"):
-        state = content.get(name)
-        if isinstance(state, dict):
-            yield from (value for value in state.values() if isinstance(value, torch.Tensor))
-
-
-def _numbers(content: Any) -> Iterator[float]:
-    if isinstance(content, int | float):
-        yield content
-    elif isinstance(content, dict):
-        for value in content.values():
-            yield from _numbers(value)
-    elif isinstance(content, list | tuple):
-        for value in content:
-            yield from _numbers(value)
-
-
-def _verify(file: Path) -> None:
-    """Compare a checkpoint with its digest, or, if the digest is lost, with the checksums inside the file.
-
-    Raises:
-        Damaged: if they differ.
-        OSError: if the file cannot be read.
-    """
-    digest = _written_digest(file)
-    if digest is not None:
-        wrong = sum(a != b for a, b in zip(digest, files.digest(file), strict=True))
-        if wrong > len(digest) // 2:
-            raise Damaged(f"{file} is damaged: its SHA-256 is not the one written with it")
-        if wrong:  # another file would have another digest altogether, so the digest was damaged
-            digest = None
-    try:
-        if not zipfile.is_zipfile(file):
-            raise Damaged(f"{file} is not in PyTorch's current checkpoint format; it was not loaded")
-        if digest is not None:
-            return
-        with zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip()
-    except (zipfile.BadZipFile, NotImplementedError, zlib.error, struct.error) as error:
-        raise Damaged(f"{file} is damaged: {error}") from error
-    if damaged is not None:
-        raise Damaged(f"{file} is damaged: the checksum of {damaged} in it is wrong")
-    name = _digest_path(file).name
-    log.warning(
-        "%s is missing or damaged; the checksums inside %s are right, so the checkpoint was loaded.", name, file
-    )
-
-
-def _written_digest(file: Path) -> str | None:
-    """Return the digest that was written with a checkpoint, or None if that file is lost, or cut as by a crash."""
-    path = _digest_path(file)
-    if not path.is_file():
-        return None
-    with path.open(errors="replace") as written:
-        match = re.match(r"[0-9a-f]{64}\b", written.read(100).lower())
-    return match[0] if match else None
-
-
 def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:
     """Load the state of objects from a checkpoint's content.
 
@@ -407,7 +276,7 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
     except (Fault, UsageError, OSError):
         raise
     except Exception as error:  # a file may hold anything
-        problem = f"{type(error).__name__}: {_first_line(error)}"
+        problem = f"{type(error).__name__}: {first_line(error)}"
         raise Fault(
             "the checkpoint does not fit: it is of another version, or the environment's observations or actions have "
             f"changed. Restore them, or start a new run ({problem})"
@@ -470,10 +339,6 @@ def _require_fit(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
                 raise ValueError(f"the optimizer's {name} of weights {index} has the shape {tuple(average.shape)}")
 
 
-def _digest_path(file: Path) -> Path:
-    return file.with_name(file.name + ".sha256")
-
-
 def _cause(error: BaseException, outer: BaseException | None) -> BaseException:
     """Return the OSError behind torch's error, or the error itself.
 
@@ -487,11 +352,3 @@ def _cause(error: BaseException, outer: BaseException | None) -> BaseException:
             return each
         each = each.__cause__ or each.__context__
     return error
-
-
-def _first_line(error: BaseException) -> str:
-    """Return the first line of an error, without torch's place in its source."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    line = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return "the file is incomplete" if "unexpected pos" in line else re.sub(r"^\[enforce fail[^]]*\][\s.]*", "", line)

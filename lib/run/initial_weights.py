@@ -8,7 +8,7 @@ from torch import nn
 
 from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
-from lib.run import checkpoint, run_folder
+from lib.run import checkpoint_reading, run_folder
 from lib.run.checkpoint import Stateful
 from lib.run.checkpoint_files import BEST, find_checkpoint
 
@@ -51,9 +51,11 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
     """
     file = find_checkpoint(model, BEST)
     try:
-        weights = checkpoint.load(file).get("net")
-    except checkpoint.Damaged as fault:
-        raise checkpoint.Damaged(f"{fault}. Restore it, or move it away, so that --init loads another one") from fault
+        weights = checkpoint_reading.load(file).get("net")
+    except checkpoint_reading.Damaged as fault:
+        raise checkpoint_reading.Damaged(
+            f"{fault}. Restore it, or move it away, so that --init loads another one"
+        ) from fault
     if not isinstance(weights, Mapping):
         raise UsageError(f"{file} has no network; it was probably saved by another version of this program")
     for name in ("net", "target"):

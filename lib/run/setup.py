@@ -23,7 +23,17 @@ from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, PPOHyperparameters, RunParameters, as_hyperparameters
-from lib.run import checkpoint, checkpoint_files, console, evaluation, learning_rate, run_folder, tracking, videos
+from lib.run import (
+    checkpoint,
+    checkpoint_files,
+    checkpoint_reading,
+    console,
+    evaluation,
+    learning_rate,
+    run_folder,
+    tracking,
+    videos,
+)
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, format_return, last_step, reaches
@@ -229,7 +239,7 @@ class _Setup:
             self.run.discard()
 
     def _read_checkpoint(self) -> dict[str, Any]:
-        content = checkpoint.newest(self.run.checkpoints)
+        content = checkpoint_reading.newest(self.run.checkpoints)
         if content is None and checkpoint_files.numbered(self.run.checkpoints, "best"):
             raise UsageError(
                 f"{self.run.path} is a published model, or has lost its step-* checkpoints, so it cannot be resumed; "

@@ -20,7 +20,7 @@ from torch import nn
 
 from lib.errors import Fault, UsageError
 from lib.ppo.fast import FastModel
-from lib.run import checkpoint
+from lib.run import checkpoint, checkpoint_reading
 from lib.run.checkpoint_files import set_aside_newer
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
@@ -38,7 +38,7 @@ def save(folder, name="step-000000001.pt", content=WEIGHTS):
 
 def test_a_saved_checkpoint_is_read_back_and_sha256sum_verifies_it(tmp_path):
     file = save(tmp_path)
-    assert torch.equal(checkpoint.load(file)["net"]["w"], WEIGHTS["net"]["w"])
+    assert torch.equal(checkpoint_reading.load(file)["net"]["w"], WEIGHTS["net"]["w"])
     checked = subprocess.run(["sha256sum", "-c", f"{file.name}.sha256"], cwd=tmp_path, capture_output=True, text=True)
     assert checked.stdout == f"{file.name}: OK\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
@@ -47,17 +47,17 @@ def test_a_saved_checkpoint_is_read_back_and_sha256sum_verifies_it(tmp_path):
 def test_only_the_start_of_a_digest_file_is_read(tmp_path):
     file = save(tmp_path)
     os.truncate(f"{file}.sha256", 2**36)  # without content, this takes no room on the disk
-    assert torch.equal(checkpoint.load(file)["net"]["w"], WEIGHTS["net"]["w"])
+    assert torch.equal(checkpoint_reading.load(file)["net"]["w"], WEIGHTS["net"]["w"])
 
 
 def test_weights_that_are_not_finite_are_not_loaded(tmp_path):
     torch.save({"net": {"w": torch.tensor([1.0, math.nan])}}, tmp_path / "step-000000001.pt")
     with pytest.raises(Fault, match="holds NaN or a number that is too large; it was not loaded"):
-        checkpoint.load(tmp_path / "step-000000001.pt")
+        checkpoint_reading.load(tmp_path / "step-000000001.pt")
 
 
 def test_without_checkpoints_the_newest_is_none(tmp_path):
-    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint_reading.newest(tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -66,13 +66,13 @@ def test_without_checkpoints_the_newest_is_none(tmp_path):
 def test_a_damaged_newest_checkpoint_is_skipped_with_a_warning(tmp_path, caplog, damage):
     save(tmp_path, "step-000000001.pt", WEIGHTS | {"iteration": 1})
     file = save(tmp_path, "step-000000002.pt", WEIGHTS | {"iteration": 2})
-    assert checkpoint.newest(tmp_path)["iteration"] == 2
+    assert checkpoint_reading.newest(tmp_path)["iteration"] == 2
     file.write_bytes(damage(file.read_bytes()))
-    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert checkpoint_reading.newest(tmp_path)["iteration"] == 1
     assert "step-000000002.pt is damaged" in caplog.text
     assert file.with_suffix(".damaged").exists()
     caplog.clear()
-    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert checkpoint_reading.newest(tmp_path)["iteration"] == 1
     assert caplog.text == ""
 
 
@@ -82,7 +82,7 @@ def test_if_all_checkpoints_are_damaged_nothing_is_changed(tmp_path):
         file.write_bytes(file.read_bytes()[:100])
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(Fault, match="none of the 2 checkpoints"):
-        checkpoint.newest(tmp_path)
+        checkpoint_reading.newest(tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -90,10 +90,10 @@ def test_a_checkpoint_with_a_wrong_digest_is_rejected(tmp_path):
     file = save(tmp_path)
     digest = file.with_name(file.name + ".sha256")
     digest.write_text(digest.read_text().upper())
-    checkpoint.load(file)
+    checkpoint_reading.load(file)
     digest.write_text("0" * 64)
-    with pytest.raises(checkpoint.Damaged, match="is damaged"):
-        checkpoint.load(file)
+    with pytest.raises(checkpoint_reading.Damaged, match="is damaged"):
+        checkpoint_reading.load(file)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_renamed(tmp_path, monkeypat
 
     monkeypatch.setattr(torch, "load", fail)
     with pytest.raises(Fault, match=r"step-000000002\.pt cannot be read now: .* No file was changed"):
-        checkpoint.newest(tmp_path)
+        checkpoint_reading.newest(tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -181,7 +181,7 @@ def test_a_few_wrong_characters_of_a_digest_are_its_own_damage(tmp_path, caplog)
     file = save(tmp_path)
     digest = file.with_name(file.name + ".sha256")
     digest.write_text("000" + digest.read_text()[3:])
-    checkpoint.load(file)
+    checkpoint_reading.load(file)
     assert f"{digest.name} is missing or damaged" in caplog.text
 
 
@@ -193,7 +193,7 @@ def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_
         file.with_name(file.name + ".sha256").unlink()
     else:
         file.with_name(file.name + ".sha256").write_bytes(digest)
-    assert checkpoint.newest(tmp_path)["iteration"] == 1
+    assert checkpoint_reading.newest(tmp_path)["iteration"] == 1
     assert "step-000000001.pt.sha256 is missing or damaged" in caplog.text
     original = file.read_bytes()
     rng = np.random.default_rng(1)
@@ -203,7 +203,7 @@ def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_
         data[place] ^= 1 << int(rng.integers(8))
         file.write_bytes(data)
         try:
-            content = checkpoint.load(file)
+            content = checkpoint_reading.load(file)
         except Fault:
             outcomes.add("refused")
         else:  # the byte belongs to no content
@@ -217,7 +217,7 @@ def test_a_checkpoint_whose_digest_is_lost_is_verified_by_its_own_checksums(tmp_
 def test_a_number_that_is_too_large_is_rejected(tmp_path, number):
     file = save(tmp_path, content=WEIGHTS | {"episodes": {"returns": [1, (2, number)]}})
     with pytest.raises(Fault, match="holds NaN or a number that is too large"):
-        checkpoint.load(file)
+        checkpoint_reading.load(file)
 
 
 class Code:
@@ -234,7 +234,7 @@ def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path, write):
     digest = files.digest(file)
     file.with_name(file.name + ".sha256").write_text(f"{digest}  {file.name}\n")
     with pytest.raises(Fault, match=r"more than tensors and plain values|current checkpoint format"):
-        checkpoint.load(file)
+        checkpoint_reading.load(file)
     assert not (Path(__file__).parent / "executed").exists()
 
 
@@ -259,7 +259,7 @@ def test_a_full_disk_leaves_the_previous_checkpoint_readable(tmp_path, monkeypat
     with pytest.raises(Fault, match=rf"step-000000002\.pt could not be saved: (\[Errno 28\] )?{reason}"):
         saver(WEIGHTS, "step-000000002.pt")
     assert sorted(path.name for path in tmp_path.iterdir()) == [file.name, f"{file.name}.sha256"]
-    checkpoint.load(file)
+    checkpoint_reading.load(file)
 
 
 def test_the_advice_after_a_full_disk_depends_on_the_checkpoints(tmp_path, monkeypatch):
@@ -298,7 +298,7 @@ def test_an_outdated_file_is_removed_after_its_successor_is_written(tmp_path):
     assert not first.exists()
     saver.remove("step-000000002.pt")
     saver(WEIGHTS, "step-000000002.pt")  # saved once more under the same name, as after a resume
-    assert checkpoint.load(tmp_path / "step-000000002.pt")
+    assert checkpoint_reading.load(tmp_path / "step-000000002.pt")
 
 
 def test_the_best_network_at_a_resumable_checkpoint_is_kept_until_the_next_one(tmp_path):
@@ -347,7 +347,7 @@ def test_a_process_killed_while_saving_leaves_a_readable_checkpoint(tmp_path, de
     time.sleep(delay)
     writer.kill()
     printed = [int(line) for line in writer.communicate()[0].split()]
-    saved = int(checkpoint.newest(tmp_path)["net"]["w"][0])
+    saved = int(checkpoint_reading.newest(tmp_path)["net"]["w"][0])
     assert saved >= max([3, *printed])
     (tmp_path / "step-999999999.pt.sha256").write_text("of a file that was never renamed")
     checkpoint.VerifiedSaver(tmp_path)
@@ -415,7 +415,7 @@ def test_a_third_file_that_a_kill_has_left_is_removed_with_the_next_save(tmp_pat
 def test_the_best_checkpoint_holds_the_networks_and_only_one_is_kept(tmp_path):
     train(tmp_path, 25, every=10, best_at=(3, 17))
     assert names(tmp_path) == ["best-000000017.pt", "step-000000020.pt", "step-000000025.pt"]
-    best = checkpoint.load(tmp_path / "best-000000017.pt")
+    best = checkpoint_reading.load(tmp_path / "best-000000017.pt")
     assert best == {"net": {"value": torch.tensor(17.0)}, "iteration": {"iteration": 17}}
 
 
@@ -452,8 +452,8 @@ def test_any_error_of_the_unpickler_means_damage(tmp_path, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(torch, "load", fail)
-    with pytest.raises(checkpoint.Damaged, match="cannot be read"):
-        checkpoint.load(file)
+    with pytest.raises(checkpoint_reading.Damaged, match="cannot be read"):
+        checkpoint_reading.load(file)
 
 
 def test_a_checkpoint_that_contains_itself_is_rejected(tmp_path, monkeypatch):
@@ -461,8 +461,8 @@ def test_a_checkpoint_that_contains_itself_is_rejected(tmp_path, monkeypatch):
     content = {"net": []}
     content["net"].append(content["net"])
     monkeypatch.setattr(torch, "load", lambda *_, **__: content)
-    with pytest.raises(checkpoint.Damaged, match="contains itself"):
-        checkpoint.load(file)
+    with pytest.raises(checkpoint_reading.Damaged, match="contains itself"):
+        checkpoint_reading.load(file)
 
 
 def test_an_edited_params_json_does_not_hide_the_error_of_an_environment(tmp_path, monkeypatch, caplog):
@@ -497,7 +497,7 @@ def test_a_restored_object_may_keep_its_tensors_without_keeping_the_file(tmp_pat
 
     keeper = Keeper()
     save(tmp_path)
-    checkpoint.restore({"net": keeper}, checkpoint.newest(tmp_path))
+    checkpoint.restore({"net": keeper}, checkpoint_reading.newest(tmp_path))
     gc.collect()
     assert torch.equal(keeper.kept["w"], WEIGHTS["net"]["w"])
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
@@ -514,4 +514,4 @@ def test_copies_beside_the_checkpoints_are_left_alone(tmp_path):
         "step-000000099 (1).pt",
         "step-copy.pt",
     ]
-    assert checkpoint.newest(tmp_path)["iteration"] == {"iteration": 45}
+    assert checkpoint_reading.newest(tmp_path)["iteration"] == {"iteration": 45}

@@ -24,7 +24,7 @@ from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
-from lib.run import checkpoint, run_folder
+from lib.run import checkpoint_reading, run_folder
 from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
 from lib.run.options import RunOptions
@@ -168,7 +168,7 @@ def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves
     run = setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=args, save={"net": net})
     with pytest.raises(RuntimeError, match="broke"):
         engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-    content = checkpoint.newest(run.checkpoints)
+    content = checkpoint_reading.newest(run.checkpoints)
     assert content["source"]["steps_done"] == saved
     assert content["net"]["weight"].item() == saved - 2  # that of the last complete iteration
 
@@ -177,7 +177,7 @@ def test_the_state_is_saved_before_a_curve_that_cannot_be_drawn(tmp_path, monkey
     saved = []
 
     def draw_curve(path, goal):
-        saved.append(checkpoint.newest(path / "checkpoints")["source"]["steps_done"])
+        saved.append(checkpoint_reading.newest(path / "checkpoints")["source"]["steps_done"])
         raise UsageError("params.json was changed")
 
     monkeypatch.setattr("lib.run.curve.draw_curve", draw_curve)
@@ -224,7 +224,7 @@ def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_pa
     engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert "the window is stuck" in caplog.text
     assert run.read_result()["steps"] == 40
-    assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 40
+    assert checkpoint_reading.newest(run.checkpoints)["source"]["steps_done"] == 40
 
 
 def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, monkeypatch, caplog):
@@ -292,7 +292,7 @@ def test_a_second_ctrl_c_saves_nothing(tmp_path):
     run = setup_ignite(engine, HYPERPARAMS["pong"], source, "twice", args=args, save={"net": nn.Linear(1, 1)})
     with pytest.raises(KeyboardInterrupt):
         engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-    assert checkpoint.newest(run.checkpoints)["source"]["steps_done"] == 3  # of the first iteration
+    assert checkpoint_reading.newest(run.checkpoints)["source"]["steps_done"] == 3  # of the first iteration
     assert not (run.path / "curve.png").exists()
 
 
@@ -439,7 +439,7 @@ def test_a_run_that_is_stopped_in_the_confirming_evaluation_confirms_when_it_is_
     monkeypatch.setattr("lib.run.evaluation.evaluate", interrupted)
     path, *ended = confirming_run(tmp_path, stop_after=stop_after)
     assert ended == ["SIGINT", 500]
-    asked = checkpoint.newest(path / "checkpoints")["episodes"]["asked"]
+    asked = checkpoint_reading.newest(path / "checkpoints")["episodes"]["asked"]
     assert asked["step"] == 500
     played = summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
     seeds = []
@@ -478,7 +478,7 @@ def test_a_run_from_before_its_script_drew_a_figure_is_resumed(tmp_path):
     first = run(None, 60, None)
     figure = ReturnDistributionFigure(dqn_extra.ExtendedDQN((1,), 2, support=losses.support(-1.0, 1.0, 3)), None)  # type: ignore[arg-type]
     assert run(first.path, 90, {"distributions": figure}).read_result()["steps"] == 90
-    assert "distributions" in checkpoint.newest(first.checkpoints)
+    assert "distributions" in checkpoint_reading.newest(first.checkpoints)
 
 
 def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, monkeypatch):
@@ -488,7 +488,7 @@ def test_an_error_in_the_confirming_evaluation_saves_the_iteration(tmp_path, mon
     monkeypatch.setattr("lib.run.evaluation.evaluate", fail)
     with pytest.raises(RuntimeError, match="the environment broke"):
         confirming_run(tmp_path)
-    assert checkpoint.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 500
+    assert checkpoint_reading.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 500
 
 
 def test_an_error_in_an_evaluation_during_training_saves_the_iteration(tmp_path, monkeypatch):
@@ -500,7 +500,7 @@ def test_an_error_in_an_evaluation_during_training_saves_the_iteration(tmp_path,
     setup_ignite(engine, params, source, "evaluates", args=args, save={"net": Linear(1)})
     with pytest.raises(RuntimeError, match="the environment broke"):
         engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-    assert checkpoint.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 100
+    assert checkpoint_reading.newest(folder(tmp_path) / "checkpoints")["source"]["steps_done"] == 100
 
 
 def test_a_source_whose_pool_holds_no_gymnasium_environments_counts_iterations(tmp_path):

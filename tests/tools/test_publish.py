@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.run import checkpoint, run_folder
+from lib.run import checkpoint_reading, run_folder
 from running import BASELINE, FAKES, PROJECT, assignments, folder, resuming, scalars_of
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: assignments("envs=4", "r
 
 def first_weights(run):
     """Return the weights in the first of a run's checkpoints, without PPO's value head, which follows the returns."""
-    net = checkpoint.load(min((run / "checkpoints").glob("step-*.pt")))["net"]
+    net = checkpoint_reading.load(min((run / "checkpoints").glob("step-*.pt")))["net"]
     return {name: value for name, value in net.items() if name.endswith("weight") and not name.startswith("value")}
 
 
