@@ -8,6 +8,7 @@
     ./chapter09.py --params best         # train every rung until Pong is solved, with tuned hyperparameters; hours
     ./chapter09.py --params best --go-on # after an interruption: finished runs are kept, others go on
     ./chapter09.py --params best --rung 03_parallel --seeds 1
+    ./chapter09.py speed --params best   # only the speeds of the trained rungs, anew
     ./chapter09.py --params common --device cuda   # the book's hyperparameters, on a GPU
     ./chapter09.py tables                # only the tables and pictures of the pages
 
@@ -214,12 +215,15 @@ def pictures() -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train the rungs of --params, measure the speed of each once, and print the table."""
-    minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options, args.jobs)
-    trained = minutes.read(args.params, args.device)
-    stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP, params=args.params)
+    """Train the rungs of --params, measure the speed of each once, and print the table. With `speed`, train none."""
     name = minutes.speed_of(args.params, args.device)
-    results = lab.Results(name, COLUMNS, stamped, lab.can_go_on(name, COLUMNS, stamped))
+    stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP, params=args.params)
+    go_on = args.go_on
+    if "speed" not in args.what:
+        minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options, args.jobs)
+        go_on = lab.can_go_on(name, COLUMNS, stamped)
+    trained = minutes.read(args.params, args.device)
+    results = lab.Results(name, COLUMNS, stamped, go_on)
     speed(results, list(dict.fromkeys(run.rung for run in trained)), args)
     print(minutes.table(trained, minutes.speeds(args.params, args.device)))
 
@@ -237,13 +241,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="runs of --params at once, each with one thread if several")
     parser.add_argument("--options", type=shlex.split, default=[], help="further script options for --params")
     args = parser.parse_args()
-    if args.params and set(args.what) & {"speed", "sweep"}:
-        parser.error("speed and sweep are measured without --params, which measures speeds of its own")
+    if args.params and "sweep" in args.what:
+        parser.error("the sweep is measured without --params; --params trains it with --rung")
     if args.params:
         train(args)
     elif args.options or args.rung or args.seeds or args.jobs > 1:
         parser.error("--rung, --seeds, --jobs and --options need --params")
-    chosen = args.what or (() if args.params else ("speed", "sweep"))
+    chosen = () if args.params else args.what or ("speed", "sweep")
     machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
     stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP)
     # Open all files before the first measurement, so that a file that cannot be continued is refused at once.

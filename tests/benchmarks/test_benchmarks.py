@@ -190,13 +190,20 @@ def test_the_asked_for_number_of_seeds_is_trained():
     assert [seed for _, _, seed in minutes._folders("best", "cpu", ["01_baseline", rung], 0)] == [1, 1, 2, 3]
 
 
-def test_speeds_with_tuned_hyperparameters_do_not_replace_the_usual_ones(monkeypatch, capsys):
-    for function in ("train", "speed"):
-        monkeypatch.setattr(chapter09, function, lambda *_: None)
-    monkeypatch.setattr(sys, "argv", ["chapter09.py", "speed", "--params", "best"])
-    with pytest.raises(SystemExit):
-        chapter09.main()
-    assert "without --params" in capsys.readouterr().err
+def test_speeds_with_tuned_hyperparameters_are_measured_again_without_training(monkeypatch, results):
+    lab.Results("minutes-best/03_parallel-seed1", ("episode",), trained("03_parallel", 9).stamped).add(episode=1)
+    lab.Results("minutes-best/speed", chapter09.COLUMNS).add(**dict.fromkeys(chapter09.COLUMNS, 1))
+    measured = {"last_1000_steps_per_second": 50.0, "warm_up_steps_per_second": 9.0, "parts": {}}
+    measured |= {"training_seconds": 20.0, "training_steps": 1000}
+    monkeypatch.setattr(launch, "timed", lambda rung, *_: measured)
+    monkeypatch.setattr(minutes, "train", pytest.fail)
+    for name in ("blocks", "pictures"):
+        monkeypatch.setattr(chapter09, name, lambda: ())
+    monkeypatch.setattr(sys, "argv", ["chapter09.py", "speed", "--params", "best", "--rounds", "2"])
+    chapter09.main()
+    frame = lab.read("minutes-best/speed")[0]
+    assert (frame.rung.unique(), frame.steps_per_second.tolist()) == (["03_parallel"], [50.0, 50.0])
+    assert not lab.path_of("chapter09/speed").exists()
 
 
 @pytest.mark.parametrize(
