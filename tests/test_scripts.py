@@ -15,7 +15,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from lib.run import checkpoint_reading, evaluation, setup
+from lib.run import checkpoint_reading, curve, evaluation
 from lib.run.watchdog import CallInterrupted
 from running import (
     BASELINE,
@@ -257,7 +257,7 @@ def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(refused
     [
         ((evaluation, "evaluate"), "evaluation", KeyboardInterrupt()),
         ((evaluation, "evaluate"), "evaluation", CallInterrupted("Catch: a call did not return", exit_code=1)),
-        ((setup, "draw_curve"), "learning curve", KeyboardInterrupt()),
+        ((curve, "draw_curve"), "learning curve", KeyboardInterrupt()),
     ],
 )
 def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
