@@ -8,7 +8,7 @@
     ./chapter09.py --params best         # train every rung until Pong is solved, with tuned hyperparameters; hours
     ./chapter09.py --params best --go-on # after an interruption: finished runs are kept, others go on
     ./chapter09.py --params best --rung 03_parallel --seeds 1
-    ./chapter09.py speed --params best   # only the speeds of the trained rungs, anew
+    ./chapter09.py speed --params best   # only the speeds of the trained rungs, anew; --rung: the table with that rung
     ./chapter09.py --params common --device cuda   # the book's hyperparameters, on a GPU
     ./chapter09.py tables                # only the tables and pictures of the pages
 
@@ -50,7 +50,6 @@ BOOK = {
 }
 RUNGS = list(BOOK)
 GOAL = "18.0"
-PLAIN_WRAPPERS = "04_wrappers --envs 3"
 
 
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
@@ -180,20 +179,20 @@ def blocks() -> Iterator[markup.Block]:
 
 def minutes_blocks() -> Iterator[markup.Block]:
     """Yield the tables of --params best that compare runs, if their speeds have been measured."""
-    trained, speeds = minutes.timed("best")
-    if not trained:
-        return
-    tables = {"minutes": (list(minutes.LADDER), launch.BASELINE)}  # rungs, and the one that changes refer to
-    if _rungs_among(minutes.REMEDIES, trained):
-        tables["minutes-remedies"] = ([PLAIN_WRAPPERS, *minutes.REMEDIES], PLAIN_WRAPPERS)
-    if _rungs_among(minutes.SWEEP, trained) > 1:
-        tables["minutes-sweep"] = (minutes.SWEEP, launch.BASELINE)
-    speed_source = markup.measured_on([lab.read(minutes.speed_of("best"))[1]])
-    for marker, (rungs, reference) in tables.items():
-        text = minutes.table(trained, speeds, rungs, reference)
-        stamps = [run.stamped for run in trained if run.rung in rungs]
-        source = f"{speed_source} Training: {markup.processors(stamps)}; {markup.days(stamps)}."
-        yield markup.Block(PAGE if marker == "minutes" else markup.MEASUREMENTS, marker, f"{text}\n\n{source}")
+    tables = (  # page, marker, rungs, and the one that changes refer to
+        (PAGE, "minutes", list(minutes.LADDER), launch.BASELINE),
+        (markup.MEASUREMENTS, "minutes-sweep", minutes.SWEEP, launch.BASELINE),
+        (markup.MEASUREMENTS, "minutes-remedies", [minutes.PLAIN, *minutes.REMEDIES], minutes.PLAIN),
+    )
+    for page, marker, rungs, reference in tables:
+        remedies = reference == minutes.PLAIN
+        trained, speeds = minutes.timed("best", remedies)
+        if _rungs_among(rungs, trained) > 1:
+            text = minutes.table(trained, speeds, rungs, reference)
+            stamps = [run.stamped for run in trained if run.rung in rungs]
+            source = markup.measured_on([lab.read(minutes.speed_of("best", remedies=remedies))[1]])
+            source += f" Training: {markup.processors(stamps)}; {markup.days(stamps)}."
+            yield markup.Block(page, marker, f"{text}\n\n{source}")
 
 
 def _rungs_among(rungs: Sequence[str], trained: Sequence[minutes.Trained]) -> int:
@@ -216,15 +215,19 @@ def pictures() -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Train the rungs of --params, measure the speed of each once, and print the table. With `speed`, train none."""
-    name = minutes.speed_of(args.params, args.device)
-    stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP, params=args.params)
-    go_on = args.go_on
     if "speed" not in args.what:
         minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options, args.jobs)
-        go_on = lab.can_go_on(name, COLUMNS, stamped)
+    stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP, params=args.params)
     trained = minutes.read(args.params, args.device)
-    results = lab.Results(name, COLUMNS, stamped, go_on)
-    speed(results, list(dict.fromkeys(run.rung for run in trained)), args)
+    finished = list(dict.fromkeys(run.rung for run in trained))
+    ladder = [rung for rung in finished if rung not in minutes.REMEDIES]
+    remedies = [rung for rung in finished if rung in (minutes.PLAIN, *minutes.REMEDIES)]
+    for is_remedies, rungs in ((False, ladder), (True, remedies)):
+        is_asked_for = "speed" not in args.what or not args.rung or set(args.rung) & set(rungs)
+        if is_asked_for and rungs and rungs != [minutes.PLAIN]:
+            name = minutes.speed_of(args.params, args.device, is_remedies)
+            go_on = args.go_on if "speed" in args.what else lab.can_go_on(name, COLUMNS, stamped)
+            speed(lab.Results(name, COLUMNS, stamped, go_on), rungs, args)
     print(minutes.table(trained, minutes.speeds(args.params, args.device)))
 
 

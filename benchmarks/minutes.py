@@ -36,7 +36,8 @@ LADDER = {
     "06_fast_learner --envs 4": 1,
     "07_pong_in_minutes": 3,
 }
-REMEDIES = [f"04_wrappers --envs 3 {remedy}" for remedy in ("--stack 2", "--noop-max 0", "--max-frames 0")]
+PLAIN = "04_wrappers --envs 3"
+REMEDIES = [f"{PLAIN} {remedy}" for remedy in ("--stack 2", "--noop-max 0", "--max-frames 0")]
 SWEEP = ["01_baseline", *(f"02_n_envs --envs {n}" for n in range(2, 7))]
 SEEDS = dict.fromkeys([*REMEDIES, *SWEEP], 1) | LADDER
 # Rungs that play and learn bit for bit as their parents do; see tests/test_scripts.py. Only their speeds differ, so
@@ -142,21 +143,21 @@ def folder_of(params: str, device: str = "cpu") -> str:
     return f"minutes-{params}" + ("" if device == "cpu" else f"-{device.partition(':')[0]}")
 
 
-def speed_of(params: str, device: str = "cpu") -> str:
-    """Return the name of the results with the speed of each rung."""
-    return f"{folder_of(params, device)}/speed"
+def speed_of(params: str, device: str = "cpu", remedies: bool = False) -> str:
+    """Return the name of the results with the speed of each rung. REMEDIES and PLAIN have their own measurement."""
+    return f"{folder_of(params, device)}/speed{'-remedies' if remedies else ''}"
 
 
-def speeds(params: str, device: str = "cpu") -> pd.DataFrame:
-    """Return the agent steps per second, a column per rung and a row per round."""
-    return lab.rounds(lab.read(speed_of(params, device))[0], "rung", "steps_per_second")
+def speeds(params: str, device: str = "cpu", remedies: bool = False) -> pd.DataFrame:
+    """Return the agent steps per second, a column per rung and a row per round; see `speed_of`."""
+    return lab.rounds(lab.read(speed_of(params, device, remedies))[0], "rung", "steps_per_second")
 
 
-def timed(params: str) -> tuple[list[Trained], pd.DataFrame]:
+def timed(params: str, remedies: bool = False) -> tuple[list[Trained], pd.DataFrame]:
     """Return the finished runs of the rungs whose speeds have been measured, and those speeds; see `speeds`."""
-    if not lab.path_of(speed_of(params)).exists():
+    if not lab.path_of(speed_of(params, remedies=remedies)).exists():
         return [], pd.DataFrame()
-    measured = speeds(params)
+    measured = speeds(params, remedies=remedies)
     return [run for run in read(params) if run.rung in measured], measured
 
 

@@ -191,7 +191,8 @@ def test_the_asked_for_number_of_seeds_is_trained():
 
 
 def test_speeds_with_tuned_hyperparameters_are_measured_again_without_training(monkeypatch, results):
-    lab.Results("minutes-best/03_parallel-seed1", ("episode",), trained("03_parallel", 9).stamped).add(episode=1)
+    for rung in ("03_parallel", minutes.PLAIN, minutes.REMEDIES[0]):
+        lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
     lab.Results("minutes-best/speed", chapter09.COLUMNS).add(**dict.fromkeys(chapter09.COLUMNS, 1))
     measured = {"last_1000_steps_per_second": 50.0, "warm_up_steps_per_second": 9.0, "parts": {}}
     measured |= {"training_seconds": 20.0, "training_steps": 1000}
@@ -202,7 +203,12 @@ def test_speeds_with_tuned_hyperparameters_are_measured_again_without_training(m
     monkeypatch.setattr(sys, "argv", ["chapter09.py", "speed", "--params", "best", "--rounds", "2"])
     chapter09.main()
     frame = lab.read("minutes-best/speed")[0]
-    assert (frame.rung.unique(), frame.steps_per_second.tolist()) == (["03_parallel"], [50.0, 50.0])
+    assert (sorted(frame.rung.unique()), frame.steps_per_second.tolist()) == (
+        ["03_parallel", minutes.PLAIN],
+        [50.0] * 4,
+    )
+    remedies = lab.read("minutes-best/speed-remedies")[0]
+    assert sorted(remedies.rung.unique()) == [minutes.PLAIN, minutes.REMEDIES[0]]
     assert not lab.path_of("chapter09/speed").exists()
 
 
