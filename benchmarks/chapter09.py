@@ -185,12 +185,11 @@ def minutes_blocks() -> Iterator[markup.Block]:
         (markup.MEASUREMENTS, "minutes-remedies", [minutes.PLAIN, *minutes.REMEDIES], minutes.PLAIN),
     )
     for page, marker, rungs, reference in tables:
-        remedies = reference == minutes.PLAIN
-        trained, speeds = minutes.timed("best", remedies)
+        trained, speeds = minutes.timed("best", reference)
         if _rungs_among(rungs, trained) > 1:
             text = minutes.table(trained, speeds, rungs, reference)
             stamps = [run.stamped for run in trained if run.rung in rungs]
-            source = markup.measured_on([lab.read(minutes.speed_of("best", remedies=remedies))[1]])
+            source = markup.measured_on([lab.read(minutes.speed_of("best", to=reference))[1]])
             source += f" Training: {markup.processors(stamps)}; {markup.days(stamps)}."
             yield markup.Block(page, marker, f"{text}\n\n{source}")
 
@@ -214,21 +213,24 @@ def pictures() -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train the rungs of --params, measure the speed of each once, and print the table. With `speed`, train none."""
-    if "speed" not in args.what:
+    """Train the rungs of --params, measure the speed of each once, and print the tables. With `speed`, train none."""
+    speeds_only = "speed" in args.what
+    if not speeds_only:
         minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options, args.jobs)
     stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP, params=args.params)
     trained = minutes.read(args.params, args.device)
     finished = list(dict.fromkeys(run.rung for run in trained))
-    ladder = [rung for rung in finished if rung not in minutes.REMEDIES]
-    remedies = [rung for rung in finished if rung in (minutes.PLAIN, *minutes.REMEDIES)]
-    for is_remedies, rungs in ((False, ladder), (True, remedies)):
-        is_asked_for = "speed" not in args.what or not args.rung or set(args.rung) & set(rungs)
+    groups = {
+        launch.BASELINE: [rung for rung in finished if rung not in minutes.REMEDIES],
+        minutes.PLAIN: [rung for rung in finished if rung in (minutes.PLAIN, *minutes.REMEDIES)],
+    }
+    for reference, rungs in groups.items():
+        is_asked_for = not (speeds_only and args.rung) or set(args.rung) & set(rungs)
         if is_asked_for and rungs and rungs != [minutes.PLAIN]:
-            name = minutes.speed_of(args.params, args.device, is_remedies)
-            go_on = args.go_on if "speed" in args.what else lab.can_go_on(name, COLUMNS, stamped)
+            name = minutes.speed_of(args.params, args.device, reference)
+            go_on = args.go_on if speeds_only else lab.can_go_on(name, COLUMNS, stamped)
             speed(lab.Results(name, COLUMNS, stamped, go_on), rungs, args)
-    print(minutes.table(trained, minutes.speeds(args.params, args.device)))
+            print(minutes.table(trained, minutes.speeds(args.params, args.device, reference), rungs, reference))
 
 
 def main() -> None:

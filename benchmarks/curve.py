@@ -27,8 +27,8 @@ from lib.run.curve import rolling_mean
 
 from matplotlib import pyplot as plt
 
-FREE = ("engine", "patience", "address", "async_envs")  # options on which no result depends
-# Both are left out of a rung's name.
+# Left out of a rung's name: options on which no result depends, and these values.
+FREE = ("engine", "patience", "address", "async_envs")
 DEFAULT_OPTIONS = {
     "players": 1,
     "replay_ratio": 32,

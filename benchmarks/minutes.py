@@ -143,21 +143,21 @@ def folder_of(params: str, device: str = "cpu") -> str:
     return f"minutes-{params}" + ("" if device == "cpu" else f"-{device.partition(':')[0]}")
 
 
-def speed_of(params: str, device: str = "cpu", remedies: bool = False) -> str:
-    """Return the name of the results with the speed of each rung. REMEDIES and PLAIN have their own measurement."""
-    return f"{folder_of(params, device)}/speed{'-remedies' if remedies else ''}"
+def speed_of(params: str, device: str = "cpu", to: str = launch.BASELINE) -> str:
+    """Return the name of the results with the speeds of the rungs that are compared with `to`, BASELINE or PLAIN."""
+    return f"{folder_of(params, device)}/speed{'-remedies' if to == PLAIN else ''}"
 
 
-def speeds(params: str, device: str = "cpu", remedies: bool = False) -> pd.DataFrame:
+def speeds(params: str, device: str = "cpu", to: str = launch.BASELINE) -> pd.DataFrame:
     """Return the agent steps per second, a column per rung and a row per round; see `speed_of`."""
-    return lab.rounds(lab.read(speed_of(params, device, remedies))[0], "rung", "steps_per_second")
+    return lab.rounds(lab.read(speed_of(params, device, to))[0], "rung", "steps_per_second")
 
 
-def timed(params: str, remedies: bool = False) -> tuple[list[Trained], pd.DataFrame]:
+def timed(params: str, to: str = launch.BASELINE) -> tuple[list[Trained], pd.DataFrame]:
     """Return the finished runs of the rungs whose speeds have been measured, and those speeds; see `speeds`."""
-    if not lab.path_of(speed_of(params, remedies=remedies)).exists():
+    if not lab.path_of(speed_of(params, to=to)).exists():
         return [], pd.DataFrame()
-    measured = speeds(params, remedies=remedies)
+    measured = speeds(params, to=to)
     return [run for run in read(params) if run.rung in measured], measured
 
 

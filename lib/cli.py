@@ -105,7 +105,7 @@ def parser(
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
     output = group.add_mutually_exclusive_group()
-    game = f"pong; with --env-id {OWN}, general settings" if OWN in hyperparams else "pong"
+    game = f"pong; with --env-id: {OWN}, general settings" if OWN in hyperparams else "pong"
     options = (
         add("--cuda", dest="device", action="store_const", const="cuda", help="same as --device cuda"),
         add("--device", metavar="D", help="cpu, cuda, cuda:1, mps (default: cpu)"),

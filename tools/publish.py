@@ -22,6 +22,7 @@ from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.run import console, evaluation, run_folder
+from lib.run.checkpoint_files import digest_path
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
 from lib.run.next_steps import module_option
@@ -110,10 +111,10 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
     try:
         target.parent.mkdir(parents=True)
         files.copy(checkpoint, target)
-        files.write(target.with_name(f"{target.name}.sha256"), f"{files.digest(target)}  {target.name}\n")
+        files.write(digest_path(target), f"{files.digest(target)}  {target.name}\n")
         run_folder.write_json(new / "params.json", params)
         run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-        files.write(new / "README.md", card(agent, model, megabytes(new), params, metrics))
+        files.write(new / "README.md", card(agent, model, megabytes(new), params["sessions"], metrics))
         if model.exists():
             model.rename(old)
         new.rename(model)
@@ -143,11 +144,10 @@ def public(word: str) -> str:
     return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
-def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], metrics: dict[str, Any]) -> str:
+def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     shown = model.relative_to(PROJECT) if model.is_relative_to(PROJECT) else f"path/to/{model.name}"
     endless = count_at_limit(metrics["lengths"])
-    sessions = params["sessions"]
     first, *later = sessions
     devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(

@@ -133,8 +133,9 @@ def add_score_panel(
         mask: action mask, (n_actions,) bool, or (1,) for all actions.
     """
     frame = video_file.enlarge(frame)
-    height = max(frame.shape[0], video_file.MIN_SIDE)  # the frame may be a strip
-    frame = np.pad(frame, ((0, height - frame.shape[0]), (0, 0), (0, 0)))
+    if (missing := video_file.MIN_SIDE - frame.shape[0]) > 0:  # the frame is a strip
+        frame = np.pad(frame, ((0, missing), (0, 0), (0, 0)))
+    height = frame.shape[0]
     actions = np.flatnonzero(np.broadcast_to(mask, scores.shape))
     room = min(MAX_SCORES, (height - 30) // MIN_LINE)
     if len(actions) > room:

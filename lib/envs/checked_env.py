@@ -330,9 +330,10 @@ def _problems_of_array(
     except ValueError as error:
         yield f" is not an array: {error}"
         return
+    is_signed_for_unsigned = (array.dtype.kind, space.dtype.kind) == ("i", "u")
     if array.shape != space.shape:
         yield f" has the shape {array.shape}; its space says {space.shape}"
-    elif not (np.can_cast(array.dtype, space.dtype, "same_kind") or (array.dtype.kind, space.dtype.kind) == ("i", "u")):
+    elif not (is_signed_for_unsigned or np.can_cast(array.dtype, space.dtype, "same_kind")):
         yield f" is {array.dtype}; its space says {space.dtype}"
     elif not isinstance(space, spaces.Box):
         converted = array.astype(space.dtype)
@@ -340,7 +341,7 @@ def _problems_of_array(
             yield f" is {_short(observation)}; its space is {space}"
     elif array.dtype == space.dtype and array.dtype.kind in "biu" and array.dtype.itemsize < 8:
         return  # it can hold no other numbers
-    elif every_number or array.size <= SMALL or array.dtype.kind == "i" != space.dtype.kind:
+    elif every_number or array.size <= SMALL or is_signed_for_unsigned:
         low, high = _limits(array.dtype, space.dtype)
         within = (array >= low) & (array <= high)  # comparisons are false for NaN
         if not within.all():

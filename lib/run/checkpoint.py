@@ -22,8 +22,8 @@ from ignite.handlers.checkpoint import BaseSaveHandler
 from torch.optim import Optimizer
 
 from lib.errors import Fault, UsageError
-from lib.run.checkpoint_files import numbered
-from lib.run.checkpoint_reading import digest_path, first_line
+from lib.run.checkpoint_files import digest_path, numbered
+from lib.run.checkpoint_reading import first_line
 from lib.run.events import EpisodeEvents
 from lib.run.run_folder import resume_options
 from lib.run.stopping import NOT_FINITE, Stopper

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lib.errors import Fault
-from lib.run.checkpoint_files import numbered
+from lib.run.checkpoint_files import digest_path, numbered
 from lib.system import files, memory
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ LARGEST = 2**256  # no number in a checkpoint reaches it; those of random genera
 
 
 class Damaged(Fault):
-    """A checkpoint whose content is not what was written."""
+    """A checkpoint that is damaged, or a file that is none."""
 
 
 def newest(folder: Path) -> dict[str, Any] | None:
@@ -144,11 +144,6 @@ def _written_digest(file: Path) -> str | None:
     with path.open(errors="replace") as written:
         match = re.match(r"[0-9a-f]{64}\b", written.read(100).lower())
     return match[0] if match else None
-
-
-def digest_path(file: Path) -> Path:
-    """Return the path of a checkpoint's digest."""
-    return file.with_name(file.name + ".sha256")
 
 
 def first_line(error: BaseException) -> str:

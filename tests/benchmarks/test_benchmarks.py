@@ -212,6 +212,18 @@ def test_speeds_with_tuned_hyperparameters_are_measured_again_without_training(m
     assert not lab.path_of("chapter09/speed").exists()
 
 
+def test_a_remedy_alone_is_timed_and_shown(monkeypatch, results, capsys):
+    rung = minutes.REMEDIES[0]
+    lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
+    measured = {"last_1000_steps_per_second": 50.0, "warm_up_steps_per_second": 9.0, "parts": {}}
+    monkeypatch.setattr(launch, "timed", lambda rung, *_: measured | {"training_seconds": 20.0, "training_steps": 1000})
+    for name in ("blocks", "pictures"):
+        monkeypatch.setattr(chapter09, name, lambda: ())
+    monkeypatch.setattr(sys, "argv", ["chapter09.py", "speed", "--params", "best", "--rounds", "1"])
+    chapter09.main()
+    assert f"| `{rung}` | 1 | 50 |" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("knobs", "rung"),
     [
