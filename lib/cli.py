@@ -116,7 +116,7 @@ def parser(
         add(
             "--params",
             choices=("common", "best"),
-            help="best: tuned for Pong on a CPU, if the script has such; common: the game's own (default)",
+            help="best: tuned for Pong on a CPU, if the script has them; common: the game's own (default)",
         ),
         add(
             "--config",
