@@ -266,8 +266,7 @@ def _note_fork() -> None:
     CheckedEnv.forked = CheckedEnv.call is not None
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_note_fork)
+os.register_at_fork(after_in_child=_note_fork)
 
 
 @contextlib.contextmanager
@@ -405,8 +404,8 @@ def _may_be_ctrl_c(error: KeyboardInterrupt) -> bool:
     """Return whether Ctrl-C may have raised the error. In actors it is blocked, and a run that learns handles it."""
     if type(error) is not KeyboardInterrupt:
         return True
-    blocked = hasattr(signal, "pthread_sigmask") and signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    return not blocked and CheckedEnv.ctrl_c_raises
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    return signal.SIGINT not in blocked and CheckedEnv.ctrl_c_raises
 
 
 def _short(value: Any) -> str:

@@ -91,7 +91,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
             super().__init__(
                 [make] * num_envs,
                 shared_memory=fits,
-                context=processes.context.get_start_method(),
+                context="forkserver",
                 worker=_work,
                 autoreset_mode=AutoresetMode.SAME_STEP,
             )

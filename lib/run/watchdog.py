@@ -69,7 +69,7 @@ class Watchdog:
         Args:
             reports_end: report it if this process is killed. A child's end is reported by its parent.
         """
-        if threading.current_thread() is threading.main_thread() and hasattr(signal, "SIGALRM"):
+        if threading.current_thread() is threading.main_thread():
             if Watchdog._newest is not None:
                 Watchdog._newest._ended.set()
             Watchdog._newest = self

@@ -27,5 +27,4 @@ def _act() -> None:
         action(owner)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_act)
+os.register_at_fork(after_in_child=_act)

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import re
+import resource
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,9 +12,6 @@ import psutil
 import torch
 
 from lib.errors import Fault, UsageError
-
-if sys.platform != "win32":
-    import resource
 
 # Parameters of mallopt(3), from glibc's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

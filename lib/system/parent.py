@@ -57,8 +57,6 @@ def _disregard_sigterm() -> None:
     Programs that an environment starts would inherit the block, and could not be terminated. Handlers are not
     inherited. SIGINT and SIGHUP stay blocked, because a terminal sends them to all its processes.
     """
-    if not hasattr(signal, "pthread_sigmask"):
-        return
     masks: list[set[int]] = []
 
     def disregard(number: int, frame: object) -> None:

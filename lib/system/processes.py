@@ -30,8 +30,7 @@ from lib.system.shared_block import SharedBlock
 Result = TypeVar("Result")
 Handler = Callable[[int, FrameType | None], Any]
 
-# Signals that stop a run cleanly.
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # they stop a run cleanly
 
 OWNER = "pong-ladder.pid"  # file with this process's id, in multiprocessing's temporary folder
 
@@ -40,10 +39,8 @@ LOST_WITH_SERVER = 255  # exit code that multiprocessing reports if the fork ser
 IMPORT_TIMEOUT = 120  # seconds for the fork server to finish its imports and start a process
 
 # Never fork this process itself: a fork of a process that uses PyTorch threads or a GPU can hang. The fork server has
-# only imported modules, so it forks quickly and safely. On systems without a fork server, each child is spawned.
-context: Any = multiprocessing.get_context(
-    "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-)
+# only imported modules, so it forks quickly and safely.
+context: Any = multiprocessing.get_context("forkserver")
 
 
 class ChildLost(Fault):
@@ -51,7 +48,7 @@ class ChildLost(Fault):
 
 
 def start_server() -> None:
-    """Start the fork server, unless it runs or the system has none.
+    """Start the fork server, unless it runs.
 
     In the background, the server imports the modules of this project that this process has. Every child runs the main
     script's imports again, and finds them done.
@@ -59,22 +56,21 @@ def start_server() -> None:
     Raises:
         UsageError: if the path of the folder for temporary files is too long for its socket.
     """
-    if context.get_start_method() == "forkserver":
-        project = __name__.partition(".")[0]
-        ours = [name for name in list(sys.modules) if name.partition(".")[0] == project]
-        context.set_forkserver_preload(["lib.system.forkserver", *ours])
-        folder = Path(get_temp_dir())
-        _remove_folders_of_killed_processes(folder.parent)
-        _own_folder(folder / OWNER)
-        try:
-            with signals_blocked():
-                forkserver.ensure_running()
-        except OSError as error:
-            if "AF_UNIX" not in str(error):
-                raise
-            raise UsageError(
-                f"no socket can be made in {folder}: {error}. Set TMPDIR to a folder with a shorter path, such as /tmp"
-            ) from error
+    project = __name__.partition(".")[0]
+    ours = [name for name in list(sys.modules) if name.partition(".")[0] == project]
+    context.set_forkserver_preload(["lib.system.forkserver", *ours])
+    folder = Path(get_temp_dir())
+    _remove_folders_of_killed_processes(folder.parent)
+    _own_folder(folder / OWNER)
+    try:
+        with signals_blocked():
+            forkserver.ensure_running()
+    except OSError as error:
+        if "AF_UNIX" not in str(error):
+            raise
+        raise UsageError(
+            f"no socket can be made in {folder}: {error}. Set TMPDIR to a folder with a shorter path, such as /tmp"
+        ) from error
 
 
 @functools.cache
@@ -157,10 +153,6 @@ class Child:
         far_end.close()
 
     def _start(self) -> None:
-        if context.get_start_method() != "forkserver":
-            with signals_blocked():
-                self.process.start()
-            return
         for _ in range(SERVER_DEATHS):
             with suppress(EOFError, ConnectionError):
                 return self._start_by_server()
@@ -215,7 +207,7 @@ class Child:
 
 def describe_exit(code: int) -> str:
     """Describe an exit code, as in "was killed by SIGKILL"."""
-    if code == LOST_WITH_SERVER and context.get_start_method() == "forkserver":
+    if code == LOST_WITH_SERVER:
         return "died with exit code 255, or was lost because the fork server died"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
 
@@ -266,10 +258,6 @@ def handling(numbers: Iterable[signal.Signals], handler: Handler) -> Iterator[No
 @contextmanager
 def signals_blocked() -> Iterator[None]:
     """Block SIGNALS in processes that are started in this context, so that Ctrl-C reaches only their parent."""
-    if not hasattr(signal, "pthread_sigmask"):
-        with _search_path_of_this_project():
-            yield
-        return
     # If the resource tracker were started together with the process, it would unblock the signals.
     with _search_path_of_this_project():
         resource_tracker.ensure_running()
