@@ -56,8 +56,7 @@ class ExtendedDQN(nn.Module):
             https://arxiv.org/abs/1511.06581, equation 9.
         hidden: hidden units per stream. None for dqn_model.HIDDEN units in total, so that a dueling network has about
             as many weights as a plain one.
-        sigma: initial sigma of noisy linear layers, see noisy.NoisyLinear; None for ordinary linear layers. In
-            training mode every forward pass draws new noise.
+        sigma: initial sigma of noisy linear layers, see noisy.NoisyLinear; None for ordinary linear layers.
         noise: kind of noise, see noisy.NoisyLinear.
         support: (atoms,) support of the return distributions, see losses.support; None to predict values only.
         dtype: see dqn_model.Trunk.
@@ -164,11 +163,8 @@ class ExtendedDQN(nn.Module):
 
     def _streams(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute the advantages (batch, n_actions, atoms) and the value (batch, atoms), or None, in float32."""
-        if self.training:
-            for layer in self._noisy_layers:
-                layer.resample(len(states))
         with self.conv.autocast(states.device):
-            features = self.conv(states)
+            features = self.conv(self.conv.scaled(states))
             advantages: torch.Tensor = self.advantage(features).unflatten(1, (self.n_actions, self.atoms))
             value = None if self.value is None else self.value(features)
         # The streams are added in float32, because bfloat16 would lose small differences between actions.
@@ -218,7 +214,7 @@ def _dueling_sum(advantages: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 
 
 class NoisyLinear(noisy.NoisyLinear):
-    """The book's noisy layer. In training mode, every forward pass draws new noise.
+    """The book's noisy layer.
 
     Args:
         in_features: number of input features.
@@ -290,15 +286,11 @@ class NoisyLinear(noisy.NoisyLinear):
         return self.bias_mean
 
     def reset_noise(self) -> None:
-        """Draw new noise. This is never necessary, because every forward pass draws its own."""
-        self.resample()
+        """Do nothing, because every forward pass draws new noise."""
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
         """Map (batch, in_features) to (batch, out_features), or (in_features,) to (out_features,)."""
-        if self.training:
-            self.resample()
-        outputs = super().forward(features)
-        return outputs.reshape(*features.shape[:-1], self.out_features)
+        return super().forward(features).reshape(*features.shape[:-1], self.out_features)
 
 
 class NoisyFactorizedLinear(NoisyLinear):
@@ -381,7 +373,7 @@ def _rename_weights(net: nn.Module, weights: dict[str, torch.Tensor], prefix: st
 
 
 class NoisyDQN(_BookDQN):
-    """The book's noisy network, with factorised noise. In training mode, every forward pass draws new noise.
+    """The book's noisy network, with factorised noise.
 
     Args:
         input_shape: shape of a state.
@@ -393,9 +385,7 @@ class NoisyDQN(_BookDQN):
         super().__init__(input_shape, n_actions, dueling=dueling, sigma=STD_INIT, noise=noisy.FACTORISED, **options)
 
     def reset_noise(self) -> None:
-        """Draw new noise. This is never necessary, because every forward pass draws its own."""
-        for layer in self._noisy_layers:
-            layer.resample()
+        """Do nothing, because every forward pass draws new noise."""
 
     def noisy_layers_sigma_snr(self) -> list[float]:
         """Return the signal-to-noise ratio of each noisy layer; see noisy.NoisyLinear.signal_to_noise."""

@@ -15,7 +15,7 @@ HIDDEN = 512  # units between the features and the action values
 
 
 class Trunk(nn.Sequential):
-    """Layers from states to features.
+    """Layers from states, scaled by `scaled`, to features (batch, features).
 
     Images get the paper's three convolutions, boards two convolutions of 3 x 3, and vectors one layer of 128 units.
 
@@ -49,27 +49,19 @@ class Trunk(nn.Sequential):
             )
         else:
             super().__init__(nn.Flatten(), nn.Linear(math.prod(input_shape), 128), nn.ReLU())
-        self.scale = 1.0
-        self.dtype = torch.float32
         with torch.no_grad():
             self.features: int = self(torch.zeros(1, *input_shape)).shape[1]
-        if kind is ObservationKind.IMAGE:
-            self.scale = 255.0
-            self.dtype = dtype
+        self.dtype, self.scale = (dtype, 255.0) if kind is ObservationKind.IMAGE else (torch.float32, 1.0)
 
-    def forward(self, states: torch.Tensor) -> torch.Tensor:
-        """Compute the features of states.
+    def scaled(self, states: torch.Tensor) -> torch.Tensor:
+        """Convert states to `dtype`, and images to numbers from 0 to 1.
+
+        It is a step of its own because the book's networks scale states before they call their convolutions.
 
         Args:
-            states: (batch, *input_shape); images in any type from 0 to 255, boards and vectors float32.
-
-        Returns:
-            (batch, features).
+            states: (batch, *input_shape); images in any type from 0 to 255.
         """
-        features = states.to(self.dtype) / self.scale
-        for layer in self:
-            features = layer(features)
-        return features
+        return states.to(self.dtype) / self.scale
 
     def autocast(self, device: torch.device) -> AbstractContextManager[None]:
         """Return a context in which this trunk and the layers after it calculate in `dtype`."""
@@ -109,6 +101,10 @@ class NormalisingTrunk(nn.Module):
         """Compute the features (batch, features) float32 of states (batch, *input_shape)."""
         features: torch.Tensor = self.body(_channels_last(states))
         return features
+
+    def scaled(self, states: torch.Tensor) -> torch.Tensor:
+        """Return the states as they are, because the encoder normalises them."""
+        return states
 
     def autocast(self, device: torch.device) -> AbstractContextManager[None]:
         """Return an empty context: the encoder casts its input itself, and the layers after it use float32."""
@@ -157,5 +153,5 @@ class DQN(nn.Module):
         """
         states, allowed = self.split(states)
         with self.conv.autocast(states.device):
-            values = self.fc(self.conv(states)).float()
+            values = self.fc(self.conv(self.conv.scaled(states))).float()
         return mask_invalid(values, allowed)

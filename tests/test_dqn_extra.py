@@ -36,20 +36,15 @@ def test_a_numpy_number_of_actions_becomes_an_int_for_torch_compile():
 
 
 @pytest.mark.parametrize("noise", NOISES)
-def test_noise_stays_the_same_until_it_is_resampled(noise):
+def test_every_forward_pass_draws_new_noise(noise):
     layer, features = noisy.NoisyLinear(6, 3, noise), torch.rand(4, 6)
-    first = layer(features)
-    assert torch.equal(layer(features), first)
-    layer.resample()
-    assert not torch.allclose(layer(features), first)
+    assert not torch.allclose(layer(features), layer(features))
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_evaluation_mode_uses_the_means_only(noise):
     layer, features = noisy.NoisyLinear(6, 3, noise).eval(), torch.rand(4, 6)
     expected = features @ layer.weight_mean.T + layer.bias_mean
-    assert torch.allclose(layer(features), expected, atol=1e-6)
-    layer.resample()
     assert torch.allclose(layer(features), expected, atol=1e-6)
 
 
@@ -101,44 +96,53 @@ def test_a_sigma_out_of_range_is_refused(sigma):
         noisy.NoisyLinear(2, 1, sigma=sigma)
 
 
-def noisy_output(layer, row, features):
+def drawn_and_outputs(layer, features):
+    """Return the noise of a forward pass, and its outputs."""
+    state = torch.get_rng_state()
+    drawn = layer.draw(len(features))
+    torch.set_rng_state(state)
+    return drawn, layer(features)
+
+
+def noisy_output(layer, noise, output_noise, features):
     """Compute equation 9 with a matrix of factorised noise, from the noise of one row."""
-    weight = layer.weight_mean + layer.weight_sigma * torch.outer(layer._bias_noise[row], layer._noise[row])
-    return features @ weight.T + layer.bias_mean + layer.bias_sigma * layer._bias_noise[row]
+    weight = layer.weight_mean + layer.weight_sigma * torch.outer(output_noise, noise)
+    return features @ weight.T + layer.bias_mean + layer.bias_sigma * output_noise
 
 
 def test_factorised_noise_equals_a_matrix_of_noisy_weights():
     layer, features = noisy.NoisyLinear(6, 3), torch.rand(4, 6)
-    assert torch.allclose(layer(features), noisy_output(layer, 0, features), atol=1e-6)
+    ([noise], [output_noise]), outputs = drawn_and_outputs(layer, features)
+    assert torch.allclose(outputs, noisy_output(layer, noise, output_noise, features), atol=1e-6)
 
 
 def test_per_state_noise_differs_between_rows():
     layer, features = noisy.NoisyLinear(6, 3, "per-state"), torch.rand(4, 6)
-    layer.resample(4)
-    expected = torch.stack([noisy_output(layer, row, features[row]) for row in range(4)])
-    assert torch.allclose(layer(features), expected, atol=1e-6)
+    (noise, output_noise), outputs = drawn_and_outputs(layer, features)
+    expected = [noisy_output(layer, *row) for row in zip(noise, output_noise, features, strict=True)]
+    assert torch.allclose(outputs, torch.stack(expected), atol=1e-6)
     outputs = layer(features[:1].expand(4, -1))
     assert all(not torch.allclose(outputs[row], outputs[other]) for row in range(4) for other in range(row))
 
 
 def test_factorised_noise_has_the_moments_of_its_equation():
     # f(x) = sgn(x) sqrt(|x|) of a normal x: mean 0, mean square E|x| = sqrt(2 / pi).
-    layer = noisy.NoisyLinear(300, 200, "per-state")
-    layer.resample(rows=20)
-    drawn = torch.stack([torch.outer(*noise) for noise in zip(layer._bias_noise, layer._noise, strict=True)])
-    for noise, mean_square in ((drawn, 2 / math.pi), (layer._noise, math.sqrt(2 / math.pi))):
+    inputs, outputs = noisy.NoisyLinear(300, 200, "per-state").draw(rows=20)
+    weights = torch.einsum("ro,ri->roi", outputs, inputs)
+    for noise, mean_square in ((weights, 2 / math.pi), (inputs, math.sqrt(2 / math.pi))):
         assert abs(noise.mean()) < 0.02
         assert noise.square().mean().item() == pytest.approx(mean_square, rel=0.05)
 
 
 def test_independent_noise_is_one_normal_number_per_weight():
     layer, features = noisy.NoisyLinear(300, 200, "independent"), torch.rand(4, 300)
-    weight = layer.weight_mean + layer.weight_sigma * layer._noise
-    bias = layer.bias_mean + layer.bias_sigma * layer._bias_noise
-    assert torch.allclose(layer(features), features @ weight.T + bias, atol=1e-5)
-    assert layer._noise.shape == (200, 300)
-    assert abs(layer._noise.mean()) < 0.02
-    assert layer._noise.std().item() == pytest.approx(1.0, rel=0.02)
+    (noise, bias_noise), outputs = drawn_and_outputs(layer, features)
+    weight = layer.weight_mean + layer.weight_sigma * noise
+    bias = layer.bias_mean + layer.bias_sigma * bias_noise
+    assert torch.allclose(outputs, features @ weight.T + bias, atol=1e-5)
+    assert noise.shape == (200, 300)
+    assert abs(noise.mean()) < 0.02
+    assert noise.std().item() == pytest.approx(1.0, rel=0.02)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -146,17 +150,6 @@ def test_means_and_sigmas_have_gradients(noise):
     layer = noisy.NoisyLinear(6, 3, noise)
     layer(torch.rand(4, 6)).square().sum().backward()
     assert all(parameter.grad.abs().sum() > 0 for parameter in layer.parameters())
-
-
-@pytest.mark.parametrize("noise", NOISES)
-def test_noise_can_be_resampled_before_the_last_gradient_is_computed(noise):
-    layer, features = noisy.NoisyLinear(6, 3, noise), torch.rand(4, 6)
-    [expected] = torch.autograd.grad(layer(features).sum(), layer.weight_sigma)
-    before = layer(features)
-    layer.resample()
-    after = layer(features)
-    [gradient] = torch.autograd.grad(before.sum() + 0.0 * after.sum(), layer.weight_sigma)
-    assert torch.equal(gradient, expected)
 
 
 def test_the_signal_to_noise_ratio_by_hand():
@@ -250,14 +243,19 @@ def test_every_forward_pass_draws_new_noise_in_training_mode_only():
 
 @pytest.mark.parametrize("learning", [True, False], ids=["learning", "acting"])
 @pytest.mark.parametrize(("noise", "rows"), [("factorised", 1), ("per-state", 5), ("independent", None)])
-def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(noise, rows, learning):
-    net = dqn_extra.ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
-    layers = (*net.advantage[::2], *net.value[::2])  # type: ignore[misc]
+def test_rows_share_noise_unless_it_is_per_state_and_layers_and_passes_never_do(monkeypatch, noise, rows, learning):
     drawn = []
+
+    def recorded(layer, number, draw=noisy.NoisyLinear.draw):
+        drawn.extend(noise := draw(layer, number))
+        return noise
+
+    monkeypatch.setattr(noisy.NoisyLinear, "draw", recorded)
+    net = dqn_extra.ExtendedDQN((3,), 4, dueling=True, sigma=0.5, noise=noise)
     for _ in range(3):
         with torch.set_grad_enabled(learning):
             net(torch.rand(5, 3))
-        drawn += [noise for layer in layers for noise in (layer._noise, layer._bias_noise)]
+    assert len(drawn) == 3 * 4 * 2  # passes, layers, and tensors of each
     assert all(len(noise.unique(dim=0)) == (rows or len(noise)) for noise in drawn)
     for each, other in itertools.combinations(drawn, 2):
         assert each.shape != other.shape or not (each == other).any()
@@ -268,18 +266,6 @@ def test_successive_batches_may_have_different_sizes(batch):
     net = dqn_extra.ExtendedDQN((3,), 4, sigma=0.5)
     for rows in (4, batch, 6):
         assert net(torch.rand(rows, 3)).shape == (rows, 4)
-
-
-def test_noise_for_another_number_of_rows_is_refused():
-    layer = noisy.NoisyLinear(6, 3, "per-state")
-    with pytest.raises(ValueError, match="rows is 0; it has to be at least 1"):
-        layer.resample(0)
-    layer.resample(4)
-    for rows in (1, 3, 5):
-        with pytest.raises(ValueError, match=f"noise for 4 rows, but the batch has {rows} rows"):
-            layer(torch.rand(rows, 6))
-    layer.resample()
-    assert layer(torch.rand(5, 6)).shape == (5, 3)
 
 
 def test_a_bfloat16_network_is_close_to_float32_and_returns_float32():
@@ -443,6 +429,20 @@ def test_a_subclass_may_compute_the_streams_of_the_books_networks_itself(kind):
     assert torch.allclose(plain(IMAGES), plain.values(plain.predict(IMAGES)), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", [dqn_model.DQN, dqn_extra.NoisyDQN])
+def test_a_subclass_may_have_the_books_own_forward(kind):
+    """The book scales states before the convolutions, and each pass of a noisy network has noise of its own."""
+
+    def forward(self, states):
+        return self.fc(self.conv(states / 255.0))
+
+    net = type("Own", (kind,), {"forward": forward})((2, 36, 36), 4)
+    assert (kind is dqn_model.DQN) == torch.equal(net(IMAGES), net(IMAGES))
+    plain = kind((2, 36, 36), 4).eval()
+    plain.load_state_dict(net.state_dict())
+    assert torch.allclose(net.eval()(IMAGES), plain(IMAGES), atol=1e-6)
+
+
 def test_a_subclass_may_give_the_books_names_to_its_own_layers():
     class Own(dqn_extra.DuelingDQN):
         def __init__(self):
@@ -451,7 +451,7 @@ def test_a_subclass_may_give_the_books_names_to_its_own_layers():
             self.noisy_layers = ["own"]
 
         def adv_val(self, states):
-            return self.fc_adv(self.conv(states)), super().adv_val(states)[1]
+            return self.fc_adv(self.conv(states / 255.0)), super().adv_val(states)[1]
 
     net = Own()
     net(IMAGES).sum().backward()

@@ -17,8 +17,8 @@ SIGMAS = {FACTORISED: 0.5, PER_STATE: 0.5, INDEPENDENT: 0.017}
 class NoisyLinear(nn.Module):
     """Linear layer with noisy weights, Fortunato et al. (2018), https://arxiv.org/abs/1706.10295, equation 9.
 
-    Each weight is a learnt mean plus a learnt sigma times noise. In training mode the layer uses the noise of the last
-    `resample`, in evaluation mode the means only.
+    Each weight is a learnt mean plus a learnt sigma times noise. In training mode every forward pass draws new noise;
+    evaluation mode uses the means only.
 
     Args:
         inputs: number of input features.
@@ -33,9 +33,6 @@ class NoisyLinear(nn.Module):
     Raises:
         UsageError: if the noise is unknown or sigma is out of range.
     """
-
-    _noise: torch.Tensor  # (rows, inputs), or (outputs, inputs) if the noise is independent
-    _bias_noise: torch.Tensor  # (rows, outputs)
 
     def __init__(
         self, inputs: int, outputs: int, noise: str = FACTORISED, sigma: float | None = None, bias: bool = True
@@ -57,56 +54,38 @@ class NoisyLinear(nn.Module):
         self.bias_mean = nn.Parameter(torch.empty(outputs).uniform_(-bound, bound)) if bias else None
         self.weight_sigma = nn.Parameter(torch.full((outputs, inputs), sigma))
         self.bias_sigma = nn.Parameter(torch.full((outputs,), sigma)) if bias else None
-        # Buffers move to a device together with the weights. They are not saved, because they are drawn again.
-        self.register_buffer("_noise", torch.empty(outputs if noise == INDEPENDENT else 1, inputs), persistent=False)
-        self.register_buffer("_bias_noise", torch.empty(1, outputs), persistent=False)
-        self.resample()
 
-    @torch.no_grad()
-    def resample(self, rows: int = 1) -> None:
-        """Draw new noise.
+    def draw(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw the noise of a forward pass.
 
         Args:
-            rows: number of rows in the following batches; 1 for the same noise in all rows. Only "per-state" noise
-                differs between rows.
+            rows: number of rows in the batch. Only "per-state" noise differs between rows.
 
-        Raises:
-            ValueError: if rows is below 1.
+        Returns:
+            The noise of the weights, (outputs, inputs), and of the biases, (outputs,), if it is independent. Otherwise
+            the noise of the inputs, (rows or 1, inputs), and of the outputs, (rows or 1, outputs).
         """
-        if rows < 1:
-            raise ValueError(f"rows is {rows}; it has to be at least 1")
-        # The old tensors are not overwritten, because a gradient may still need them.
+        outputs, inputs = self.weight_mean.shape
+        new = self.weight_mean.new_empty
         if self.noise == INDEPENDENT:
-            self._noise = torch.randn_like(self._noise)
-            self._bias_noise = torch.randn_like(self._bias_noise)
-            return
-        if self.noise != PER_STATE:
-            rows = 1
-        self._noise = _signed_sqrt(self._noise.new_empty(rows, self._noise.shape[1]).normal_())
-        self._bias_noise = _signed_sqrt(self._bias_noise.new_empty(rows, self._bias_noise.shape[1]).normal_())
+            return new(outputs, inputs).normal_(), new(outputs).normal_()
+        rows = rows if self.noise == PER_STATE else 1
+        return _signed_sqrt(new(rows, inputs).normal_()), _signed_sqrt(new(rows, outputs).normal_())
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Map (batch, inputs) to (batch, outputs).
-
-        Raises:
-            ValueError: if the noise was drawn for another number of rows.
-        """
+        """Map (batch, inputs) to (batch, outputs)."""
         if not self.training:
             return F.linear(features, self.weight_mean, self.bias_mean)
-        if len(self._bias_noise) not in (1, len(features)):
-            raise ValueError(
-                f"there is noise for {len(self._bias_noise)} rows, but the batch has {len(features)} rows; "
-                f"call resample({len(features)}) or resample() first"
-            )
+        noise, output_noise = self.draw(len(features))
         if self.noise == INDEPENDENT:
             bias = None
             if self.bias_mean is not None and self.bias_sigma is not None:
-                bias = self.bias_mean + self.bias_sigma * self._bias_noise[0]
-            return F.linear(features, self.weight_mean + self.weight_sigma * self._noise, bias)
+                bias = self.bias_mean + self.bias_sigma * output_noise
+            return F.linear(features, self.weight_mean + self.weight_sigma * noise, bias)
         # The noise of a weight is the noise of its input times the noise of its output, so the layer does not have to
         # compute a matrix of noisy weights.
-        noisy = F.linear(features * self._noise, self.weight_sigma, self.bias_sigma)
-        return F.linear(features, self.weight_mean, self.bias_mean) + noisy * self._bias_noise
+        noisy = F.linear(features * noise, self.weight_sigma, self.bias_sigma)
+        return F.linear(features, self.weight_mean, self.bias_mean) + noisy * output_noise
 
     def signal_to_noise(self) -> float:
         """Return the root mean square of the weights' means, divided by that of their sigmas."""
