@@ -96,8 +96,11 @@ def unpack_batch(
         (batch, ...). The first state stands in for a missing last state, because its value is masked anyway.
 
     Raises:
+        ValueError: if the batch is empty, or an action is negative.
         TypeError: if an action is not a whole number.
     """
+    if not len(batch):
+        raise ValueError("the batch is empty")
     states = [np.asarray(exp.state) for exp in batch]
     dones = [exp.last_state is None for exp in batch]
     last_states = [
@@ -106,6 +109,8 @@ def unpack_batch(
     actions = np.array([exp.action for exp in batch])
     if actions.dtype.kind not in "iu":
         raise TypeError(f"the actions of the batch are {actions.dtype}; they have to be whole numbers")
+    if actions.min() < 0:  # torch would take it for one of the last actions
+        raise ValueError(f"an action of the batch is {actions.min()}; actions have to be at least 0")
     return (
         np.stack(states),
         actions.astype(np.int64),
@@ -140,7 +145,7 @@ def calc_loss_dqn(
         Scalar loss.
 
     Raises:
-        ValueError: if a network's output has an unexpected shape.
+        ValueError: if a network's output has an unexpected shape, the batch is empty, or an action is negative.
         TypeError: if a network does not return floating-point numbers, or an action is not a whole number.
     """
     states, actions, rewards, discounts, last_states = _tensors(batch, gamma, device)

@@ -222,6 +222,18 @@ def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
         resolve("--resume", str(run), "--envs", "5", knob=3)
 
 
+def test_a_resume_takes_the_values_of_a_repeated_option_in_any_order(tmp_path):
+    parser = cli.parser("Summary.")
+    parser.add_argument("--without", action="append", default=[])
+    params, args = cli.resolve(parser, ["--runs-dir", str(tmp_path), "--without", "a", "--without", "b"], "03_ppo_goal")
+    run = run_folder.Run("03_ppo_goal", params, args)
+    run.close()
+    resumed = ["--resume", str(run.path), "--without", "b", "--without"]
+    assert cli.resolve(parser, [*resumed, "a"], "03_ppo_goal")[1].without == ["a", "b"]
+    with pytest.raises(UsageError, match="has other settings: without is"):
+        cli.resolve(parser, [*resumed, "c"], "03_ppo_goal")
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

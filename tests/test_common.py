@@ -129,6 +129,14 @@ def test_actions_that_are_not_whole_numbers_are_rejected():
         common.unpack_batch([ExperienceFirstLast(np.zeros(1), 0.5, 0.0, None)])
 
 
+def test_a_negative_action_and_an_empty_batch_are_rejected():
+    """A negative index would select one of the last actions."""
+    with pytest.raises(ValueError, match="an action of the batch is -1; actions have to be at least 0"):
+        common.unpack_batch([ExperienceFirstLast(np.zeros(1), action, 0.0, None) for action in (0, -1)])
+    with pytest.raises(ValueError, match="the batch is empty"):
+        common.unpack_batch([])
+
+
 def test_epsilon_decays_linearly_to_its_final_value():
     selector = ptan.actions.EpsilonGreedyActionSelector()
     params = dataclasses.replace(HYPERPARAMS["pong"], epsilon_frames=100, epsilon_final=0.1)

@@ -243,13 +243,16 @@ def test_a_run_that_ends_at_its_own_step_limit_is_evaluated_too(ends, tmp_path):
     assert result_of(folder(tmp_path))["evaluation"]["episodes"] == 20
 
 
-def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(refused, tmp_path):
+def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, refused, tmp_path):
     options = (*VECTORS, *small(PPO), "--set", "max_steps=640", "--runs-dir", tmp_path)
     message = refused(PPO, *options, "--stop-after", 641)
     assert message.startswith(
         "error: --stop-after 641 is beyond max_steps, 640, at which the learning rate has fallen to 0"
     )
     assert list(tmp_path.iterdir()) == []
+    assert ends(PPO, *options, "--quiet", "--set", "stop_reward=none")[0] == 0
+    message = refused(PPO, "--resume", folder(tmp_path), "--env-module", "fakes")
+    assert "is at step 640, where its learning rate has fallen to 0; start a new run with --set max_steps=" in message
 
 
 @pytest.mark.parametrize(

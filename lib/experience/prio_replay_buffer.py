@@ -124,6 +124,7 @@ class PrioReplayBuffer:
 
         Raises:
             ValueError: if the shapes differ, or a priority is not positive.
+            IndexError: if an index has no transition.
         """
         indices, given = np.asarray(batch_indices), np.asarray(batch_priorities, np.float64)
         priorities = np.nan_to_num(given, nan=LEAST_PRIORITY, posinf=float(np.finfo(np.float32).max))
@@ -134,6 +135,11 @@ class PrioReplayBuffer:
         if not (priorities > 0.0).all():
             raise ValueError(
                 f"the priorities range from {priorities.min()} to {priorities.max()}; all have to be above 0"
+            )
+        if indices.size and not 0 <= indices.min() <= indices.max() < len(self.buffer):
+            raise IndexError(
+                f"the indices range from {indices.min()} to {indices.max()}; the buffer holds "
+                f"{len(self.buffer)} transitions"
             )
         numbers = batch_indices.numbers if isinstance(batch_indices, SampledIndices) else None
         sampled = self._sampled[indices] if numbers is None else numbers

@@ -235,13 +235,18 @@ def _resume(
             knobs[name] = value
         elif value is not None:
             settings.append((name, knobs[name], value))
-    changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
+    changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if _unordered(old) != _unordered(new)]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
     _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
     return params, RunOptions(**options, knobs=knobs, free=parser.free)
+
+
+def _unordered(value: Any) -> Any:
+    """Return a list, of an option that may be repeated, as a set; other values as they are."""
+    return set(value) if isinstance(value, list) else value
 
 
 def _require_own_address(run: Path, recorded: str | None, given: str | None, engine: str | None) -> None:

@@ -224,6 +224,7 @@ class Episodes:
         return bound is not None and len(self.returns) == WINDOW and reaches(self.mean, bound)
 
     def _moment(self, engine: Engine) -> dict[str, float]:
+        """Return when a bound was reached. Steps and seconds are those at the end of the iteration."""
         return {
             "seconds": self.seconds,
             "step": self.steps,

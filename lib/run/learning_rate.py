@@ -1,6 +1,7 @@
 """Decay of the learning rate."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 from ignite.engine import Engine, Events
 from torch.optim import Optimizer
@@ -34,6 +35,15 @@ def attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, ste
             group["lr"] = share * group["initial_lr"]
 
     engine.add_event_handler(Events.ITERATION_STARTED, adapt)
+
+
+def require_above_zero(params: RunParameters, run: Path, step: int) -> None:
+    """Refuse to resume a run of 01_ppo.py whose learning rate has fallen to 0."""
+    if type(params) is PPOHyperparameters and step >= params.max_steps:
+        raise UsageError(
+            f"{run} is at step {step:,}, where its learning rate has fallen to 0; start a new run with "
+            "--set max_steps=..."
+        )
 
 
 def require(params: RunParameters, stop_after: int | None) -> None:

@@ -71,8 +71,8 @@ def usable_device(name: str) -> torch.device:
         raise UsageError(f"unknown device {name!r}; use cpu, cuda, cuda:N or mps")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(
-            f"{name} asks for a GPU, and PyTorch {torch.__version__} finds {torch.cuda.device_count()} of them; "
-            "leave --cuda out or use the device cpu"
+            f"{name} asks for a GPU, and PyTorch {torch.__version__} finds {torch.cuda.device_count()} of them; use "
+            "the device cpu, which is the default"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError("mps asks for an Apple GPU, and this machine has none; use the device cpu")

@@ -35,6 +35,7 @@ from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
 from lib.run import provenance
+from lib.run.checkpoint_files import BEST, numbered
 from lib.run.growing_files import SAVED
 from lib.run.options import RunOptions
 from lib.system import files
@@ -115,12 +116,15 @@ class Run:
         checkpoints: its folder of checkpoints.
 
     Raises:
-        UsageError: if another process works on the run to resume, or if the path of the folder is not valid UTF-8.
+        UsageError: if another process works on the run to resume, if that run is a published model, or if the path of
+            the folder is not valid UTF-8.
         OSError: if the folder cannot be written.
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions):
         require_utf8(options.resume or options.runs_dir)
+        if options.resume:
+            _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
@@ -218,6 +222,15 @@ class Run:
             os.close(self._folder_lock)
             self._folder_lock = None
         self._lock.release()
+
+
+def _refuse_model(run: Path) -> None:
+    checkpoints = run / "checkpoints"
+    if checkpoints.exists() and numbered(checkpoints, BEST) and not numbered(checkpoints, "step"):
+        raise UsageError(
+            f"{run} is a published model, or has lost its step-* checkpoints, so it cannot be resumed; start a new run "
+            f"from its network with --init {run}"
+        )
 
 
 def _remove_own_pid(file: Path) -> None:

@@ -240,11 +240,6 @@ class _Setup:
 
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint_reading.newest(self.run.checkpoints)
-        if content is None and checkpoint_files.numbered(self.run.checkpoints, "best"):
-            raise UsageError(
-                f"{self.run.path} is a published model, or has lost its step-* checkpoints, so it cannot be resumed; "
-                f"start a new run from its network with --init {self.run.path}"
-            )
         if content is None and last_step(self.run.path) > self.params.warm_up:
             raise UsageError(f"{self.run.path} was stopped after its warm-up, but has no checkpoint; start a new run")
         if content is None:
@@ -255,6 +250,7 @@ class _Setup:
         """Refuse a run at its step limit, unless it was stopped before its result or before it was confirmed."""
         if self._at_limit() and (not self.run.read_result() or self.episodes.is_waiting):
             return
+        learning_rate.require_above_zero(self.params, self.run.path, self.steps())
         if self.steps() + self.warm_up >= self.stopper.step_limit:
             filling = f" and first fills its replay with {self.warm_up:,} more steps" if self.warm_up else ""
             raise UsageError(
@@ -439,13 +435,16 @@ class _Setup:
             result = describe_result(engine, stopped, self.episodes, self.speed, self.run.read_result())
             self._write_result(result)
             self._close(result)
-            if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
-                evaluate = partial(self._evaluate, result)
-                signals.extend(unless_interrupted("evaluation", evaluate, may_fail=self.is_book_script))
-            signals.extend(unless_interrupted("learning curve", self._draw_curve))
-            if self.tracker is not None:
-                finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
-                signals.extend(unless_interrupted("tracking", finish))
+            try:
+                if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
+                    evaluate = partial(self._evaluate, result)
+                    signals.extend(unless_interrupted("evaluation", evaluate, may_fail=self.is_book_script))
+                signals.extend(unless_interrupted("learning curve", self._draw_curve))
+                if self.tracker is not None:
+                    finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
+                    signals.extend(unless_interrupted("tracking", finish))
+            finally:
+                self.run.close()  # not before: a run that is resumed meanwhile would have its result overwritten
             self._log_next_steps(stopped)
 
         def end(engine: Engine) -> None:
@@ -492,7 +491,6 @@ class _Setup:
         result["files"] = GrowingFiles(self.run.path).state_dict()
         self.run.write_json("result.json", result)
         self.source.close()
-        self.run.close()
         self.stopper.release_signals()
         for opened in self._opened:
             try:

@@ -119,6 +119,15 @@ def test_wrong_priorities_are_refused(priorities, message):
         buffer.update_priorities(np.arange(2), np.array(priorities))
 
 
+@pytest.mark.parametrize("index", [-1, 2])
+def test_priorities_of_indices_without_a_transition_are_refused(index):
+    buffer = PrioReplayBuffer(iter(range(2)), 5)
+    buffer.populate(2)
+    with pytest.raises(IndexError, match=f"range from {index} to {index}; the buffer holds 2 transitions"):
+        buffer.update_priorities([index], [50.0])
+    buffer.sample(20)
+
+
 def test_priorities_that_are_not_finite_leave_it_to_the_loss_to_stop_the_run():
     buffer = PrioReplayBuffer(iter(range(4)), 4, 1.0)
     buffer.populate(4)

@@ -110,6 +110,15 @@ def test_a_run_cannot_be_opened_until_its_process_has_ended(tmp_path):
     run_folder.Run("01_baseline", PONG, options).close()
 
 
+def test_a_published_model_cannot_be_resumed_and_stays_as_it_is(tmp_path):
+    model = tmp_path / "model"
+    (model / "checkpoints").mkdir(parents=True)
+    (model / "checkpoints" / "best-000000007.pt").touch()
+    with pytest.raises(UsageError, match=r"published model, or has lost its step-\* checkpoints.*--init"):
+        run_folder.Run("01_baseline", PONG, RunOptions(resume=model))
+    assert [path.name for path in model.iterdir()] == ["checkpoints"]
+
+
 FORKER = """
 import os, sys, time
 from pathlib import Path

@@ -227,6 +227,30 @@ def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_pa
     assert checkpoint_reading.newest(run.checkpoints)["source"]["steps_done"] == 40
 
 
+def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypatch):
+    """The evaluation ends by writing the result, which would replace that of the resumed run."""
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    options = {"stop_reward": 15.0, "milestone": None, "replay_initial": 2, "batch_size": 2}
+    params = dataclasses.replace(HYPERPARAMS["pong"], **options)
+    args = RunOptions(runs_dir=tmp_path)
+    run = setup_ignite(engine, params, source, "solves", args=args, save={"net": nn.Linear(1, 1)})
+    asked = []
+
+    def evaluate(*args, **options):
+        with pytest.raises(UsageError, match=f"in use by process {os.getpid()}"):
+            run_folder.Run("solves", params, RunOptions(resume=run.path))
+        asked.append(True)
+        return {"mean": 15.0}
+
+    monkeypatch.setattr("lib.run.setup.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("lib.run.setup.evaluation.is_clearly_below", lambda *args: False)
+    monkeypatch.setattr("lib.run.setup.console.log_evaluation", lambda evaluated: None)
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert asked
+    run_folder.Run("solves", params, RunOptions(resume=run.path)).close()
+
+
 def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     source = source_of(Counting(length=5))
