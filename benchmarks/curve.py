@@ -24,11 +24,11 @@ matplotlib.use("Agg")
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_folder
 from lib.run.curve import rolling_mean
+from lib.run.options import FREE
 
 from matplotlib import pyplot as plt
 
-# Left out of a rung's name: options on which no result depends, and these values.
-FREE = ("engine", "patience", "address", "async_envs")
+# Values that are left out of a rung's name, as are the options on which no result depends.
 DEFAULT_OPTIONS = {
     "players": 1,
     "replay_ratio": 32,

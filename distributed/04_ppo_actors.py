@@ -63,7 +63,7 @@ def train(params, args):
 
 
 if __name__ == "__main__":
-    parser = cli.parser(__doc__, PPO_GOAL_HYPERPARAMS, free=("actor_cpus",))
+    parser = cli.parser(__doc__, PPO_GOAL_HYPERPARAMS)
     parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave out a part; repeatable")
     parser.add_argument("--actors", type=cli.positive, default=2, metavar="K", help="number of actors")
     parser.add_argument(

@@ -24,7 +24,6 @@ from lib.run import run_folder, search, tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.option_types import (
     above_zero,
-    existing_run,
     positive,
     quotient,
     seed,
@@ -34,7 +33,6 @@ from lib.run.option_types import (
     writable,
 )
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
-from lib.run.overrides import override
 from lib.run.stopping import EXIT_CODES, Interrupted, announce_signals
 from lib.run.watchdog import Watchdog
 from lib.system import files, memory
@@ -42,15 +40,12 @@ from lib.system.console_log import start_console
 from lib.system.seeds import seed_everything
 
 __all__ = [
-    "Parser",
     "above_zero",
     "add_engine_options",
     "add_env_option",
     "checkpoint_tool",
-    "existing_run",
     "exit_codes",
     "main",
-    "override",
     "parser",
     "positive",
     "prepare",
@@ -59,7 +54,6 @@ __all__ = [
     "run_tool",
     "runs_tool",
     "seed",
-    "share",
     "tool",
     "usable_device",
     "whole",
@@ -84,7 +78,6 @@ class _Help(argparse.ArgumentDefaultsHelpFormatter):
 def parser(
     doc: str | None,
     hyperparams: Mapping[str, RunParameters] = HYPERPARAMS,
-    free: tuple[str, ...] = (),
     named: str | None = None,
 ) -> Parser:
     """Return a parser with the common options. A script adds its own; RunOptions.knobs holds their values.
@@ -93,14 +86,12 @@ def parser(
         doc: docstring of the script.
         hyperparams: hyperparameters of the games, by name. With any table other than HYPERPARAMS, --params best selects
             the same values.
-        free: names of the script's own options that a resumed run may change.
         named: name of the script's own option whose value is appended to the script's name in run names.
     """
     summary = (doc or "").split("\n\n")[0]
     parser = Parser(description=summary, allow_abbrev=False, formatter_class=_Help)
     parser.hyperparams = hyperparams
     parser.best = BEST_HYPERPARAMS if hyperparams is HYPERPARAMS else hyperparams
-    parser.free = free
     parser.named = named
     group = parser.add_argument_group("options of every script", argument_default=argparse.SUPPRESS)
     add = group.add_argument
@@ -144,14 +135,11 @@ def parser(
 def add_engine_options(parser: Parser, role: str, unit: str) -> None:
     """Add the options of the actors: engine, patience and address.
 
-    A resumed run may change them, because no result depends on them.
-
     Args:
         parser: parser of a script.
         role: name of the actors in the help texts, such as "players".
         unit: name of an actor's segment in the help texts, such as "block".
     """
-    parser.free = (*parser.free, "engine", "patience", "address")
     add = parser.add_argument
     add("--engine", choices=ENGINES, default="process", help=f"where the {role} run")
     add(
@@ -165,8 +153,7 @@ def add_engine_options(parser: Parser, role: str, unit: str) -> None:
 
 
 def add_env_option(parser: Parser) -> None:
-    """Add --async-envs for scripts whose environments step together. No result depends on it."""
-    parser.free = (*parser.free, "async_envs")
+    """Add --async-envs for scripts whose environments step together."""
     parser.add_argument(
         "--async-envs",
         action="store_true",
@@ -179,33 +166,28 @@ def tool(doc: str | None) -> Parser:
     return Parser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-class _RunsParser(Parser):
-    """Parser with --runs-dir, in which the option type existing_run looks for names of runs."""
+def runs_tool(doc: str | None, kind: type[Parser] = Parser) -> Parser:
+    """Return the parser, of this kind, of a tool that takes runs; see `tool`. They may be names in --runs-dir."""
+    parser = kind(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    help_text = "folder of runs that are given by name (default: runs/)"
+    parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
+    return parser
 
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        help_text = "folder of runs that are given by name (default: runs/)"
-        self.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
+
+class _RunParser(Parser):
+    """Parser that replaces the name of a run by its folder."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        # --runs-dir may come after the names, so it is read first.
-        first = Parser(add_help=False, allow_abbrev=False)
-        first.add_argument("--runs-dir", type=Path, default=DEFAULT_RUNS_DIR)
-        runs_dir = first.parse_known_args(args)[0].runs_dir
-        self.register("type", existing_run, lambda name: run_folder.find(name, runs_dir))
-        return super().parse_known_args(args, namespace)
-
-
-def runs_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that takes runs, see `tool`. It has --runs-dir for existing_run."""
-    return _RunsParser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+        found, rest = super().parse_known_args(args, namespace)
+        found.run = run_folder.find(found.run, found.runs_dir)
+        return found, rest
 
 
 def checkpoint_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that reads a run's checkpoint: run, module, checkpoint."""
-    parser = runs_tool(doc)
+    parser = runs_tool(doc, _RunParser)
     add = parser.add_argument
-    add("run", metavar="RUN", type=existing_run, help="the run's folder, or its name in --runs-dir")
+    add("run", metavar="RUN", help="the run's folder, or its name in --runs-dir")
     add("--env-module", metavar="M", help="allow the import of this module, which registers the run's environment")
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")
     return parser
@@ -222,7 +204,7 @@ def run_tool(doc: str | None) -> Parser:
     return parser
 
 
-def main(train: Train, parser: Parser, script: str, argv: list[str] | None = None) -> None:
+def main(train: Train, parser: Parser, script: str) -> None:
     """Parse the command line, seed, train, and exit.
 
     The exit code is 0 if the run was solved, reached a limit or was ended by its script. It is 2 for a UsageError, 1
@@ -232,12 +214,11 @@ def main(train: Train, parser: Parser, script: str, argv: list[str] | None = Non
         train: function (params, args) -> final state of the engine that setup_ignite was called with.
         parser: result of `parser`, with the script's own options.
         script: name of the script, such as "01_baseline".
-        argv: arguments without the script's name; None for sys.argv[1:].
     """
     with _threads_ended(), exit_codes(STOPPED):
-        params, args = resolve(parser, argv, script)
+        params, args = resolve(parser, None, script)
         if args.tune is not None:
-            sys.exit(search.search(params, args, script, sys.argv[1:] if argv is None else argv))
+            sys.exit(search.search(params, args, script, sys.argv[1:]))
         prepare(args.seed)
         with checked_env.closing():
             state: Any = train(params, args)

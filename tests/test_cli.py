@@ -291,10 +291,11 @@ def test_a_fast_ppo_run_of_an_earlier_version_keeps_the_old_limit_of_its_learnin
 
 
 def test_a_resume_accepts_other_values_of_free_options(run):
-    parser = cli.parser("Summary.", free=("envs",))
+    parser = cli.parser("Summary.")
+    cli.add_env_option(parser)
     parser.add_argument("--envs", type=int, default=3)
-    assert cli.resolve(parser, ["--resume", str(run), "--envs", "5"], "01_baseline")[1].envs == 5
-    assert cli.resolve(parser, ["--resume", str(run)], "01_baseline")[1].envs == 4
+    assert cli.resolve(parser, ["--resume", str(run), "--async-envs"], "01_baseline")[1].async_envs
+    assert not cli.resolve(parser, ["--resume", str(run)], "01_baseline")[1].async_envs
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from gymnasium import spaces
-from gymnasium.vector import VectorEnv
 
 from lib.actors.contract import Weights
 from lib.envs import vector_env
-from lib.envs.vector_env import is_native, vector_frame_skip
+from lib.envs.vector_env import DiscreteVectorEnv, is_native, vector_frame_skip
 from lib.errors import UsageError, counted, divisors
 from lib.experience.episodes import Episode
 from lib.experience.stream import Part
@@ -78,7 +77,7 @@ class Acting:
         envs = self.make_envs(1)
         if not self.address:  # on a cluster, each actor checks its own environments on its node
             vector_env.require_memory(self.envs, is_native(envs))
-        facts = EnvFacts(*spaces_of(envs), vector_frame_skip(envs))
+        facts = EnvFacts(envs.single_observation_space, int(envs.single_action_space.n), vector_frame_skip(envs))
         envs.close()
         return facts
 
@@ -102,7 +101,7 @@ class Acting:
         num_envs = self.envs // self.actors
         return Part(number * num_envs, num_envs, self.envs)
 
-    def make_envs(self, num_envs: int) -> VectorEnv:
+    def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
         """Make `num_envs` environments. Inline actors use all cores in turn; other actors share the cores."""
         threads = 0 if self.engine == "inline" else max(1, cores() // self.actors)
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
@@ -165,9 +164,8 @@ class PPOActor:
     def __init__(self, acting: Acting, number: int, state: Mapping[str, Any] | None = None):
         self.number = number
         envs = acting.make_envs(acting.part(number).num_envs)
-        space, n_actions = spaces_of(envs)
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
-            self._model = GoalModel(space, n_actions, acting.dtype)
+            self._model = GoalModel(envs.single_observation_space, int(envs.single_action_space.n), acting.dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.part(number))
         self._resets: list[tuple[int, np.ndarray]] = []
@@ -210,14 +208,6 @@ class PPOActor:
             f"Actor {self.number}, with {counted('environment', indices.start, indices.stop - 1)} and the seed "
             f"{self._sampler.seed}, after {steps} steps of its own"
         )
-
-
-def spaces_of(envs: VectorEnv) -> tuple[spaces.Box, int]:
-    """Return the observation space of one environment and the number of its actions."""
-    space, actions = envs.single_observation_space, envs.single_action_space
-    assert isinstance(space, spaces.Box)
-    assert isinstance(actions, spaces.Discrete)
-    return space, int(actions.n)
 
 
 def _ended(episode: Episode, step: int) -> EndedEpisode:

@@ -15,7 +15,7 @@ from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, FastPPOHyper
 from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
-from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
+from lib.run.options import DEFAULT_RUNS_DIR, FREE, RunOptions
 from lib.run.overrides import override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
@@ -30,14 +30,12 @@ class Parser(argparse.ArgumentParser):
         common: names of the options that all scripts share. All others are the script's own.
         hyperparams: hyperparameters of the games, by name.
         best: hyperparameters of --params best.
-        free: names of the script's own options that a resumed run may change, because no result depends on them.
         named: name of the script's own option whose value is appended to the script's name in run names, or None.
     """
 
     common: frozenset[str] = frozenset()
     hyperparams: Mapping[str, RunParameters] = HYPERPARAMS
     best: Mapping[str, RunParameters] = BEST_HYPERPARAMS
-    free: tuple[str, ...] = ()
     named: str | None = None
 
     def __init__(self, **options: Any):
@@ -100,10 +98,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     table = parser.best if tuned else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
     params = _new_params(table, options["game"], env_id, config, overrides)
-    run_options = RunOptions(**options, knobs=knobs, free=parser.free)
+    run_options = RunOptions(**options, knobs=knobs)
     if run_options.init is not None:
         require_same_game(run_options.init, params.env_name, script)
-    shown = {name: value for name, value in knobs.items() if name not in parser.free}
+    shown = {name: value for name, value in knobs.items() if name not in FREE}
     kinds = {"best": table is not parser.hyperparams, "init": run_options.init is not None}
     changes = changes_in_name(
         shown,
@@ -231,7 +229,7 @@ def _resume(
         if name == "address":
             _require_own_address(run, knobs[name], value, given_knobs["engine"])
             knobs[name] = value
-        elif value is not None and name in parser.free:
+        elif value is not None and name in FREE:
             knobs[name] = value
         elif value is not None:
             settings.append((name, knobs[name], value))
@@ -241,7 +239,7 @@ def _resume(
     _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
-    return params, RunOptions(**options, knobs=knobs, free=parser.free)
+    return params, RunOptions(**options, knobs=knobs)
 
 
 def _unordered(value: Any) -> Any:

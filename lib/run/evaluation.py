@@ -82,13 +82,13 @@ def evaluate(
         Stopped: if the evaluation was abandoned.
     """
     results: list[EpisodeResult] = []
-    engine = Engine(lambda engine, result: results.append(result))
     with (
         TaskProgress("Evaluation", episodes, "episodes", progress) as shown,
-        engine.add_event_handler(Events.ITERATION_COMPLETED, lambda: shown.advance()),
         closing(results_of(policy, make_env, episodes, seed, processes, stopped)) as played,
     ):
-        engine.run(played, epoch_length=episodes)
+        for result in played:
+            results.append(result)
+            shown.advance()
     return summary(results)
 
 

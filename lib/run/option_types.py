@@ -8,8 +8,6 @@ from pathlib import Path
 import torch
 
 from lib.errors import UsageError, divisors
-from lib.run import run_folder
-from lib.run.options import DEFAULT_RUNS_DIR
 
 
 def whole(text: str) -> int:
@@ -50,11 +48,6 @@ def above_zero(text: str) -> float:
     if not 0.0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"{text} is not above 0")
     return value
-
-
-def existing_run(name: str) -> Path:
-    """Return the folder of a run, given by its path or by its name in runs/."""
-    return run_folder.find(name, DEFAULT_RUNS_DIR)
 
 
 def usable_device(name: str) -> torch.device:

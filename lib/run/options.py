@@ -10,6 +10,9 @@ from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
+# The scripts' own options that a resumed run may change, because no result depends on them.
+FREE = frozenset({"engine", "patience", "address", "actor_cpus", "async_envs"})
+
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
@@ -31,7 +34,6 @@ class RunOptions:
         game: key of the script's table of hyperparameters.
         tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
-        free: names of those that a resumed run may change, because no result depends on them.
         changes: what a new run's name says after the script, see run_name.changes_in_name.
     """
 
@@ -50,7 +52,6 @@ class RunOptions:
     game: str = "pong"
     tune: int | None = None
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
-    free: tuple[str, ...] = ()
     changes: str = ""
 
     def __getattr__(self, name: str) -> Any:

@@ -43,7 +43,7 @@ from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import next_steps, tool_command
 from lib.run.optional_work import unless_interrupted
-from lib.run.options import RunOptions, options_of_book
+from lib.run.options import FREE, RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
@@ -295,9 +295,8 @@ class _Setup:
         return state
 
     def _settings(self) -> checkpoint.Settings:
-        options = self.options
-        knobs = {name: value for name, value in options.knobs.items() if name not in options.free}
-        return checkpoint.Settings({**dataclasses.asdict(self.params), **knobs, "seed": options.seed})
+        knobs = {name: value for name, value in self.options.knobs.items() if name not in FREE}
+        return checkpoint.Settings({**dataclasses.asdict(self.params), **knobs, "seed": self.options.seed})
 
     def _loop_state(self) -> dict[str, Stateful]:
         """Return the objects that are restored when the loop starts."""
