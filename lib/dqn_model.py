@@ -8,7 +8,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib.envs.observations import MIN_IMAGE_SIDE, ObservationKind, observation_kind
-from lib.nets.encoders import initialise, make_encoder, nature_convolutions
+from lib.nets.encoders import channels_last, initialise, make_encoder, nature_convolutions
 from lib.nets.masking import MaskSplitter, mask_invalid
 
 HIDDEN = 512  # units between the features and the action values
@@ -94,12 +94,12 @@ class NormalisingTrunk(nn.Module):
 
     def normalise_by(self, states: torch.Tensor) -> None:
         """Set the mean and the scale of the normalisation from states, (batch, *input_shape)."""
-        self.body.normalise_by(_channels_last(states))
+        self.body.normalise_by(channels_last(states))
         self.seen.fill_(True)
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Compute the features (batch, features) float32 of states (batch, *input_shape)."""
-        features: torch.Tensor = self.body(_channels_last(states))
+        features: torch.Tensor = self.body(channels_last(states))
         return features
 
     def scaled(self, states: torch.Tensor) -> torch.Tensor:
@@ -109,10 +109,6 @@ class NormalisingTrunk(nn.Module):
     def autocast(self, device: torch.device) -> AbstractContextManager[None]:
         """Return an empty context: the encoder casts its input itself, and the layers after it use float32."""
         return nullcontext()
-
-
-def _channels_last(states: torch.Tensor) -> torch.Tensor:
-    return states.movedim(1, -1) if states.ndim == 4 else states
 
 
 def make_trunk(input_shape: tuple[int, ...], dtype: torch.dtype, normalise: bool) -> Trunk | NormalisingTrunk:

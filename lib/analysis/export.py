@@ -22,9 +22,8 @@ from torch import nn
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names, first_action
 from lib.errors import Fault, UsageError
-from lib.ppo.model import ActorCritic
 from lib.run.episode_player import EpisodePlayer
-from lib.run.policy import GreedyPolicy
+from lib.run.policy import GreedyPolicy, scores_of
 from lib.system import files
 from lib.system.console_log import install_command
 from lib.system.progress import TaskProgress
@@ -55,12 +54,7 @@ class ExportedPolicy(nn.Module):
 
     def forward(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the best actions, (batch,) int64, and the scores, (batch, n_actions) float32."""
-        scores: torch.Tensor
-        if isinstance(self.net, ActorCritic):
-            logits, _ = self.net(states.movedim(1, -1) if states.ndim == 4 else states)
-            scores = logits.softmax(1)
-        else:
-            scores = self.net(states)
+        scores = scores_of(self.net, states)
         return scores.argmax(1), scores
 
 

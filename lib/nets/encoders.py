@@ -206,6 +206,11 @@ class VectorEncoder(nn.Module):
 Encoder = ImageEncoder | BoardEncoder | VectorEncoder
 
 
+def channels_last(states: torch.Tensor) -> torch.Tensor:
+    """Return a view of states in the layout of PPO's networks: (N, C, H, W) as (N, H, W, C), vectors unchanged."""
+    return states.movedim(1, -1) if states.ndim == 4 else states
+
+
 def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Encoder:
     """Make the encoder that fits the shape of a state.
 

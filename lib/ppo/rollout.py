@@ -12,6 +12,7 @@ from gymnasium.vector import VectorEnv
 from torch.nn import functional as F
 
 from lib.experience.stream import Part, Step, Stream
+from lib.nets.encoders import channels_last
 from lib.ppo.model import ActorCritic
 from lib.ppo.progress import Progress
 from lib.system import memory
@@ -87,20 +88,6 @@ class Agent:
         # noise is 0. It is clamped, because the logarithm of 0 would select the action even if it is invalid.
         actions = (log_probs - to_device(noise, self.device).clamp(min=1e-30).log()).argmax(1)
         return actions.cpu(), log_probs.gather(1, actions[:, None]).squeeze(1), values
-
-    @torch.no_grad()
-    def probabilities(self, states: np.ndarray) -> np.ndarray:
-        """Compute the action probabilities.
-
-        Args:
-            states: (N, ...), as the environments return them.
-
-        Returns:
-            (N, n_actions) float32.
-        """
-        logits: torch.Tensor
-        logits, _ = self.model(to_device(channels_last(states), self.device))
-        return logits.softmax(1).cpu().numpy()
 
     @torch.no_grad()
     def values(self, states: torch.Tensor) -> torch.Tensor:
@@ -180,7 +167,7 @@ class Sampler(Stream):
         """Return a rollout of uninitialised tensors for `sample` to fill. Its states are in pinned memory for a GPU."""
         self.begin()
         size = (self.steps, self.envs.num_envs)
-        state = channels_last(self.states)
+        state = channels_last(torch.from_numpy(self.states))
         pinned = torch.device(self.agent.device).type == "cuda"
         return Rollout(
             states=torch.empty(*size, *state.shape[1:], dtype=state.dtype, pin_memory=pinned),
@@ -207,7 +194,7 @@ class Sampler(Stream):
         values: list[torch.Tensor] = []
         for t in range(self.steps):
             with self.clock("store"):
-                rollout.states[t].copy_(channels_last(self.states))
+                rollout.states[t].copy_(channels_last(torch.from_numpy(self.states)))
             with self.clock("act"):
                 actions, log_prob, value = self.agent(rollout.states[t], noise[t])
                 log_probs.append(log_prob)
@@ -220,9 +207,10 @@ class Sampler(Stream):
                 rollout.ended[t] = torch.from_numpy(terminated | truncated)
             if truncated.any():
                 with self.clock("act"):
-                    rollout.next_values[t, truncated] = self.agent.values(channels_last(final_states[truncated]))
+                    last_states = channels_last(torch.from_numpy(final_states[truncated]))
+                    rollout.next_values[t, truncated] = self.agent.values(last_states)
         with self.clock("act"):
-            bootstrap_values = self.agent.values(channels_last(self.states))
+            bootstrap_values = self.agent.values(channels_last(torch.from_numpy(self.states)))
             rollout.log_probs.copy_(torch.stack(log_probs))
             rollout.values.copy_(torch.stack(values))
         self._fill_next_values(rollout, bootstrap_values)
@@ -273,12 +261,6 @@ def require_memory(space: spaces.Box, num_envs: int, steps: int, copies: int = 1
         copies * num_envs * Rollout.forecast(space, steps),
         lambda fitting: f"use --set rollout={fitting} or less",
     )
-
-
-def channels_last(states: np.ndarray) -> torch.Tensor:
-    """Return a view of states in the model's layout: (N, C, H, W) as (N, H, W, C), vectors unchanged."""
-    tensor = torch.from_numpy(states)
-    return tensor.permute(0, 2, 3, 1) if tensor.ndim == 4 else tensor
 
 
 def channels_first(state: np.ndarray) -> np.ndarray:

@@ -8,9 +8,28 @@ import torch
 from torch import nn
 
 from lib.errors import UsageError
+from lib.nets.encoders import channels_last
 from lib.nets.masking import MaskSplitter
 from lib.ppo.model import ActorCritic
-from lib.ppo.rollout import Agent, channels_last
+
+
+def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
+    """Return the action probabilities of an ActorCritic, or the Q-values of any other network.
+
+    Args:
+        net: see GreedyPolicy.
+        states: (batch, ...), as environments of make_env return them.
+
+    Returns:
+        (batch, n_actions) float32.
+    """
+    scores: torch.Tensor
+    if isinstance(net, ActorCritic):
+        logits, _ = net(channels_last(states))
+        scores = logits.softmax(1)
+    else:
+        scores = getattr(net, "qvals", net)(states)  # the book's distributional network returns logits
+    return scores
 
 
 class GreedyPolicy:
@@ -36,16 +55,13 @@ class GreedyPolicy:
         Args:
             states: (batch, ...), as environments of make_env return them.
         """
-        if isinstance(self.net, ActorCritic):
-            return Agent(self.net, self.device).probabilities(states)
         was_training = self.net.training
         self.net.eval()
-        action_values = getattr(self.net, "qvals", self.net)  # the book's distributional network returns logits
         try:
-            values: torch.Tensor = action_values(torch.as_tensor(states, device=self.device))
+            scores = scores_of(self.net, torch.as_tensor(states, device=self.device))
         finally:
             self.net.train(was_training)
-        return values.cpu().numpy()
+        return scores.cpu().numpy()
 
     def action_mask(self, states: np.ndarray) -> np.ndarray:
         """Return the action mask of each state.
@@ -53,9 +69,9 @@ class GreedyPolicy:
         Returns:
             (batch, n_actions) bool, or (batch, 1) of True if the environment reports no mask.
         """
-        tensor = channels_last(states) if isinstance(self.net, ActorCritic) else torch.as_tensor(states)
+        tensor = torch.as_tensor(states)
         split = cast(MaskSplitter, self.net.split)
-        _, mask = split(tensor)
+        _, mask = split(channels_last(tensor) if isinstance(self.net, ActorCritic) else tensor)
         if mask is None:
             return np.ones((len(states), 1), np.bool_)
         return mask.numpy()

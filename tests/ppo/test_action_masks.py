@@ -11,6 +11,7 @@ from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent
 from lib.ppo.update import Trainer, Transitions, UpdateSettings
+from lib.run.policy import GreedyPolicy
 
 MASKED = [f"fakes:{shape}-{how}-v0" for shape in fakes.SHAPES for how in ("info", "method")]
 
@@ -24,7 +25,7 @@ def first_states(env_id):
 @pytest.mark.parametrize("env_id", MASKED)
 def test_invalid_actions_have_no_probability(env_id, kind):
     space, states = first_states(env_id)
-    probabilities = Agent(kind(space, 5)).probabilities(states)
+    probabilities = GreedyPolicy(kind(space, 5)).scores(states)
     assert (probabilities[:, 0] == 0.0).all()
     assert np.allclose(probabilities.sum(1), 1.0)
 
