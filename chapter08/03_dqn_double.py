@@ -36,7 +36,7 @@ def calc_loss(batch, net, tgt_net, huber=False):
         next_target_q_values = tgt_net(batch.next_states)
     targets = losses.double_q_targets(batch.returns, batch.discounts, next_q_values, next_target_q_values)
     values = losses.select_actions(net(batch.states), batch.actions)
-    return losses.penalties(values - targets, huber).mean()
+    return losses.td_losses(values - targets, huber).mean()
 
 
 def train(params, args):

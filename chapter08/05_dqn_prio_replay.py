@@ -57,7 +57,7 @@ def train(params, args):
         batch = batch.for_net(args.device)
         optimizer.zero_grad()
         errors = calc_errors(batch, net, tgt_net.target_model)
-        loss = losses.weighted_mean(losses.penalties(errors, params.huber), batch.weights)
+        loss = losses.weighted_mean(losses.td_losses(errors, params.huber), batch.weights)
         loss.backward()
         optimizer.step()
         buffer.update_priorities(batch.indices, priority_ring.priorities_from_errors(errors))

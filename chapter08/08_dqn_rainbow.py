@@ -36,7 +36,7 @@ def calc_loss(batch, net, tgt_net, double, huber=False):
     predicted = losses.select_actions(net.predict(batch.states), batch.actions)
     if net.support is None:
         errors = predicted - losses.td_targets(batch.returns, batch.discounts, best)
-        return losses.weighted_mean(losses.penalties(errors, huber), batch.weights), errors
+        return losses.weighted_mean(losses.td_losses(errors, huber), batch.weights), errors
     targets = losses.project_distribution(best.exp(), batch.returns, batch.discounts, net.support)
     divergences = losses.kl_divergence(targets, predicted)
     return losses.weighted_mean(divergences, batch.weights), divergences

@@ -156,7 +156,7 @@ def calc_loss_dqn(
         next_q_values = tgt_net(last_states)
         _check_values("next_q_values", next_q_values, tuple(q_values.shape))
         targets = losses.q_targets(rewards, discounts, next_q_values)
-    return losses.penalties(values - targets.detach(), huber).mean()
+    return losses.td_losses(values - targets.detach(), huber).mean()
 
 
 def _tensors(

@@ -108,8 +108,8 @@ def select_actions(outputs: torch.Tensor, actions: torch.Tensor) -> torch.Tensor
     return outputs[torch.arange(len(actions), device=actions.device), actions]
 
 
-def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
-    """Compute the elementwise penalty for TD errors: squared error or Huber loss.
+def td_losses(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
+    """Compute the loss of each TD error: its square, or its Huber loss.
 
     The gradient of the Huber loss is the error clipped to [-1, 1], as in Mnih et al. (2015), section Training
     algorithm. The gradient of the squared error is twice the error.
@@ -119,7 +119,7 @@ def penalties(errors: torch.Tensor, huber: bool = False) -> torch.Tensor:
         huber: use the Huber loss, Huber (1964), instead of the squared error.
 
     Returns:
-        Penalties of the same shape.
+        Losses of the same shape.
     """
     return F.huber_loss(errors, torch.zeros_like(errors), reduction="none") if huber else errors.square()
 

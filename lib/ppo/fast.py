@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lib.nets.encoders import BoardEncoder, initialise, make_encoder, orthogonal
 from lib.nets.masking import mask_invalid
-from lib.ppo.losses import divergence, value_loss
+from lib.ppo.losses import approximate_kl, value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout, Sampler
 from lib.ppo.update import KL, Trainer, Transitions, UpdateSettings, fetched
@@ -217,7 +217,7 @@ class FastTrainer(Trainer):
         """Return the divergence of the present policy from that of the rollout, over all transitions."""
         states, actions, log_probs, *_ = (self.group.part(column) for column in transitions)
         now = F.log_softmax(self.model(states)[0], dim=1).gather(1, actions[:, None]).squeeze(1)
-        kl = divergence(now, log_probs)
+        kl = approximate_kl(now, log_probs)
         self.group.average([kl])
         return kl.item()
 
@@ -225,7 +225,7 @@ class FastTrainer(Trainer):
         """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little.
 
         Args:
-            kl: mean of `divergence` over the epoch's minibatches.
+            kl: mean of `approximate_kl` over the epoch's minibatches.
             target: desired divergence.
         """
         factor = 1.0

@@ -75,7 +75,7 @@ def normalised(advantages: torch.Tensor) -> torch.Tensor:
     return (advantages - advantages.mean()) / (advantages.std() + 1e-8)
 
 
-def divergence(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Tensor:
+def approximate_kl(log_probs: torch.Tensor, old_log_probs: torch.Tensor) -> torch.Tensor:
     """Estimate the Kullback-Leibler divergence KL(old policy || new policy).
 
     The estimate is the mean of r - 1 - log r, in which r is the ratio of the new probability to the old one; see

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lib.errors import divisors
-from lib.ppo.losses import divergence, estimate_advantages, normalised, policy_loss, value_loss
+from lib.ppo.losses import approximate_kl, estimate_advantages, normalised, policy_loss, value_loss
 from lib.ppo.model import ActorCritic
 from lib.ppo.rollout import Rollout
 from lib.system.transfer import to_device
@@ -200,7 +200,7 @@ class Trainer:
                 "policy_loss": surrogate.detach(),
                 "value_loss": value_error.detach(),
                 "entropy": entropy.detach(),
-                "kl": divergence(log_probs, batch.log_probs),
+                "kl": approximate_kl(log_probs, batch.log_probs),
                 "clipped": ((ratio - 1.0).abs() > clip).float().mean(),
             }
         return loss, metrics

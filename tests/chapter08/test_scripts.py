@@ -225,8 +225,8 @@ def test_with_several_environments_target_copies_and_epsilon_count_agent_steps(m
     "script", [path for path in SCRIPTS if path.stem != "07_dqn_distrib"], ids=lambda path: path.stem
 )
 def test_every_script_uses_the_huber_loss_if_params_ask_for_it(monkeypatch, script):
-    calls, penalties = [], losses.penalties
-    monkeypatch.setattr(losses, "penalties", lambda errors, huber: calls.append(huber) or penalties(errors, huber))
+    calls, td_losses = [], losses.td_losses
+    monkeypatch.setattr(losses, "td_losses", lambda errors, huber: calls.append(huber) or td_losses(errors, huber))
     for huber in (True, False):
         train_briefly(monkeypatch, load(script.stem), 1, huber, without=["distributional"])
     assert calls == [True, False]

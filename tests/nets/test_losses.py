@@ -146,9 +146,9 @@ def test_the_gradient_of_the_divergence_equals_that_of_the_cross_entropy():
 
 def test_penalties_are_squared_errors_or_huber_losses():
     errors = torch.tensor([-3.0, -0.5, 0.0, 1.0, 2.0], requires_grad=True)
-    assert losses.penalties(errors).tolist() == [9.0, 0.25, 0.0, 1.0, 4.0]
-    assert losses.penalties(errors, huber=True).tolist() == [2.5, 0.125, 0.0, 0.5, 1.5]
-    losses.penalties(errors, huber=True).sum().backward()
+    assert losses.td_losses(errors).tolist() == [9.0, 0.25, 0.0, 1.0, 4.0]
+    assert losses.td_losses(errors, huber=True).tolist() == [2.5, 0.125, 0.0, 0.5, 1.5]
+    losses.td_losses(errors, huber=True).sum().backward()
     assert errors.grad.tolist() == [-1.0, -0.5, 0.0, 1.0, 1.0]
 
 

@@ -59,7 +59,7 @@ def test_normalisation_value_loss_and_divergence_worked_by_hand():
     assert losses.value_loss(values, targets, torch.tensor(2.0)).item() == pytest.approx((9 + 16) / 2 / 4)
     old, new = torch.tensor([0.5, 0.2]).log(), torch.tensor([0.25, 0.4]).log()  # ratios 1/2 and 2
     expected = (0.5 - 1.0 + math.log(2.0) + 2.0 - 1.0 - math.log(2.0)) / 2
-    assert losses.divergence(new, old).item() == pytest.approx(expected)
+    assert losses.approximate_kl(new, old).item() == pytest.approx(expected)
 
 
 def test_losses_refuse_shapes_that_would_be_broadcast():
