@@ -36,12 +36,13 @@ from lib.run import (
 )
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_or_warn
-from lib.run.episodes import EpisodeFile, Episodes, first_returns, format_return, last_step, reaches
+from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
+from lib.run.final_evaluation import FinalEvaluation
 from lib.run.goal_progress import GoalProgress
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
-from lib.run.next_steps import next_steps, tool_command
+from lib.run.next_steps import next_steps
 from lib.run.optional_work import unless_interrupted
 from lib.run.options import FREE, RunOptions, options_of_book
 from lib.run.policy import GreedyPolicy
@@ -56,7 +57,7 @@ from lib.run.watchdog import Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
-from lib.system.seeds import RandomState, tagged_seed, undisturbed
+from lib.system.seeds import RandomState
 
 log = logging.getLogger(__name__)
 
@@ -120,7 +121,7 @@ def setup_ignite(
     setup.attach_evaluation()
     setup.attach_episode_records()
     setup.attach_console()
-    setup.attach_confirmation()
+    setup.attach_final_evaluation()
     setup.attach_stopping(tuner_reward_episode, tuner_reward_min)
     setup.attach_checkpoints()
     setup.attach_end()
@@ -171,7 +172,6 @@ class _Setup:
         self.speed = Speed(source, params.log_every)
         every = None if save is None else options.evaluate_every
         self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None
-        self._evaluation: dict[str, Any] | None = None  # the one that confirmed that the game is solved
         self._failure: BaseException | None = None
         self._opened: list[gym.Env | videos.EpisodeReplayer] = []  # for evaluations and videos
         self.stopper = Stopper(
@@ -274,7 +274,7 @@ class _Setup:
             if "evaluations" not in state:  # the saved run had none
                 objects.pop("evaluations", None)
             checkpoint.restore(objects, state)
-            self.episodes.ask(engine)  # the run may have been stopped in `_confirm`
+            self.episodes.ask(engine)  # the run may have been stopped before it was confirmed
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)
             elif self._at_limit():
@@ -390,12 +390,22 @@ class _Setup:
             self.options.verbose,
         ).attach(self.engine)
 
-    def attach_confirmation(self) -> None:
-        """Let greedy play decide whether the game is solved, if the hyperparameter `confirm` is set."""
-        if not self.params.confirm or self.save is None:
+    def attach_final_evaluation(self) -> None:
+        """Prepare the final evaluation, which decides whether the game is solved if `confirm` is set."""
+        if self.save is None:
             return
-        self.episodes.confirm = self._confirm
-        self.engine.add_event_handler(Events.ITERATION_COMPLETED, self.episodes.ask)
+        self.final_evaluation = FinalEvaluation(
+            self._policy(),
+            self.params,
+            self.options,
+            self.run,
+            self.episodes,
+            self.stopper.should_stop,
+            self._evaluating,
+        )
+        if self.params.confirm:
+            self.episodes.confirm = self.final_evaluation.confirm
+            self.engine.add_event_handler(Events.ITERATION_COMPLETED, self.episodes.ask)
 
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float | None) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
@@ -436,7 +446,7 @@ class _Setup:
             self._close(result)
             try:
                 if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
-                    evaluate = partial(self._evaluate, result)
+                    evaluate = partial(self.final_evaluation.add_to, result)
                     signals.extend(unless_interrupted("evaluation", evaluate, may_fail=self.is_book_script))
                 signals.extend(unless_interrupted("learning curve", self._draw_curve))
                 if self.tracker is not None:
@@ -542,59 +552,6 @@ class _Setup:
         )
         for purpose, command in steps.items():
             log.info("%s  # %s", command, purpose)
-
-    def _confirm(self) -> bool | None:
-        """Return whether greedy play reaches stop_reward; None if the run has to stop first."""
-        goal = self.params.stop_reward
-        assert goal is not None
-        if self.stopper.should_stop():
-            return None
-        log.info(
-            "The mean training return has reached %g. %d greedy episodes have to confirm it.", goal, evaluation.EPISODES
-        )
-        try:
-            with self._evaluating(), undisturbed():
-                evaluated = self._play_greedily(stopped=self.stopper.should_stop)
-        except Stopped:
-            return None
-        if not reaches(evaluated["mean"], goal):
-            console.log_evaluation(evaluated)
-            log.info(
-                "Greedy play has not reached %g, so the run goes on. The next check is at least %d episodes away.",
-                goal,
-                self.episodes.AGAIN,
-            )
-            return False
-        self._evaluation = evaluated
-        return True
-
-    def _play_greedily(self, **options: Any) -> dict[str, Any]:
-        """Evaluate the network; see evaluation.evaluate for the options.
-
-        Its episodes are not those of tools/evaluate.py, because they may have decided when training ended.
-        """
-        make = partial(make_env, self.params.env_name)
-        seed = tagged_seed("final evaluation", self.options.seed)
-        return evaluation.evaluate(self._policy(), make, seed=seed, **options)
-
-    def _evaluate(self, result: Mapping[str, Any]) -> None:
-        evaluated = self._evaluation
-        if evaluated is None:
-            log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
-            evaluated = self._play_greedily(progress=not self.options.quiet)
-        returns = list(self.episodes.returns)
-        below = evaluation.is_clearly_below(evaluated, returns)
-        evaluated |= {"training_mean": self.episodes.mean, "below_training": below}
-        self.run.write_json("result.json", {**result, "evaluation": evaluated})
-        console.log_evaluation(evaluated)
-        if below:
-            option = ["--sample"] if self._policy().score_name == "probability" else ["--epsilon", "0.05"]
-            log.warning(
-                "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
-                format_return(evaluated["mean"]),
-                format_return(self.episodes.mean),
-                tool_command("evaluate", self.run.path, self.params.env_name, *option),
-            )
 
     def _policy(self) -> GreedyPolicy:
         assert self.save is not None

@@ -243,9 +243,9 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
         asked.append(True)
         return {"mean": 15.0}
 
-    monkeypatch.setattr("lib.run.setup.evaluation.evaluate", evaluate)
-    monkeypatch.setattr("lib.run.setup.evaluation.is_clearly_below", lambda *args: False)
-    monkeypatch.setattr("lib.run.setup.console.log_evaluation", lambda evaluated: None)
+    monkeypatch.setattr("lib.run.evaluation.evaluate", evaluate)
+    monkeypatch.setattr("lib.run.evaluation.is_clearly_below", lambda *args: False)
+    monkeypatch.setattr("lib.run.console.log_evaluation", lambda evaluated: None)
     engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert asked
     run_folder.Run("solves", params, RunOptions(resume=run.path)).close()

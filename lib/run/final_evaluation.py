@@ -1,0 +1,106 @@
+"""Greedy play at the end of a run: it confirms that the game is solved, and its returns are part of the result."""
+
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any
+
+from lib.envs.single_env import make_env
+from lib.experience.interface import Stopped
+from lib.hyperparameters import RunParameters
+from lib.run import console, evaluation
+from lib.run.episodes import Episodes, format_return, reaches
+from lib.run.next_steps import tool_command
+from lib.run.options import RunOptions
+from lib.run.policy import GreedyPolicy
+from lib.run.run_folder import Run
+from lib.system.seeds import tagged_seed, undisturbed
+
+log = logging.getLogger(__name__)
+
+
+class FinalEvaluation:
+    """Evaluation of a run's network in single environments, without exploration.
+
+    Args:
+        policy: policy of the network.
+        params: hyperparameters of the run.
+        options: options of the run.
+        run: folder of the run.
+        episodes: training episodes of the run.
+        should_stop: function that returns whether the run has to stop.
+        evaluating: function that returns the context of an evaluation during training.
+    """
+
+    def __init__(
+        self,
+        policy: GreedyPolicy,
+        params: RunParameters,
+        options: RunOptions,
+        run: Run,
+        episodes: Episodes,
+        should_stop: Callable[[], bool],
+        evaluating: Callable[[], AbstractContextManager[None]],
+    ):
+        self._policy = policy
+        self._params = params
+        self._options = options
+        self._run = run
+        self._episodes = episodes
+        self._should_stop = should_stop
+        self._evaluating = evaluating
+        self._confirmed: dict[str, Any] | None = None  # the evaluation that confirmed that the game is solved
+
+    def confirm(self) -> bool | None:
+        """Return whether greedy play reaches stop_reward; None if the run has to stop first."""
+        goal = self._params.stop_reward
+        assert goal is not None
+        if self._should_stop():
+            return None
+        log.info(
+            "The mean training return has reached %g. %d greedy episodes have to confirm it.", goal, evaluation.EPISODES
+        )
+        try:
+            with self._evaluating(), undisturbed():
+                evaluated = self._play(stopped=self._should_stop)
+        except Stopped:
+            return None
+        if not reaches(evaluated["mean"], goal):
+            console.log_evaluation(evaluated)
+            log.info(
+                "Greedy play has not reached %g, so the run goes on. The next check is at least %d episodes away.",
+                goal,
+                self._episodes.AGAIN,
+            )
+            return False
+        self._confirmed = evaluated
+        return True
+
+    def add_to(self, result: Mapping[str, Any]) -> None:
+        """Write the result with the evaluation, which is played unless it has confirmed that the game is solved."""
+        evaluated = self._confirmed
+        if evaluated is None:
+            log.info("Evaluation: %d episodes in single environments, without exploration.", evaluation.EPISODES)
+            evaluated = self._play(progress=not self._options.quiet)
+        below = evaluation.is_clearly_below(evaluated, list(self._episodes.returns))
+        evaluated |= {"training_mean": self._episodes.mean, "below_training": below}
+        self._run.write_json("result.json", {**result, "evaluation": evaluated})
+        console.log_evaluation(evaluated)
+        if below:
+            option = ["--sample"] if self._policy.score_name == "probability" else ["--epsilon", "0.05"]
+            log.warning(
+                "Greedy play is clearly below training: mean return %s instead of %s. Try %s",
+                format_return(evaluated["mean"]),
+                format_return(self._episodes.mean),
+                tool_command("evaluate", self._run.path, self._params.env_name, *option),
+            )
+
+    def _play(self, **options: Any) -> dict[str, Any]:
+        """Evaluate the network; see evaluation.evaluate for the options.
+
+        Its episodes are not those of tools/evaluate.py, because they may have decided when training ended.
+        """
+        make = partial(make_env, self._params.env_name)
+        seed = tagged_seed("final evaluation", self._options.seed)
+        return evaluation.evaluate(self._policy, make, seed=seed, **options)
