@@ -297,12 +297,13 @@ class Coded(gym.Env):
     """Images that encode the state of the game in four pixels, in observations and rendered frames alike.
 
     The four numbers are two random numbers of the episode, the step, and a hash of all random draws and actions so
-    far. Episodes have 2 to 9 steps, and rewards are fractions.
+    far. Episodes have 2 to 9 steps, and rewards are fractions. The constructor draws from a global generator.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
     def __init__(self, render_mode=None):
+        np.random.random()  # which must not change a run if it makes further environments
         self.observation_space = spaces.Box(0, 255, (84, 84), np.uint8)
         self.action_space = spaces.Discrete(2)
         self.render_mode = render_mode

@@ -186,12 +186,17 @@ class Checkpointer:
         folder: folder of the checkpoints.
         every: agent steps between checkpoints.
         stopper: stopper of the run; provides the agent steps so far and the reason for the end.
+        warms_up: whether the first batch is preceded by a warm-up. Before that batch nothing is saved, because a run
+            that is stopped in its warm-up starts again from the beginning.
     """
 
-    def __init__(self, objects: Mapping[str, Stateful], folder: Path, every: int, stopper: Stopper):
+    def __init__(
+        self, objects: Mapping[str, Stateful], folder: Path, every: int, stopper: Stopper, warms_up: bool = False
+    ):
         self.folder = folder
         self.every = every
         self.stopper = stopper
+        self.warms_up = warms_up
         self._saver = VerifiedSaver(folder)
         self._resumable = self._handler("step", objects, keep=2)
         self._playable = self._handler("best", {name: objects[name] for name in PLAYABLE if name in objects}, keep=1)
@@ -230,6 +235,8 @@ class Checkpointer:
         return not self._saved_at or self.stopper.steps() // self.every > self._saved_at // self.every
 
     def _save_resumable(self, engine: Engine) -> None:
+        if self.warms_up and not engine.state.iteration:
+            return
         if self.stopper.reason != NOT_FINITE and self.stopper.steps() > self._saved_at:
             self._resumable(engine)
             self._saved_at = self.stopper.steps()

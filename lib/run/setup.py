@@ -57,7 +57,7 @@ from lib.run.watchdog import Watchdog
 from lib.system import files, memory
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
-from lib.system.seeds import RandomState
+from lib.system.seeds import RandomState, undisturbed
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +154,8 @@ class _Setup:
         self.warm_up = params.warm_up
         self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
-        self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
+        with undisturbed():
+            self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
         if options.init is not None and options.resume is None:
             load_initial_weights(options.init, save or {})
         register_events(engine)
@@ -211,12 +212,11 @@ class _Setup:
             self.run.add_session()
             self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
             checkpoint_files.set_aside_newer(self.run.checkpoints, self.steps())
+            videos.cut_back(self.run.path, self.episodes.count)
         if content:
             checkpoint.restore({"files": self._growing_files()}, content)
         else:
             self._growing_files().load_state_dict({})
-        if self.options.record_every:
-            videos.cut_back(self.run.path, self.episodes.count)
         self.board = TensorBoard(self.run.path)
         if self.tracker is not None:
             self.board.add_mirror(self.tracker)
@@ -327,7 +327,8 @@ class _Setup:
         """Evaluate the network during training, with --evaluate-every."""
         if self.periodic_evaluation is None:
             return
-        envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
+        with undisturbed():
+            envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
         evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
         self.periodic_evaluation.attach(self.engine, evaluating, self.steps, self._evaluating)
@@ -426,7 +427,7 @@ class _Setup:
         own: dict[str, Stateful] = {"settings": self._settings(), "speed": self.speed}
         objects = own | self._run_state() | self._loop_state() | growing
         self.checkpointer = checkpoint.Checkpointer(
-            objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper
+            objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper, self.params.warm_up > 0
         )
         self.checkpointer.attach(self.engine)
 

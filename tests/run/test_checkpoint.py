@@ -484,6 +484,19 @@ def test_an_edited_params_json_does_not_hide_the_error_of_an_environment(tmp_pat
     assert "params.json was changed" in caplog.text
 
 
+@pytest.mark.parametrize(("warms_up", "saved"), [(True, []), (False, ["step-000000005.pt"])])
+def test_a_run_that_is_stopped_in_its_warm_up_saves_nothing(tmp_path, warms_up, saved):
+    """A source of players stops the first batch at a time limit. A resumed run would fill its replay only in part."""
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    register_events(engine)
+    stopper = Stopper(lambda: 5, 100, None)
+    objects = {"net": Scalar(), "iteration": checkpoint.Iteration(engine)}
+    checkpoint.Checkpointer(objects, tmp_path, 10, stopper, warms_up).attach(engine)
+    engine.run(iter(()), epoch_length=1)
+    assert engine.state.iteration == 0
+    assert names(tmp_path) == saved
+
+
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the mapped files")
 def test_a_restored_object_may_keep_its_tensors_without_keeping_the_file(tmp_path):
     class Keeper:

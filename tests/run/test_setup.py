@@ -251,6 +251,25 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
     run_folder.Run("solves", params, RunOptions(resume=run.path)).close()
 
 
+def test_a_resumed_run_removes_videos_of_undone_episodes_even_if_it_records_none(tmp_path):
+    def set_up(args):
+        source = source_of(Counting(length=5))
+        engine = Engine(lambda engine, batch: {"loss": 0.0})
+        params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+        run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1)})
+        return engine, run, common.batch_generator(ReplayBuffer(source, 100), 2, 2)
+
+    engine, run, batches = set_up(RunOptions(runs_dir=tmp_path, stop_after=40))
+    engine.run(batches)
+    (run.path / "videos").mkdir()
+    kept, undone = (run.path / "videos" / f"episode-{number}-return-3.webm" for number in (8, 9))
+    kept.touch()
+    undone.touch()
+    set_up(RunOptions(runs_dir=tmp_path, stop_after=60, resume=run.path))[1].close()
+    assert kept.exists()
+    assert not undone.exists()
+
+
 def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
     source = source_of(Counting(length=5))
