@@ -32,7 +32,7 @@ def resolve(*argv, script="01_baseline", knob=None):
 def test_defaults():
     params, args = resolve()
     assert params == HYPERPARAMS["pong"]
-    assert args == RunOptions()
+    assert args == RunOptions(resumable=True)
 
 
 @pytest.mark.parametrize("game", HYPERPARAMS)
@@ -211,8 +211,20 @@ def test_a_resume_takes_all_settings_from_the_run(run):
 def test_a_resume_refuses_a_config_of_the_scripts_own_options_as_well(run, tmp_path):
     config = tmp_path / "config.json"
     config.write_text('{"envs": 5}')
-    with pytest.raises(UsageError, match="keeps its hyperparameters; leave out --params, --config"):
-        resolve("--resume", str(run), "--config", str(config), knob=3)
+    for option, value in (("--config", str(config)), ("--params", "common"), ("--params", "best")):
+        with pytest.raises(UsageError, match="keeps its hyperparameters; leave out --params, --config"):
+            resolve("--resume", str(run), option, value, knob=3)
+
+
+def test_only_env_id_and_game_decide_about_the_environment(tmp_path):
+    """Otherwise the goal and the name of the run would be those of another environment."""
+    config = tmp_path / "config.json"
+    config.write_text('{"env_name": "CartPole-v1", "stop_reward": 475.0}')
+    message = "its env_name is 'CartPole-v1', and this run plays PongNoFrameskip-v4; give --env-id"
+    with pytest.raises(UsageError, match=message):
+        resolve("--config", str(config))
+    with pytest.raises(UsageError, match="--set env_name would keep the goal and the name of another game"):
+        resolve("--set", "env_name=Acrobot-v1")
 
 
 def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):

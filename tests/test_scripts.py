@@ -250,7 +250,10 @@ def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, r
         "error: --stop-after 641 is beyond max_steps, 640, at which the learning rate has fallen to 0"
     )
     assert list(tmp_path.iterdir()) == []
-    assert ends(PPO, *options, "--quiet", "--set", "stop_reward=none")[0] == 0
+    code, output, errors = ends(PPO, *options, "--quiet", "--set", "stop_reward=none", "--stop-after", 640)
+    assert code == 0, errors
+    assert "# watch it play" in output
+    assert "# continue the run" not in output
     message = refused(PPO, "--resume", folder(tmp_path), "--env-module", "fakes")
     assert "is at step 640, where its learning rate has fallen to 0; start a new run with --set max_steps=" in message
 

@@ -27,6 +27,7 @@ from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
 from lib.run.next_steps import module_option
 from lib.system import files
+from lib.system.console_log import quoted
 from lib.system.files import PROJECT
 
 CARD = """# {name}: {env_id}
@@ -146,7 +147,7 @@ def public(word: str) -> str:
 
 def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
-    shown = model.relative_to(PROJECT) if model.is_relative_to(PROJECT) else f"path/to/{model.name}"
+    shown = quoted(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
     endless = count_at_limit(metrics["lengths"])
     first, *later = sessions
     devices = ", ".join(session["machine"]["device"] for session in sessions)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import dqn_extra, dqn_model
-from lib.envs.single_env import make_env
+from lib.envs.single_env import make_env, module_of
 from lib.errors import Fault, UsageError
 from lib.nets import noisy
 from lib.ppo.fast import FastModel
@@ -28,7 +28,7 @@ class TrainedAgent:
         run: run folder.
         which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
         device: device of the network.
-        module: module with the run's environment that may be imported; None for gymnasium's own environments.
+        module: module that registers the run's environment, and may be imported; None for gymnasium's own environments.
 
     Attributes:
         run: run folder.
@@ -49,6 +49,8 @@ class TrainedAgent:
         params = run_folder.read_params(run)
         self.env_id = str(params["hyperparameters"].get("env_name"))
         run_folder.require_trust(run, self.env_id, module)
+        if module and not module_of(self.env_id):  # the run's script imported the module itself
+            self.env_id = f"{module}:{self.env_id}"
         self.file = find_checkpoint(run, which)
         self.step = step_of(self.file)
         content = self._load()

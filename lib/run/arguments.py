@@ -71,6 +71,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         options["runs_dir"] = _runs_dir(options["runs_dir"])
     options["device"] = usable_device(options.get("device", "cpu"))
     overrides = options.pop("set", [])
+    if any(assignment.partition("=")[0].strip() == "env_name" for assignment in overrides):
+        raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
     tuned = options.pop("params", "common") == "best"
     if "resume" not in options:
         _check_engine(knobs)
@@ -88,7 +90,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
             raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
         options["init"] = run_folder.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
     if "resume" in options:
-        if tuned or "config" in values or "tune" in options:
+        if "params" in values or "config" in values or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
         options["resume"] = run_folder.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
@@ -98,7 +100,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     table = parser.best if tuned else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
     params = _new_params(table, options["game"], env_id, config, overrides)
-    run_options = RunOptions(**options, knobs=knobs)
+    run_options = RunOptions(**options, knobs=knobs, resumable=True)
     if run_options.init is not None:
         require_same_game(run_options.init, params.env_name, script)
     shown = {name: value for name, value in knobs.items() if name not in FREE}
@@ -181,6 +183,11 @@ def _new_params(
         except ValueError as error:
             raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
         config = {name: value for name, value in config.items() if name != "env_name"}
+    if without_options(config.get("env_name", params.env_name)) != without_options(params.env_name):
+        raise UsageError(
+            f"--config: its env_name is {config['env_name']!r}, and this run plays {params.env_name}; give --env-id, "
+            "which decides about the environment"
+        )
     values = parse(type(params), overrides)
     try:
         return dataclasses.replace(params, **{**config, **values})
@@ -239,7 +246,7 @@ def _resume(
     _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
-    return params, RunOptions(**options, knobs=knobs)
+    return params, RunOptions(**options, knobs=knobs, resumable=True)
 
 
 def _unordered(value: Any) -> Any:

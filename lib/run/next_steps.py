@@ -41,18 +41,13 @@ def next_steps(
     commands = {"watch it play": tool_command("play", run, env_id), **commands}
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
-    elif not complete and _is_script():
+    elif not complete and options.resumable:
         commands["continue the run"] = command(
             Path(sys.argv[0]), "--resume", shown(run), *module_option(env_id), *_again(options)
         )
         if steps_done is not None:
             commands["continue the run"] += f" --stop-after {2 * steps_done}"
     return commands
-
-
-def _is_script() -> bool:
-    """Return whether this process runs a script, which a notebook does not."""
-    return Path(sys.argv[0]).is_file() and hasattr(sys.modules["__main__"], "__file__")
 
 
 def tool_command(tool: str, run: Path, env_id: str, *options: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from lib.errors import UsageError, divisors
+from lib.run.run_folder import FILE_NAMES
 
 
 def whole(text: str) -> int:
@@ -76,7 +77,8 @@ def writable(path: Path) -> Path:
     """Check early that a file can be written later, and return its absolute path. A link is followed.
 
     Raises:
-        UsageError: if the folder does not exist or cannot be written, or if the path is a folder or a device.
+        UsageError: if the folder does not exist or cannot be written, if the path is a folder or a device, or if the
+            file belongs to a run, except for its evaluation.json.
     """
     try:
         target = path.resolve()
@@ -86,6 +88,9 @@ def writable(path: Path) -> Path:
         raise UsageError(f"{path} is a link that leads to itself; give another file")
     if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         raise UsageError(f"{path} cannot be written; give a file in a folder that exists and can be written")
+    is_of_run = (target.parent / "params.json").exists() and target.name in FILE_NAMES - {"evaluation.json"}
+    if is_of_run:
+        raise UsageError(f"{path} belongs to a run and would be lost; give another file")
     return target
 
 

@@ -34,6 +34,7 @@ class RunOptions:
         game: key of the script's table of hyperparameters.
         tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
+        resumable: whether the script takes --resume, so that the command that continues the run can be printed.
         changes: what a new run's name says after the script, see run_name.changes_in_name.
     """
 
@@ -52,6 +53,7 @@ class RunOptions:
     game: str = "pong"
     tune: int | None = None
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    resumable: bool = False
     changes: str = ""
 
     def __getattr__(self, name: str) -> Any:

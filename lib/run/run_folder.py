@@ -229,7 +229,7 @@ def _refuse_model(run: Path) -> None:
     if checkpoints.exists() and numbered(checkpoints, BEST) and not numbered(checkpoints, "step"):
         raise UsageError(
             f"{run} is a published model, or has lost its step-* checkpoints, so it cannot be resumed; start a new run "
-            f"from its network with --init {run}"
+            f"from its network with --init {quoted(str(run))}"
         )
 
 

@@ -29,7 +29,7 @@ from typing import Any
 from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
-from lib.run.options import RunOptions
+from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.run_folder import read_json, write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray, trial_resources
@@ -110,7 +110,8 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         title = f"{params.env_name} · {script} · seed {args.seed}"
         trials.sort(key=_rank)
         _write_results(folder, trials, list(space), title)
-        _log_best(folder, trials[0], list(space), [_trial_command(argv)[1], *options])
+        where = [] if args.runs_dir == DEFAULT_RUNS_DIR else ["--runs-dir", str(args.runs_dir)]
+        _log_best(folder, trials[0], list(space), [_trial_command(argv)[1], *options, *where])
     if results.num_errors:
         raise Fault(
             f"{results.num_errors} trials failed; their output is in {folder / 'trials'}. The same command retries"
@@ -313,7 +314,7 @@ def _log_best(folder: Path, best: Mapping[str, Any], names: Sequence[str], words
     """Log how to train with the best hyperparameters; `words` are the command line of the search without --tune."""
     if best["stopped"] != SOLVED:
         log.info("No trial has solved the game.")
-    log.info("Best hyperparameters: --config %s", folder / "params.json")
+    log.info("Best hyperparameters: --config %s", shlex.quote(str(folder / "params.json")))
     fields = [word for name in names for word in ("--set", f"{name}={json.dumps(best[name])}")]
     log.info("To train with them: %s", shlex.join([*words, *fields]))
 

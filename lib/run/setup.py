@@ -540,7 +540,7 @@ class _Setup:
 
     def _log_next_steps(self, stopped: str) -> None:
         saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
-        at_limit = self._is_complete(stopped)
+        at_limit = self.steps() >= self.params.max_steps
         steps = next_steps(
             self.run.path,
             self.params.env_name,

@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 
 import fakes
+from finished_runs import edit_params
 from lib import dqn_extra, dqn_model
 from lib.analysis.trained_agent import TrainedAgent, build_network
 from lib.envs import single_env
@@ -85,6 +86,12 @@ def test_an_error_of_the_environment_is_not_taken_for_another_version(original_r
     single_env._reports_mask.cache_clear()
     with pytest.raises(KeyError, match="level_7"):
         TrainedAgent(original_run, module="fakes")
+
+
+@pytest.mark.slow
+def test_a_run_whose_script_imported_the_module_itself_needs_the_module(trained_run):
+    edit_params(trained_run, lambda params: params["hyperparameters"].update(env_name="Shown-v0"))
+    assert TrainedAgent(trained_run, module="fakes").env_id == "fakes:Shown-v0"
 
 
 @pytest.fixture

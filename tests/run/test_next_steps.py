@@ -10,12 +10,10 @@ from running import PROJECT
 @pytest.fixture
 def commands(tmp_path, monkeypatch):
     """Function of next_steps' options that returns the commands of a run of 01_baseline."""
-    script = str(PROJECT / "chapter09/01_baseline.py")
-    monkeypatch.setattr(sys, "argv", [script])
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", script, raising=False)
+    monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
     usual = {"saved": True, "solved": False, "complete": False, "steps_done": None, "has_episode": True}
-    return lambda knobs=None, **changed: next_steps(
-        tmp_path, "fakes:Catch-v0", RunOptions(knobs=knobs or {}), **usual | changed
+    return lambda knobs=None, resumable=True, **changed: next_steps(
+        tmp_path, "fakes:Catch-v0", RunOptions(knobs=knobs or {}, resumable=resumable), **usual | changed
     )
 
 
@@ -31,3 +29,7 @@ def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands
 def test_no_other_run_goes_on(commands, end):
     assert "continue the run" not in commands(**{end: end != "saved"})
     assert "create a report" in commands(**{end: end != "saved"})
+
+
+def test_a_script_without_our_command_line_is_not_told_to_go_on_by_its_options(commands):
+    assert list(commands(resumable=False)) == ["watch it play", "create a report"]

@@ -43,6 +43,14 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
     assert returns("--seed", 1, "--epsilon", 1.0) != greedy
 
 
+@pytest.mark.parametrize("name", ["params.json", "episodes.csv"])
+def test_a_file_of_a_run_is_not_overwritten(refused, trained_run, name):
+    before = (trained_run / name).read_bytes()
+    message = refused(EVALUATE, trained_run, *FAKES, "--output", trained_run / name)
+    assert f"{name} belongs to a run and would be lost; give another file" in message
+    assert (trained_run / name).read_bytes() == before
+
+
 def test_the_evaluation_of_a_published_model_is_not_replaced(answer, trained_run):
     (trained_run / "episodes.csv").unlink()
     (trained_run / "evaluation.json").write_text("{}")
