@@ -11,20 +11,18 @@ compares each rung with the baseline. Rungs that are exactly equal to another on
 
 import argparse
 import itertools
-import math
 from typing import Any
 
 import lab
 import launch
 import markup
+import significance
 from lib.system.machine import cores
 
-import numpy as np
 import pandas as pd
 from matplotlib import pyplot as plt
 from tqdm import tqdm
 
-MOST_DIVISIONS = 1_000_000  # of seeds into two groups, in the permutation test
 NAME = "chapter09/catch"
 RUNGS = ("01_baseline", "02_n_envs --envs 3", "03_parallel", "04_wrappers --envs 3 --parallel")
 STEPS = 2500
@@ -54,21 +52,6 @@ def measure(turn: tuple[int, str]) -> list[float]:
     return list(frame.groupby((frame.step - 1) // BIN)["return"].mean().loc[: STEPS // BIN - 1])
 
 
-def permutation_test(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the two-sided p-value of the difference of two means.
-
-    It is over all divisions into two groups, or over MOST_DIVISIONS random ones if there are more.
-    """
-    both = np.concatenate([a, b])
-    if math.comb(len(both), len(a)) <= MOST_DIVISIONS:
-        sums = np.array(list(itertools.combinations(both, len(a)))).sum(axis=1)
-    else:
-        shuffled = np.random.default_rng(1).permuted(np.tile(both, (MOST_DIVISIONS, 1)), axis=1)
-        sums = shuffled[:, : len(a)].sum(axis=1)
-    gaps = np.abs(sums / len(a) - (both.sum() - sums) / len(b))
-    return float(np.mean(gaps >= abs(a.mean() - b.mean()) - 1e-12))
-
-
 def rungs_of(frame: pd.DataFrame) -> list[str]:
     """Return the measured rungs, in the order of RUNGS."""
     return [rung for rung in RUNGS if rung in set(frame.rung)]
@@ -81,7 +64,7 @@ def table(frame: pd.DataFrame) -> str:
     baseline = whole[launch.BASELINE].values
     rows = []
     for rung in rungs_of(frame):
-        p = "" if rung == launch.BASELINE else f"{permutation_test(whole[rung].values, baseline):.2f}"
+        p = "" if rung == launch.BASELINE else f"{significance.permutation_test(whole[rung].values, baseline):.2f}"
         rows.append((f"`{rung}`", markup.spread(whole[rung], 2), p, f"{late[rung].mean():.2f}"))
     return markup.table(("script", "mean return, whole run", "p against 01", "mean return, last quarter"), rows)
 

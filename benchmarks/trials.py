@@ -19,12 +19,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import catch
 import lab
 import launch
 import markup
 from lib import cli
 from lib.ppo.goal import PARTS
+from significance import rank_test
 from time_to_solve import GOAL, Solved, confirmed, emulator_speed, solved_results, time_to_goal
 
 import numpy as np
@@ -71,17 +71,6 @@ def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
 def results_of(label: str) -> str:
     """Return the name of a trial's results file."""
     return f"{FOLDER}/{lab.slug(label)}"
-
-
-def rank_test(a: pd.Series, b: pd.Series) -> float:
-    """Return the two-sided p-value of the Mann-Whitney test, from all permutations of the ranks.
-
-    Args:
-        a: steps to the goal, infinite if it was not reached. All such runs share a rank.
-        b: the same of another setting.
-    """
-    ranks = pd.concat([a, b]).rank().to_numpy()
-    return catch.permutation_test(ranks[: len(a)], ranks[len(a) :])
 
 
 def reached_goal(frame: pd.DataFrame) -> tuple[str, str]:
