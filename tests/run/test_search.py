@@ -156,7 +156,9 @@ def test_a_trial_that_diverged_is_not_repeated_and_comes_last(trial):
 def test_the_best_trial_of_a_search_comes_with_a_command(tmp_path, caplog):
     caplog.set_level("INFO")
     best = {"stopped": "step limit", "learning_rate": np.float64(1e-4), "gamma": 0.9}
-    search._log_best(tmp_path, best, ["learning_rate", "gamma"], ["01_baseline.py", "--env-id", "a b"])
+    folder = tmp_path / "my runs"
+    search._log_best(folder, best, ["learning_rate", "gamma"], ["01_baseline.py", "--env-id", "a b"])
+    assert f"Best hyperparameters: --config '{folder / 'params.json'}'" in caplog.text
     assert "No trial has solved the game." in caplog.text
     assert "01_baseline.py --env-id 'a b' --set learning_rate=0.0001 --set gamma=0.9" in caplog.text
 

@@ -42,8 +42,8 @@ def equal(one, other):
 
 @pytest.fixture
 def model(answer, original_run, tmp_path):
-    answer(PUBLISH, original_run, tmp_path / "models/shown", *FAKES, "--episodes", 10)
-    return tmp_path / "models/shown"
+    answer(PUBLISH, original_run, tmp_path / "models/well shown", *FAKES, "--episodes", 10)
+    return tmp_path / "models/well shown"
 
 
 def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
@@ -55,7 +55,7 @@ def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
     card = (model / "README.md").read_text()
     assert f"**{evaluation['mean']:.2f}**" in card
     assert f"| {int(best.stem.removeprefix('best-')):,} |" in card
-    assert "    tools/play.py path/to/shown --env-module fakes\n" in card
+    assert "    tools/play.py 'path/to/well shown' --env-module fakes\n" in card
     assert "--runs-dir" not in card + (model / "params.json").read_text()
     again = model.parent / "again.json"
     answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 1, "--quiet", "--output", again)
@@ -215,7 +215,7 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     )
     assert "start 01_ppo.py with --env-id fakes:Shown-v0, or give" in refused(BASELINE, "--init", model, *new)
     before = tree(model)
-    assert f"start a new run from its network with --init {model}" in refused(PPO, *resuming(model))
+    assert f"start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
     assert tree(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
