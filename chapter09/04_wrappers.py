@@ -75,9 +75,7 @@ if __name__ == "__main__":
     parser = cli.parser(__doc__)
     parser.add_argument("--envs", type=cli.positive, default=3, metavar="N", help="number of environments")
     parser.add_argument("--stack", type=cli.positive, default=4, metavar="N", help="frames in a state")
-    parser.add_argument(
-        "--noop-max", type=cli.whole, default=30, metavar="N", help="maximum number of no-ops at the start"
-    )
+    parser.add_argument("--noop-max", type=cli.whole, default=30, metavar="N", help="maximum no-ops at the start")
     parser.add_argument("--max-frames", type=int, choices=(0, 1), default=1, help="1: maximum of two frames; 0: last")
     parser.add_argument("--parallel", action="store_true", help="play in another process; see --engine")
     cli.add_engine_options(parser, "players", "block")

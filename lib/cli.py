@@ -161,14 +161,14 @@ def add_env_option(parser: Parser) -> None:
     )
 
 
-def tool(doc: str | None) -> Parser:
-    """Return the parser of a tool, whose docstring is the help. The tool adds its options."""
-    return Parser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+def tool(doc: str | None, kind: type[Parser] = Parser) -> Parser:
+    """Return the parser, of this kind, of a tool, whose docstring is the help. The tool adds its options."""
+    return kind(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def runs_tool(doc: str | None, kind: type[Parser] = Parser) -> Parser:
-    """Return the parser, of this kind, of a tool that takes runs; see `tool`. They may be names in --runs-dir."""
-    parser = kind(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Return the parser of a tool that takes runs, which may be names in --runs-dir; see `tool`."""
+    parser = tool(doc, kind)
     help_text = "folder of runs that are given by name (default: runs/)"
     parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
     return parser

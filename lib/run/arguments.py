@@ -183,7 +183,7 @@ def _new_params(
         except ValueError as error:
             raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
         config = {name: value for name, value in config.items() if name != "env_name"}
-    if without_options(config.get("env_name", params.env_name)) != without_options(params.env_name):
+    elif without_options(config.get("env_name", params.env_name)) != without_options(params.env_name):
         raise UsageError(
             f"--config: its env_name is {config['env_name']!r}, and this run plays {params.env_name}; give --env-id, "
             "which decides about the environment"

@@ -37,9 +37,14 @@ def attach_decay(engine: Engine, params: Hyperparameters, optimizer: object, ste
     engine.add_event_handler(Events.ITERATION_STARTED, adapt)
 
 
+def falls_to_zero(params: RunParameters) -> bool:
+    """Return whether the learning rate falls to 0 at `max_steps`, as that of 01_ppo.py does; see learning_rate_at."""
+    return type(params) is PPOHyperparameters
+
+
 def require_above_zero(params: RunParameters, run: Path, step: int) -> None:
-    """Refuse to resume a run of 01_ppo.py whose learning rate has fallen to 0."""
-    if type(params) is PPOHyperparameters and step >= params.max_steps:
+    """Refuse to resume a run whose learning rate has fallen to 0."""
+    if falls_to_zero(params) and step >= params.max_steps:
         raise UsageError(
             f"{run} is at step {step:,}, where its learning rate has fallen to 0; start a new run with "
             "--set max_steps=..."
@@ -47,8 +52,8 @@ def require_above_zero(params: RunParameters, run: Path, step: int) -> None:
 
 
 def require(params: RunParameters, stop_after: int | None) -> None:
-    """Refuse to train 01_ppo.py beyond `max_steps`, where its learning rate is 0."""
-    if type(params) is PPOHyperparameters and stop_after is not None and stop_after > params.max_steps:
+    """Refuse to train beyond `max_steps` if the learning rate is 0 there."""
+    if falls_to_zero(params) and stop_after is not None and stop_after > params.max_steps:
         raise UsageError(
             f"--stop-after {stop_after} is beyond max_steps, {params.max_steps}, at which the learning rate has fallen "
             "to 0; start a new run with --set max_steps=..."

@@ -88,8 +88,7 @@ def writable(path: Path) -> Path:
         raise UsageError(f"{path} is a link that leads to itself; give another file")
     if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
         raise UsageError(f"{path} cannot be written; give a file in a folder that exists and can be written")
-    is_of_run = (target.parent / "params.json").exists() and target.name in FILE_NAMES - {"evaluation.json"}
-    if is_of_run:
+    if (target.parent / "params.json").exists() and target.name in FILE_NAMES - {"evaluation.json"}:
         raise UsageError(f"{path} belongs to a run and would be lost; give another file")
     return target
 

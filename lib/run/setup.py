@@ -22,7 +22,7 @@ from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
-from lib.hyperparameters import Hyperparameters, PPOHyperparameters, RunParameters, as_hyperparameters
+from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import (
     checkpoint,
     checkpoint_files,
@@ -547,7 +547,7 @@ class _Setup:
             self.options,
             saved=saved,
             solved=stopped == SOLVED,
-            complete=at_limit and type(self.params) is PPOHyperparameters,  # see learning_rate_at
+            complete=at_limit and learning_rate.falls_to_zero(self.params),
             steps_done=self.steps() if at_limit else None,
             has_episode=self.episodes.count > 0,
         )
