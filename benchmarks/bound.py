@@ -137,7 +137,7 @@ def table(frame: pd.DataFrame) -> str:
         bound = times[[LEARNER, PLAYERS]].max(axis=1)
         medians = [f"{times[what].median():.2f}" for what in (LEARNER, PLAYERS, TOGETHER)]
         rows.append((f"`{rung}`", *medians, markup.spread(bound / times[TOGETHER], 2)))
-    return markup.table(("median ms per agent step", LEARNER, PLAYERS, TOGETHER, "share of the bound"), rows)
+    return markup.table(("median ms per agent step", LEARNER, PLAYERS, TOGETHER, "slower side / together"), rows)
 
 
 def main() -> None:

@@ -256,7 +256,7 @@ def sgd_table(frame: pd.DataFrame) -> str:
 
 
 def curve_table(frame: pd.DataFrame) -> str:
-    """Return a row per number of actors: final return, seconds to a mean of 100, and steps."""
+    """Return a row per number of actors: final return, seconds to a return of 100, and steps."""
     rows = []
     for actors, own in frame.groupby("actors"):
         late = own[own["second"] > CURVE_SECONDS - 20].groupby("seed")["mean_return"].mean()
@@ -264,7 +264,7 @@ def curve_table(frame: pd.DataFrame) -> str:
         steps = own.groupby("seed")["steps"].max()
         times = markup.spread_of_seeds(reached, len(late)) if len(reached) else "never"
         rows.append((actors, markup.spread(late, 0), times, markup.spread(steps, 0)))
-    return markup.table(("actors", "mean return, last 20 s", "seconds to a mean of 100", "agent steps"), rows)
+    return markup.table(("actors", "mean return, last 20 s", "seconds to a return of 100", "agent steps in total"), rows)
 
 
 def draw_curve(frame: pd.DataFrame) -> None:

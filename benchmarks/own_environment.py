@@ -166,13 +166,13 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
     header = (
         "environment",
         "script",
-        "random legal player",
-        f"last {LAST:,} steps",
+        "return of random play",
+        f"in the last {LAST:,} steps",
         f"greedy, {GREEDY_EPISODES} episodes",
         "goal",
         "steps to the goal, by bins of 10,000",
         "episode length",
-        "random player's episode length",
+        "episode length of random play",
     )
     return markup.table(header, rows)
 

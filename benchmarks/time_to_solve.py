@@ -275,7 +275,7 @@ def solve_table(results: list[Solved]) -> str:
     header = (
         "script",
         "time to solve Pong",
-        "million steps of the emulator alone in that time",
+        "emulator alone in that time: million agent steps",
         "thousand agent steps",
         "agent steps/s",
         "lowest greedy mean",
@@ -319,7 +319,7 @@ def seeds_table(results: list[Solved]) -> str:
                 )
             )
     header = ("script", "seed", "ended", "seconds", "agent steps", "episodes", "greedy: mean ± std, worst", "distinct")
-    return markup.table((*header, "emulator steps/s", "start-up", *PARTS), rows)
+    return markup.table((*header, "emulator alone, agent steps/s", "start-up", *PARTS), rows)
 
 
 def draw() -> None:
