@@ -264,7 +264,9 @@ def curve_table(frame: pd.DataFrame) -> str:
         steps = own.groupby("seed")["steps"].max()
         times = markup.spread_of_seeds(reached, len(late)) if len(reached) else "never"
         rows.append((actors, markup.spread(late, 0), times, markup.spread(steps, 0)))
-    return markup.table(("actors", "mean return, last 20 s", "seconds to a return of 100", "agent steps in total"), rows)
+    return markup.table(
+        ("actors", "mean return, last 20 s", "seconds to a return of 100", "agent steps in total"), rows
+    )
 
 
 def draw_curve(frame: pd.DataFrame) -> None:

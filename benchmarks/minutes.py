@@ -212,7 +212,16 @@ def table(
                 markup.spread(pd.Series([run.steps_to("18.0") / 1000 for run in group]), 0),
             )
         )
-    header = ("script", "seeds", "steps/s", "minutes to 17", "to 18", f"against `{to}`", "episodes", "thousand steps to 18")
+    header = (
+        "script",
+        "seeds",
+        "steps/s",
+        "minutes to 17",
+        "to 18",
+        f"against `{to}`",
+        "episodes",
+        "thousand steps to 18",
+    )
     return markup.table(header, rows)
 
 

@@ -28,7 +28,7 @@ NAME = Path(__file__).stem
 
 def train(params, args):
     steps = params.steps_per_update()
-    params = params.without_epsilon()  # so that params.json records that there is none
+    params = params.without_epsilon()  # params.json then records epsilon 0
     envs = vector_env.make_vector_env(params.env_name, 1)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
     net = dqn_extra.ExtendedDQN(

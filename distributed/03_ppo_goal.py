@@ -5,6 +5,7 @@ Idea    the policy explores at first. The nearer the mean return is to the goal,
         smaller its updates. Unlike its parents, this script knows the goal
 Parent  02_ppo_fast.py
 Keeps   exact with all parts left out; with them, it changes the algorithm
+Paper   none
 Run     ./03_ppo_goal.py --without temperature --without epochs
 Read    lib/ppo/goal.py for the parts, lib/ppo/progress.py for the progress
 """

@@ -56,7 +56,8 @@ def wrap_dqn(
     Args:
         env: Atari game with frame skip 1, such as gym.make("PongNoFrameskip-v4").
         stack_frames: number of frames in a state; 0 means 1.
-        episodic_life: end an episode when a life is lost.
+        episodic_life: end an episode when a life is lost. With lib.experience.source, the next episode is a new game,
+            because each reset has a seed; with PTAN's own source, the game goes on.
         clip_reward: clip the reward of a step to between -1 and 1.
         noop_max: no-op actions at the start of an episode, at most.
 

@@ -162,7 +162,7 @@ def add_env_option(parser: Parser) -> None:
 
 
 def tool(doc: str | None, kind: type[Parser] = Parser) -> Parser:
-    """Return the parser, of this kind, of a tool, whose docstring is the help. The tool adds its options."""
+    """Return a tool's parser, of this kind. The tool's docstring is its help text; the tool adds its options."""
     return kind(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
@@ -178,17 +178,19 @@ class _RunParser(Parser):
     """Parser that replaces the name of a run by its folder."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        found, rest = super().parse_known_args(args, namespace)
-        found.run = run_folder.find(found.run, found.runs_dir)
-        return found, rest
+        parsed, rest = super().parse_known_args(args, namespace)
+        parsed.run = run_folder.find(parsed.run, parsed.runs_dir)
+        return parsed, rest
 
 
 def checkpoint_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that reads a run's checkpoint: run, module, checkpoint."""
+    """Return the parser of a tool that reads a run's checkpoint: run, module, network, checkpoint."""
     parser = runs_tool(doc, _RunParser)
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's folder, or its name in --runs-dir")
     add("--env-module", metavar="M", help="allow the import of this module, which registers the run's environment")
+    network_help = "class or function that builds the run's own network from observation space and number of actions"
+    add("--network", metavar="FILE.py:NAME", help=network_help)
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")
     return parser
 

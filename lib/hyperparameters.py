@@ -79,11 +79,11 @@ class Hyperparameters(RunParameters):
             number of environments that step together.
         replay_initial: agent steps before learning begins; they are random if `epsilon_start` is 1.
         target_net_sync: agent steps between two updates of the target network, counted after the warm-up.
-        epsilon_frames: agent steps in which epsilon falls by 1; see common.EpsilonTracker.
-        epsilon_start: first epsilon.
+        epsilon_frames: agent steps after the warm-up in which epsilon falls by 1; see common.EpsilonTracker.
+        epsilon_start: first epsilon, unless `epsilon_final` is higher.
         epsilon_final: smallest epsilon.
         learning_rate_final: learning rate after `learning_rate_steps`; None if it is constant. The decay is linear.
-        learning_rate_steps: agent steps in which the learning rate decays.
+        learning_rate_steps: agent steps in which the learning rate decays, warm-up included.
         batch_size: transitions sampled per agent step. The minibatch of an update has this number for each of its agent
             steps.
         learn_every: agent steps between two updates; see steps_per_update. 03_parallel.py uses at least four at

@@ -10,10 +10,12 @@ class CountingSource(ExperienceSource):
 
     Args:
         returns: returns of episodes, by the step in which they end.
+        length: steps of an episode.
     """
 
-    def __init__(self, returns=None):
+    def __init__(self, returns=None, length=10):
         self.returns = returns or {}
+        self.length = length
         self.steps_done = 0
         self.clock = Stopwatch()
 
@@ -25,7 +27,7 @@ class CountingSource(ExperienceSource):
     def pop_episodes(self):
         if self.steps_done not in self.returns:
             return []
-        return [Episode(self.returns[self.steps_done], 10, self.steps_done, 5.0)]
+        return [Episode(self.returns[self.steps_done], self.length, self.steps_done, 5.0)]
 
     def state_dict(self):
         return {"steps_done": self.steps_done}

@@ -402,6 +402,7 @@ def test_the_weights_of_the_third_editions_rainbow_are_loaded():
     assert not net.fc_val[2].weight_sigma.any()
     assert not net.fc_val[2].bias_sigma.any()
     assert torch.equal(net.fc_adv[2].bias_sigma, weights["fc_adv.2.bias_sigma"])
+    assert math.inf in net.noisy_layers_sigma_snr()
 
 
 def test_the_weights_of_the_second_editions_noisy_network_are_loaded():

@@ -35,7 +35,7 @@ def main() -> None:
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     if output is not None:
         output = cli.writable(output)
-    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
+    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)
     console.log_evaluation(metrics)

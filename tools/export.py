@@ -36,7 +36,7 @@ def main() -> None:
     export.require_replaceable(output)
     run_folder.require_no_hard_links(args.run)
     show_progress(True)
-    agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_module)
+    agent = TrainedAgent(args.run, args.checkpoint, "cpu", args.env_module, args.network)
     states = export.record_states(agent, args.states, args.seed)
     for file, difference in export.export(agent, output, kinds, states).items():
         print(f"{file}: same actions in {len(states):,} states, scores differ by at most {difference:.1e}")

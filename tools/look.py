@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
-from lib.envs.single_env import make_env, make_plain_env
+from lib.envs.single_env import close_plain_env, make_env, make_plain_env
 from lib.nets.masking import MaskSplitter
 from lib.run.arguments import full_id
 from lib.run.episode_player import MAX_STEPS
@@ -68,6 +68,7 @@ def main() -> None:
     env_id = str(full_id(args.env_id, args.env_module))
     plain = make_plain_env(env_id)
     print(f"observations  {plain.observation_space}")
+    close_plain_env(plain, env_id)  # some games allow only one at a time
     env = make_env(env_id, render_mode="rgb_array" if args.record else None)
     space = env.observation_space
     kind = observation_kind(space).value

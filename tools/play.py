@@ -27,12 +27,11 @@ from lib.run import run_folder
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second, unfinished_video
+from lib.run.videos import FrameSink
 from lib.system.progress import TaskProgress
 
 import gymnasium as gym
 import numpy as np
-
-FrameSink = Callable[[np.ndarray], object]
 
 
 def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
@@ -83,8 +82,7 @@ def player(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> Calla
         return add_score_panel(frame, names, scores, agent.policy.score_name, mask)
 
     def play(number: int, sink: FrameSink) -> EpisodeResult:
-        result = episode_player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
-        return result
+        return episode_player.play(policy, args.seed, number, watch=lambda states: sink(frame_of(states)))
 
     return play
 
@@ -102,7 +100,7 @@ def main() -> None:
     )
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = parser.parse_args()
-    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module)
+    agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
     env = agent.make_env(render_mode="rgb_array")
     if args.record:
         record_videos(agent, env, args)

@@ -64,7 +64,7 @@ def main() -> None:
     parser.add_argument("--seed", default=1, type=cli.seed, metavar="N", help="seed of the episodes (default: 1)")
     args = parser.parse_args()
     require_replaceable(args.model, args.run)
-    agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module)
+    agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module, network=args.network)
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / agent.file.name  # a run that still trains may remove it
         files.copy(agent.file, kept)

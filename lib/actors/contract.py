@@ -21,7 +21,7 @@ class Weights(NamedTuple):
     """Weights of a model.
 
     Attributes:
-        version: number that grows with every update of the learner.
+        version: number that grows whenever the learner publishes new weights.
         tensors: tensors by name, on the CPU.
     """
 

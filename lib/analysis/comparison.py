@@ -1,4 +1,4 @@
-"""Comparison of runs: settings, outcomes, and groups of runs that differ only in FREE settings, such as the seed."""
+"""Comparison of runs: settings, outcomes, and groups of runs that differ only in VARY_IN_GROUP, such as the seed."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ from lib.run.run_name import short_number
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
 # Settings in which the runs of a group may differ: the seed, and options on which neither results nor speeds depend.
-FREE = ("seed", "patience", "address")
+VARY_IN_GROUP = ("seed", "patience", "address")
 FIRST = ("seed", "script", "learning_rate")  # settings that a table shows first
 FIRST_IN_LABELS = ("script", "env_name")  # shown without their names
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d{4}-")  # at the start of a run's name
@@ -29,7 +29,7 @@ Settings = dict[str, object]
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs with the same settings, except for those of FREE.
+    """Runs with the same settings, except for those of VARY_IN_GROUP.
 
     Attributes:
         label: shortest description that distinguishes the group from the others.
@@ -136,11 +136,13 @@ def format_value(value: object) -> str:
 
 
 def group_runs(runs: Sequence[Path]) -> list[Group]:
-    """Group runs that differ only in the settings of FREE. Groups are ordered by their first run."""
+    """Group runs that differ only in the settings of VARY_IN_GROUP. Groups are ordered by their first run."""
     members: dict[frozenset[tuple[str, str]], list[Path]] = {}
     for run in runs:
         settings = read_settings(run)
-        key = frozenset((name, text) for name in settings if name not in FREE and (text := _value(settings, name)))
+        key = frozenset(
+            (name, text) for name in settings if name not in VARY_IN_GROUP and (text := _value(settings, name))
+        )
         members.setdefault(key, []).append(run)
     settings_by_group = [read_settings(group[0]) for group in members.values()]
     names = _label_names(settings_by_group)
@@ -202,7 +204,7 @@ def _label_names(rows: Sequence[Settings]) -> list[str]:
     """Return the names of the settings that a label needs. Settings that distinguish no further groups are left out."""
     needed: list[str] = []
     for name in sorted(_differing(rows), key=lambda name: name not in FIRST_IN_LABELS):
-        if name not in FREE and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
+        if name not in VARY_IN_GROUP and _count_distinct(rows, [*needed, name]) > _count_distinct(rows, needed):
             needed.append(name)
     return needed
 

@@ -10,6 +10,7 @@ from gymnasium import spaces
 from torch import nn
 
 from lib import dqn_extra, dqn_model
+from lib.analysis import own_network
 from lib.envs.single_env import make_env, module_of
 from lib.errors import Fault, UsageError
 from lib.nets import noisy
@@ -19,6 +20,7 @@ from lib.ppo.model import Model
 from lib.run import checkpoint_reading, provenance, run_folder
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, step_of
 from lib.run.policy import GreedyPolicy, SampledPolicy
+from lib.system.console_log import quoted
 
 
 class TrainedAgent:
@@ -29,6 +31,7 @@ class TrainedAgent:
         which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
         device: device of the network.
         module: module that registers the run's environment, and may be imported; None for gymnasium's own environments.
+        network: "FILE.py:NAME" of the run's own network, see own_network; None for one of the project's networks.
 
     Attributes:
         run: run folder.
@@ -39,12 +42,19 @@ class TrainedAgent:
         policy: greedy policy of the network.
 
     Raises:
-        UsageError: if the run needs another module, if there is no such checkpoint, or if its network does not fit this
-            version or the environment.
+        UsageError: if the run needs another module or its own network, if there is no such checkpoint, or if its
+            network does not fit this version or the environment.
         Fault: if the checkpoint is damaged.
     """
 
-    def __init__(self, run: Path, which: str = BEST, device: torch.device | str = "cpu", module: str | None = None):
+    def __init__(
+        self,
+        run: Path,
+        which: str = BEST,
+        device: torch.device | str = "cpu",
+        module: str | None = None,
+        network: str | None = None,
+    ):
         self.run = run
         params = run_folder.read_params(run)
         self.env_id = str(params["hyperparameters"].get("env_name"))
@@ -53,12 +63,20 @@ class TrainedAgent:
             self.env_id = f"{module}:{self.env_id}"
         self.file = find_checkpoint(run, which)
         self.step = step_of(self.file)
+        recorded = params.get("network")
+        if network is None:
+            _require_known(run, recorded)
         content = self._load()
         env = self.make_env()
         assert isinstance(env.action_space, spaces.Discrete)
         self.n_actions = int(env.action_space.n)
         try:
-            net = build_network(content["net"], env.observation_space, self.n_actions)
+            if network is None:
+                net = build_network(content["net"], env.observation_space, self.n_actions)
+            else:
+                net = own_network.build(network, env.observation_space, self.n_actions)
+                net.load_state_dict(content["net"])
+            _require_same(net, recorded)
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             raise _network_error(self.file, params, error) from error
         finally:
@@ -132,19 +150,41 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
     return net
 
 
+def _require_known(run: Path, recorded: dict[str, Any] | None) -> None:
+    """Refuse a network that a file of the user defines."""
+    if recorded and recorded.get("file"):
+        option = quoted(f"{recorded['file']}:{recorded['class']}")
+        raise UsageError(
+            f"{run} has a network of its own, {recorded['class']}. Add --network {option}, which runs that file's code"
+        )
+
+
+def _require_same(net: nn.Module, recorded: dict[str, Any] | None) -> None:
+    """Refuse a network that fits the weights, but is not the run's.
+
+    Raises:
+        ValueError: if a class differs.
+    """
+    if not recorded:
+        return
+    rebuilt = provenance.network(net)
+    if (before := recorded["class"]) != (now := rebuilt["class"]):
+        raise ValueError(f"the run's network was a {before}, and this one is a {now}")
+    for name in recorded["layers"] | rebuilt["layers"]:
+        before, now = (layers.get(name, "missing") for layers in (recorded["layers"], rebuilt["layers"]))
+        if before != now:
+            raise ValueError(f"the layer {name} was {before}, and is {now}")
+
+
 def _network_error(file: Path, params: dict[str, Any], error: Exception) -> UsageError:
-    """Explain why a network cannot be built: another version of the project, or a changed environment."""
+    """Name the possible causes of a network that cannot be built."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
     commit = str(params["sessions"][-1].get("commit")).rstrip("+")  # "None" if the run knew none
-    misfit = (
-        f"the network of {file} does not fit {params['hyperparameters'].get('env_name')}: {reason}. The environment's "
-        "observations or actions have changed since the run, or "
-    )
-    if commit in (str(provenance.commit()).rstrip("+"), "None"):
-        return UsageError(f"{misfit}the script has a network of its own, which the tools do not know")
-    if "size mismatch" in reason:
-        return UsageError(f"{misfit}the network has, since commit {commit}. To use it: git checkout {commit}")
-    return UsageError(
-        f"{file} was made by another version of this project, commit {commit}, and its network does not exist in this "
-        f"version ({reason}). To use it: git checkout {commit}"
-    )
+    causes = [
+        "the environment's observations or actions have changed since the run",
+        "the script builds its own network (name what builds it: --network FILE.py:NAME)",
+    ]
+    if commit not in (str(provenance.commit()).rstrip("+"), "None"):
+        causes.append(f"the project's network has changed since commit {commit} (git checkout {commit})")
+    env_id = params["hyperparameters"].get("env_name")
+    return UsageError(f"the network of {file} does not fit {env_id}: {reason}. Possible causes: {'; '.join(causes)}")

@@ -134,7 +134,7 @@ class DirectAtari(gym.Wrapper):
 
 
 class EpisodicLife(gym.Wrapper):
-    """End an episode when a life is lost. After a lost life, a reset goes on with the same game.
+    """End an episode when a life is lost. After a lost life, a reset without a seed goes on with the same game.
 
     Args:
         env: Atari game, with or without other wrappers.

@@ -94,12 +94,13 @@ def watched(describe: Callable[[], str]) -> Iterator[None]:
     Args:
         describe: function that returns the name of the called code, for messages.
     """
+    outer = CheckedEnv.call
     CheckedEnv.call = Call(describe, time.monotonic())
     CheckedEnv.newest = describe
     try:
         yield
     finally:
-        CheckedEnv.call = None
+        CheckedEnv.call = outer
 
 
 def guarded_method(env: gym.Env, method: Callable[[], Result]) -> Result:

@@ -74,7 +74,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
         self._env_id = env_id
         self._awaited: int | None = None  # index of the environment that the parent waits for
         self._steps = 0
-        self._seeds: list[int | None] = [None] * num_envs  # of the newest seeded resets
+        self._seeds: list[int | None] = [None] * num_envs  # seeds of the newest seeded resets
         env = make()
         assert isinstance(env.observation_space, spaces.Box)
         states = num_envs * env.observation_space.low.nbytes

@@ -47,7 +47,8 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
         render_mode: render mode of gymnasium; None for no rendering.
 
     Returns:
-        An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, as LazyFrames. Boards
+        An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, or as many frames as the
+        id names, as LazyFrames. Boards
         (channels, height, width) and vectors (n,) are float32; see observations.prepare. If the environment reports
         action masks, they are appended to its states; see masks.MaskedBox. At the end of an episode,
         info["episode"]["r"] is the return before rewards are clipped.

@@ -74,6 +74,10 @@ def make_vector_env(
         clip_rewards: clip an Atari game's rewards to [-1, 1]. infos["episode"]["r"] is always the unclipped return.
         processes: step each environment in a process of its own; not for Atari games, which have native threads.
 
+    Returns:
+        A vector environment whose episodes are reset in the step that ends them. States are (num_envs, ...), rewards
+        (num_envs,) float32, terminations and truncations (num_envs,) bool.
+
     Raises:
         UsageError: if make_env raises it, num_envs is below 1, there is not enough free memory, or an Atari game has
             options or wrappers that native environments do not support.

@@ -1,6 +1,6 @@
 """Prioritised experience replay, Schaul et al. (2016), https://arxiv.org/abs/1511.05952."""
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -8,7 +8,7 @@ from numpy.typing import DTypeLike
 
 from lib.errors import UsageError
 from lib.experience.batch import Batch
-from lib.experience.ring import Ring, frame_layout
+from lib.experience.ring import Ring
 from lib.experience.stream import ExperienceStream
 from lib.experience.sum_tree import SumTree
 
@@ -18,7 +18,8 @@ LEAST_PRIORITY = 1e-5  # so that every transition can be drawn
 def priorities_from_errors(errors: torch.Tensor) -> torch.Tensor:
     """Compute priorities |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
 
-    A NaN counts as an error of 0. In this case the loss is NaN as well, which stops the run.
+    A NaN counts as an error of 0, infinity as float32's largest number. The loss is then not finite, either, which
+    stops the run.
     """
     return errors.detach().abs().nan_to_num() + LEAST_PRIORITY
 
@@ -86,34 +87,6 @@ class PrioritisedRing(Ring):
         self._highest = 1.0
         self._tree = SumTree(self.length * self.num_envs)  # priority ** alpha; 0 if a step cannot be sampled
         self._priorities = np.ones((self.length, self.num_envs))
-
-    @classmethod
-    def for_source(
-        cls,
-        source: ExperienceStream,
-        capacity: int,
-        n_step: int = 1,
-        gamma: float = 0.99,
-        alpha: float = 0.6,
-        beta: float = 0.4,
-        beta_steps: int = 100_000,
-    ) -> Self:
-        """Make a ring that fits an experience stream and takes its steps from there; see Ring and PrioritisedRing."""
-        stack, frame_shape, dtype = frame_layout(source)
-        return cls(
-            capacity,
-            source.envs.num_envs,
-            frame_shape,
-            stack,
-            n_step,
-            gamma,
-            dtype,
-            source.seed,
-            source,
-            alpha,
-            beta,
-            beta_steps,
-        )
 
     @property
     def beta(self) -> float:

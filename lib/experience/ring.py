@@ -92,19 +92,17 @@ class Ring:
         self._generator = np.random.default_rng(seed)
 
     @classmethod
-    def for_source(cls, source: ExperienceStream, capacity: int, n_step: int = 1, gamma: float = 0.99) -> Self:
+    def for_source(cls, source: ExperienceStream, capacity: int, **options: Any) -> Self:
         """Make a ring that fits the states of an experience stream and takes its steps from there.
 
         Args:
             source: experience stream.
-            capacity: see Ring.
-            n_step: see Ring.
-            gamma: see Ring.
+            capacity: see the class.
+            options: further arguments of the class, such as n_step and gamma.
         """
-        stack, frame_shape, dtype = frame_layout(source)
-        return cls(
-            capacity, source.envs.num_envs, frame_shape, stack, n_step, gamma, dtype, seed=source.seed, source=source
-        )
+        stack, shape, dtype = frame_layout(source)
+        envs = source.envs.num_envs
+        return cls(capacity, envs, shape, stack, dtype=dtype, seed=source.seed, source=source, **options)
 
     @classmethod
     def forecast(cls, capacity: int, frame_shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> int:

@@ -63,9 +63,9 @@ class Part(NamedTuple):
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
-    A stream is restored by repeating its actions from the reset seeds. To limit the time that this takes, each
-    environment is reset with a new seed from time to time: at the end of its episode, once all environments have made
-    RESTART agent steps since its last reset. An episode that has not ended LONGEST steps later is truncated.
+    A stream is restored by replaying its actions from the reset seeds. To limit the time that this takes, an
+    environment is reset with a new seed after the first episode that ends RESTART agent steps, of all environments
+    together, after its last seeded reset. An episode that has not ended LONGEST steps later is truncated.
 
     Args:
         envs: vector environment of lib.envs.vector_env.

@@ -11,7 +11,8 @@ from lib.envs.observations import ObservationKind, observation_kind
 
 log = logging.getLogger(__name__)
 
-WIDE = 100.0  # ratio of the spreads of two entries of a vector from which a warning is logged
+# A warning is logged if the standard deviations of two entries of a vector differ by more than this factor.
+WIDE = 100.0
 
 
 def nature_convolutions(channels: int) -> tuple[nn.Module, ...]:

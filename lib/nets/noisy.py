@@ -10,7 +10,7 @@ from lib.errors import UsageError
 
 FACTORISED, PER_STATE, INDEPENDENT = "factorised", "per-state", "independent"
 
-# Initial sigma of each kind of noise, Fortunato et al. (2018), section 3.2.
+# Initial sigma of each kind of noise, Fortunato et al. (2018), section 3.2. Noise per state takes that of factorised.
 SIGMAS = {FACTORISED: 0.5, PER_STATE: 0.5, INDEPENDENT: 0.017}
 
 
@@ -88,8 +88,9 @@ class NoisyLinear(nn.Module):
         return F.linear(features, self.weight_mean, self.bias_mean) + noisy * output_noise
 
     def signal_to_noise(self) -> float:
-        """Return the root mean square of the weights' means, divided by that of their sigmas."""
-        return math.sqrt(self.weight_mean.square().mean().item() / self.weight_sigma.square().mean().item())
+        """Return the root mean square of the weights' means, divided by that of the sigmas; infinity if these are 0."""
+        noise = self.weight_sigma.square().mean().item()
+        return math.sqrt(self.weight_mean.square().mean().item() / noise) if noise else math.inf
 
 
 def _signed_sqrt(noise: torch.Tensor) -> torch.Tensor:

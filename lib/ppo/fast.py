@@ -194,7 +194,7 @@ class FastTrainer(Trainer):
         return super().learn(transitions)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the squared error of the values in units of the returns' standard deviation, a scalar."""
+        """Return the mean squared error of values from targets, (batch,), in units of the returns' spread, a scalar."""
         return value_loss(values, targets, self.model.return_std)
 
     def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:

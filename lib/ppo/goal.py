@@ -1,7 +1,7 @@
 """Settings that follow the progress of the mean return toward `stop_reward`."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Self
 
 import torch
@@ -33,6 +33,10 @@ class GoalModel(FastModel):
     def __init__(self, space: spaces.Box, n_actions: int, dtype: torch.dtype = torch.float32):
         super().__init__(space, n_actions, dtype)
         self.register_buffer("temperature", torch.ones(()))
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights. Those of a FastModel have no temperature, so it keeps its value."""
+        return super().load_state_dict({"temperature": self.temperature, **state_dict}, strict, assign)
 
     def encode(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute features and unmasked logits, divided by the temperature; see FastModel.encode."""

@@ -118,7 +118,7 @@ class Sampler(Stream):
         part: part of the run's environments that this sampler plays; None for all.
 
     Attributes:
-        progress: progress of the mean return over the last `num_envs` episodes, at least Progress.LEAST.
+        progress: progress of the mean return of recent episodes, `num_envs` of them, but at least Progress.LEAST.
         clock: seconds spent in each of PARTS.
 
     Raises:

@@ -54,7 +54,7 @@ class Segments(ExperienceSource):
 
     Attributes:
         steps_done: agent steps of all segments so far, including dropped ones.
-        progress: progress of the mean return over the last `acting.envs` episodes, at least Progress.LEAST.
+        progress: progress of the mean return of recent episodes, `acting.envs` of them, but at least Progress.LEAST.
         clock: seconds that the learner has spent in "wait".
         on_step: function that is called with the number of agent steps in segments that have arrived.
         dropped: number of segments that were dropped.

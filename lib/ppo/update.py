@@ -16,7 +16,7 @@ from lib.system.transfer import to_device
 
 VALUE_WEIGHT = 0.5  # weight of the value loss
 
-METRICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clipped")  # of a minibatch
+METRICS = ("loss", "policy_loss", "value_loss", "entropy", "kl", "clipped")  # metrics of a minibatch
 KL = METRICS.index("kl")
 
 

@@ -44,7 +44,7 @@ def log_result(
     speed: Speed,
     frame_skip: int,
     checkpoints: Path | None,
-    wrong_inputs: Sequence[str] = (),
+    wrong_inputs: Sequence[str] | None = None,
 ) -> None:
     """Log the training time by part, the speed, and the reason for the end.
 
@@ -101,7 +101,7 @@ def _log_speed(speed: Speed, frame_skip: int) -> None:
             _rate(speed.updates_per_second),
         )
     elif speed.updates:
-        log.info("Too short to measure the speed: all agent steps were taken before learning began.")
+        log.info("Too short to measure the speed.")
     else:
         log.info("No update was made in this process.")
 
@@ -111,7 +111,7 @@ def _rate(rate: float) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
-def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str]) -> str:
+def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str] | None) -> str:
     if checkpoints is not None and stopped == NOT_FINITE:
         saved = bool(checkpoint_files.numbered(checkpoints, "step"))
         state = f"The last good state is in {checkpoints}" if saved else "Nothing was saved yet"
@@ -120,5 +120,6 @@ def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str])
                 f" The environment gave NaN or infinity ({', '.join(wrong_inputs)} of the batch). Correct it, "
                 f"and start a new run; a resumed one meets these values again. {state}."
             )
-        return f" {state}. All inputs were finite, so learning diverged; try a new run with a smaller learning_rate."
+        cause = "" if wrong_inputs is None else "All inputs were finite, so learning diverged; "
+        return f" {state}. {cause}try a new run with a smaller learning_rate."
     return ""

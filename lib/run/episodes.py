@@ -38,6 +38,7 @@ STATE = {
     "seconds": NUMBER,
     "asked": Each(NUMBER),
     "refused_at": (int, NoneType),
+    "early": [NUMBER],
 }
 
 CSV_COLUMNS = ("episode", "step", "length", "return", "seconds", "video")
@@ -48,7 +49,7 @@ class Episodes:
 
     The game is solved when the mean return of the last 100 episodes reaches stop_reward and `confirm`, if there is one,
     returns True. For each episode, engine.state gets what ptan's handlers set: episode, episode_reward, episode_steps,
-    and the metrics reward, steps, avg_reward, avg_steps and time_passed.
+    and the metrics reward, steps, avg_reward, avg_steps and time_passed; also the metrics end_step and mean_100.
 
     Args:
         exp_source: experience source whose finished episodes are counted.
@@ -74,11 +75,12 @@ class Episodes:
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
     AGAIN = WINDOW // 2  # episodes after a refusal until `confirm` is called again
-    # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low. There are
-    # several per environment, because the first episodes to end are short.
+    # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low. There are at
+    # least so many per environment, because the first episodes to end are short.
     FIRST = 50
+    FIRST_PER_ENV = 6
 
-    _runs = itertools.count()  # of this process
+    _runs = itertools.count()  # counts the runs of this process
 
     def __init__(
         self,
@@ -106,6 +108,8 @@ class Episodes:
         self.seconds_before = 0.0 if is_first and owns_process else -since_process_start()
         self._asked: dict[str, float] = {}  # when the mean reached stop_reward; empty unless `confirm` has to answer
         self._refused_at: int | None = None  # number of episodes when `confirm` last returned False
+        self._early_total = 0.0  # return of all episodes, until the goal has been compared with them
+        self._early_count = math.inf if trained or stop_reward is None else self.FIRST  # episodes until then
 
     def attach(self, engine: Engine) -> None:
         """Collect the source's finished episodes after every iteration."""
@@ -184,18 +188,28 @@ class Episodes:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
-        is_first = self.count == self.FIRST and not self.trained
-        if is_first and self.stop_reward is not None and reaches(self.mean, self.stop_reward):
-            log.warning(
-                "The first %d episodes already average %.4g, which reaches the goal of %g. Set a higher stop_reward.",
-                self.FIRST,
-                self.mean,
-                self.stop_reward,
-            )
+        if self.count == 1:  # it began with the run, so its steps tell the number of environments
+            per_env = self.FIRST_PER_ENV * round(episode.step / max(1, episode.length))
+            self._early_count = max(self._early_count, per_env)
+        self._early_total += episode.total
+        if self.count == self._early_count:
+            self._check_goal()
         previous = episode.total if self.smoothed is None else self.smoothed
         self.smoothed = SMOOTHING * previous + (1 - SMOOTHING) * episode.total
         length = float(episode.length) if self.smoothed_length is None else self.smoothed_length
         self.smoothed_length = SMOOTHING * length + (1 - SMOOTHING) * episode.length
+
+    def _check_goal(self) -> None:
+        """Warn if the mean of all episodes so far, of an agent that has hardly learnt, reaches the goal."""
+        mean = self._early_total / self.count
+        if self.stop_reward is not None and reaches(mean, self.stop_reward):
+            log.warning(
+                "The first %d episodes already average %.4g, which reaches the goal of %g. Set a higher stop_reward.",
+                self.count,
+                mean,
+                self.stop_reward,
+            )
+        self._early_count = math.inf
 
     def _publish(self, engine: Engine, episode: Episode) -> None:
         state: Any = engine.state
@@ -233,6 +247,8 @@ class Episodes:
         }
 
     def _record(self, bound: float | None, moment: dict[str, float]) -> None:
+        if bound == self.stop_reward and self.count < self._early_count < math.inf:
+            self._check_goal()
         self.reached[str(bound)] = moment
         log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(moment["seconds"]))
 
@@ -247,12 +263,14 @@ class Episodes:
             "seconds": self.seconds,
             "asked": self._asked,
             "refused_at": self._refused_at,
+            "early": [self._early_total, self._early_count],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if wrong := sorted(misfits(state, STATE)):
             raise ValueError(f"wrong {', '.join(wrong)}")
         self.count = state["count"]
+        self._early_total, self._early_count = state.get("early", (0.0, math.inf))  # earlier versions did not save it
         self.returns.extend(state["returns"])
         self.smoothed = state["smoothed"]
         self.smoothed_length = state.get("smoothed_length")  # earlier versions did not save it

@@ -38,7 +38,7 @@ class EvaluationEvents(EventEnum):
 
 
 def register_events(engine: Engine) -> None:
-    """Register all events but EvaluationEvents. Filters such as every=10 count episodes, and iterations of a period."""
+    """Register all events except EvaluationEvents. every=10 counts episodes for EpisodeEvents, else iterations."""
     engine.register_events(*TrainingEvents)
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
     engine.register_events(*PeriodEvents, event_to_attr=dict.fromkeys(PeriodEvents, "iteration"))

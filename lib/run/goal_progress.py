@@ -41,7 +41,7 @@ class GoalProgress:
 
     @property
     def share(self) -> float:
-        """Share of the distance covered, 0 to 1. It is 1 only after as many episodes as the goal needs."""
+        """Share of the distance covered, 0 to 1. It is below 1 until 100 episodes have ended."""
         if not self.episodes.returns:
             return 0.0
         start = sum(self._first) / len(self._first)

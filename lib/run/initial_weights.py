@@ -1,6 +1,7 @@
 """--init: start a new run with the weights of a trained network."""
 
 import logging
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -61,16 +62,17 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
     for name in ("net", "target"):
         network = objects.get(name)
         if isinstance(network, nn.Module):
-            _load(network, weights, file)
+            _load(network, weights, file, run_folder.read_params(model)["script"])
     log.info("Initial weights: %s", file)
 
 
-def _load(network: nn.Module, weights: Mapping[str, object], file: Path) -> None:
+def _load(network: nn.Module, weights: Mapping[str, object], file: Path, script: str) -> None:
     try:
         network.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
-        problem = str(error).strip().splitlines()[-1].strip()
+        problem = textwrap.shorten(str(error).strip().splitlines()[-1], 160, placeholder=" ...")
         raise UsageError(
-            f"the network of {file} does not fit this script's network ({problem}); give a model that this "
-            "version of the same script has trained, with the same options, observations and actions"
+            f"the network of {file} does not fit this script's network ({problem}); it was trained by {script}.py. "
+            "Give a model that this version of the same script has trained, with the same options, observations and "
+            "actions"
         ) from error

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 from lib.envs.single_env import module_of
-from lib.run.options import RunOptions
+from lib.run.options import FREE, RunOptions
+from lib.run.run_folder import read_params
 from lib.system.console_log import quoted
 from lib.system.files import PROJECT
 
@@ -43,7 +44,7 @@ def next_steps(
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
     elif not complete and options.resumable:
         commands["continue the run"] = command(
-            Path(sys.argv[0]), "--resume", shown(run), *module_option(env_id), *_again(options)
+            Path(sys.argv[0]), "--resume", shown(run), *module_option(env_id), *_again(run, options)
         )
         if steps_done is not None:
             commands["continue the run"] += f" --stop-after {2 * steps_done}"
@@ -52,13 +53,20 @@ def next_steps(
 
 def tool_command(tool: str, run: Path, env_id: str, *options: str) -> str:
     """Return the command of a tool that plays a run's agent, such as "play" or "evaluate"."""
-    return command(PROJECT / "tools" / f"{tool}.py", shown(run), *module_option(env_id), *options)
+    words = [*module_option(env_id), *network_option(run), *options]
+    return command(PROJECT / "tools" / f"{tool}.py", shown(run), *words)
 
 
 def module_option(env_id: str) -> list[str]:
     """Return the option that allows the import of an environment's module; none for gymnasium's own environments."""
     module = module_of(env_id)
     return ["--env-module", module] if module else []
+
+
+def network_option(run: Path) -> list[str]:
+    """Return the option that names the file of a script's own network; none for the project's networks."""
+    network = read_params(run).get("network", {})
+    return ["--network", f"{shown(Path(network['file']))}:{network['class']}"] if network.get("file") else []
 
 
 def command(script: Path, *words: str) -> str:
@@ -79,13 +87,23 @@ def shown(path: Path) -> str:
         return absolute
 
 
-def _again(options: RunOptions) -> list[str]:
-    """Return the options that a run does not record."""
+def _again(run: Path, options: RunOptions) -> list[str]:
+    """Return the options of this process that a resumed run would not take from params.json.
+
+    --time-limit, --quiet and --verbose are left out: they are about a process, not about the run.
+    """
+    recorded = read_params(run)["knobs"]
+    # A cluster has to be named again, because its nodes run code here.
+    changed = {name: value for name, value in options.knobs.items() if name in FREE and value != recorded.get(name)}
     given = {
-        "--evaluate-every": options.evaluate_every,
-        "--record-every": options.record_every,
-        "--track": options.track,
-        "--address": options.knobs.get("address"),
+        "evaluate_every": options.evaluate_every,
+        "record_every": options.record_every,
+        "track": options.track,
+        "address": options.knobs.get("address"),
+        **changed,
     }
     words = ["--device", str(options.device)] if options.device.type != "cpu" else []
-    return words + [word for name, value in given.items() if value is not None for word in (name, str(value))]
+    for name, value in given.items():
+        if value is not None and value is not False:
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words

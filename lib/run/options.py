@@ -65,7 +65,7 @@ class RunOptions:
 
 
 def options_of_book() -> RunOptions:
-    """Return the options of a run whose script has none: the seed that it gave torch, and the GPU if it uses one."""
+    """Return the options of a script without our command line: torch's seed, and the GPU if CUDA is initialised."""
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
     seed = torch.initial_seed() % 2**63  # torch's seeds may exceed int64
     return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())

@@ -70,11 +70,11 @@ class GreedyPolicy:
             (batch, n_actions) bool, or (batch, 1) of True if the environment reports no mask.
         """
         tensor = torch.as_tensor(states)
-        split = cast(MaskSplitter, self.net.split)
-        _, mask = split(channels_last(tensor) if isinstance(self.net, ActorCritic) else tensor)
-        if mask is None:
-            return np.ones((len(states), 1), np.bool_)
-        return mask.numpy()
+        split = cast(MaskSplitter | None, getattr(self.net, "split", None))  # a network of the user may have none
+        mask = None
+        if split is not None:
+            _, mask = split(channels_last(tensor) if isinstance(self.net, ActorCritic) else tensor)
+        return np.ones((len(states), 1), np.bool_) if mask is None else mask.numpy()
 
     def __call__(self, states: np.ndarray, randoms: Sequence[np.random.Generator] = ()) -> np.ndarray:
         """Return the best actions, (batch,) int64. No random generators are needed."""

@@ -1,12 +1,16 @@
-"""Provenance of a run: commit, package versions, machine, command line."""
+"""Provenance of a run: network, commit, package versions, machine, command line."""
 
+import contextlib
 import dataclasses
+import inspect
 import platform
 import subprocess
 import sys
 from datetime import datetime
 from importlib import metadata
 from typing import Any
+
+from torch import nn
 
 from lib.hyperparameters import RunParameters
 from lib.run.options import RunOptions
@@ -16,8 +20,8 @@ PACKAGES = ("torch", "pytorch-ignite", "ptan", "gymnasium", "ale-py", "tensorboa
 CODE = ("lib", "chapter08", "chapter09", "distributed", "tools", "benchmarks", "examples")  # folders of Python files
 
 
-def describe(script: str, params: RunParameters, options: RunOptions) -> dict[str, Any]:
-    """Return the content of params.json: the settings that reproduce the run, and its first session."""
+def describe(script: str, params: RunParameters, options: RunOptions, net: object = None) -> dict[str, Any]:
+    """Return the content of params.json: the settings that reproduce the run, its network, and its first session."""
     return {
         "script": script,
         "game": options.game,
@@ -25,8 +29,23 @@ def describe(script: str, params: RunParameters, options: RunOptions) -> dict[st
         "hyperparameters": dataclasses.asdict(params),
         "knobs": options.knobs,
         "init": None if options.init is None else str(options.init),
+        **({"network": network(net)} if isinstance(net, nn.Module) else {}),
         "sessions": [session(options)],
     }
+
+
+def network(net: nn.Module) -> dict[str, Any]:
+    """Return a network's class, its file if it is none of this project's, and the class of each layer by name.
+
+    With them, tools recognise a network that they cannot build from its weights.
+    """
+    kind = type(net)
+    file = None
+    if kind.__module__.partition(".")[0] != "lib":
+        with contextlib.suppress(OSError, TypeError):  # a notebook has no file
+            file = inspect.getsourcefile(kind)
+    layers = {name: type(layer).__name__ for name, layer in net.named_modules() if name}
+    return {"class": kind.__qualname__, "file": file, "layers": layers}
 
 
 def session(options: RunOptions) -> dict[str, Any]:

@@ -52,7 +52,7 @@ LONGEST_NAME = 220  # bytes of a run folder's name after the time; file systems 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
 
-SUFFIXES = (".pt", ".sha256", ".webm", ".png", ".html")  # of further files
+SUFFIXES = (".pt", ".sha256", ".webm", ".png", ".html")  # of the other files in a run folder
 FOLDER_NAMES = ("checkpoints", "videos")
 
 DIGEST = "sha256"  # entry of a JSON file with the digest of the others
@@ -80,6 +80,8 @@ PARAMS = {
         }
     ],
 }
+# Shape of a further entry of params.json, which runs of earlier versions and runs without checkpoints lack.
+NETWORK = {"network": {"class": TEXT, "file": (str, NoneType), "layers": Each(TEXT)}}
 RESULT = {
     "stopped": TEXT,
     "steps": (int,),
@@ -110,6 +112,7 @@ class Run:
         script: name of the script, such as "01_baseline".
         params: hyperparameters.
         options: options, among them the parent folder of a new run or the folder to resume.
+        net: network that checkpoints hold, or None. A new run records its classes.
 
     Attributes:
         path: the run folder.
@@ -121,7 +124,7 @@ class Run:
         OSError: if the folder cannot be written.
     """
 
-    def __init__(self, script: str, params: RunParameters, options: RunOptions):
+    def __init__(self, script: str, params: RunParameters, options: RunOptions, net: object = None):
         require_utf8(options.resume or options.runs_dir)
         if options.resume:
             _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
@@ -132,13 +135,13 @@ class Run:
         self._folder_lock: int | None = None
         try:
             with files.named(self.path):
-                self._begin(script, params)
+                self._begin(script, params, net)
         except OSError:
             if not options.resume:
                 self.discard()
             raise
 
-    def _begin(self, script: str, params: RunParameters) -> None:
+    def _begin(self, script: str, params: RunParameters, net: object) -> None:
         try:
             self._lock.acquire(timeout=0)
         except filelock.Timeout as error:
@@ -150,7 +153,7 @@ class Run:
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)
         if not self._options.resume:
-            self.write_json("params.json", provenance.describe(script, params, self._options))
+            self.write_json("params.json", provenance.describe(script, params, self._options, net))
 
     def _lock_folder(self) -> int:
         """Lock the folder of checkpoints as well, because a lock file that was deleted locks nothing."""
@@ -346,7 +349,7 @@ def read_params(path: Path) -> dict[str, Any]:
         UsageError: if the file cannot be read, or an entry is missing or has the wrong type.
     """
     file = path / "params.json"
-    content = read_json(file, PARAMS)
+    content = read_json(file, PARAMS | NETWORK)
     missing = sorted(set(PARAMS) - set(content))
     if missing:
         raise UsageError(f"{file} lacks {', '.join(missing)}; it was not written by this project")

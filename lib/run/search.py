@@ -16,6 +16,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -281,7 +282,7 @@ def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> No
 
 def _by_option(words: Sequence[str]) -> list[list[str]]:
     """Return the words of a command line, sorted by option; an option stays with its value."""
-    starts = [index for index, word in enumerate(words) if word.startswith("--")]
+    starts = [index for index, word in enumerate(words) if re.match("--?[a-z]", word)]
     return sorted(list(words[start:end]) for start, end in itertools.pairwise([0, *starts, len(words)]) if start < end)
 
 

@@ -159,7 +159,7 @@ class _Setup:
         if options.init is not None and options.resume is None:
             load_initial_weights(options.init, save or {})
         register_events(engine)
-        self.run = run_folder.Run(script, params, options)
+        self.run = run_folder.Run(script, params, options, (save or {}).get("net"))
         log.info("Run folder: %s", self.run.path)
         self.episodes = Episodes(
             source,
@@ -434,7 +434,7 @@ class _Setup:
     def attach_end(self) -> None:
         """Write the result, close everything, evaluate a solved or complete run, and draw the learning curve."""
 
-        signals: list[int] = []  # that ended the run, or the work after it
+        signals: list[int] = []  # those that ended the run or the work after it
 
         @self.engine.on(Events.COMPLETED)
         def completed(engine: Engine) -> None:

@@ -35,6 +35,10 @@ EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, HOPELESS: 0, NOT_FINITE: 1
 }
 
 
+# Names of states and rewards in batches.
+INPUTS = ("state", "states", "last_state", "next_states", "reward", "rewards", "returns")
+
+
 class Interrupted(KeyboardInterrupt):
     """A signal during the warm-up, when there is nothing to save yet."""
 
@@ -58,7 +62,7 @@ class Stopper:
 
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
-        wrong_inputs: non-finite fields of the batch, if they made the loss non-finite.
+        wrong_inputs: non-finite fields of the batch when the loss became non-finite; None if its fields are unknown.
     """
 
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: int | None, saves: bool = True):
@@ -67,7 +71,7 @@ class Stopper:
         self.time_limit = time_limit
         self.saves = saves
         self.reason: str | None = None
-        self.wrong_inputs: list[str] = []
+        self.wrong_inputs: list[str] | None = None
         self._learning = False
         self._previous_handlers: dict[int, Any] = {}
 
@@ -172,7 +176,7 @@ class Stopper:
     def _start(self, engine: Engine) -> None:
         state: Any = engine.state
         state.solved = False
-        self.reason = None  # of an earlier run of the engine
+        self.reason = None  # forget that of the engine's last run
         self._learning = False
         CheckedEnv.interruption = None
         self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled_signals()}
@@ -216,18 +220,26 @@ def _end_at_once(announcer: int, number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)  # reached by process 1 of a container, which its own signals do not end
 
 
-def not_finite_inputs(batch: Any) -> list[str]:
-    """Return the names of a batch's states and rewards that hold NaN or infinity.
+def not_finite_inputs(batch: Any) -> list[str] | None:
+    """Return the names of a batch's states and rewards that hold NaN or infinity; None if it has none of these names.
 
     Args:
-        batch: a transition, a Batch, a Rollout, a Segment with its `arrays`, or a list of them.
+        batch: a transition, a Batch, a Rollout, a Segment with its `arrays`, a dictionary, or a list of them; also the
+            book's tuple of a list of transitions, their indices and weights.
     """
-    items = batch if isinstance(batch, list) else [batch]
-    return [
-        name
-        for name in ("state", "states", "last_state", "next_states", "reward", "rewards", "returns")
-        if not all(_finite(getattr(item, "arrays", {}).get(name, getattr(item, name, 0.0))) for item in items)
-    ]
+    if type(batch) is tuple and batch and isinstance(batch[0], list):
+        batch = batch[0]
+    items = [_fields(item) for item in (batch if isinstance(batch, list) else [batch])]
+    if not any(items):
+        return None
+    return [name for name in INPUTS if not all(_finite(item.get(name)) for item in items)]
+
+
+def _fields(item: Any) -> dict[str, Any]:
+    """Return those of INPUTS that a batch, or an element of it, has."""
+    arrays = item if isinstance(item, dict) else getattr(item, "arrays", {})
+    values = {name: arrays[name] if name in arrays else getattr(item, name, None) for name in INPUTS}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _finite(value: Any) -> bool:

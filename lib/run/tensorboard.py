@@ -53,6 +53,16 @@ LAYOUT = {
 }
 
 
+def end_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return end/*.
+
+    Args:
+        result: content of result.json.
+    """
+    values = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
+    return {f"end/{name}": values[name] for name in END if values[name] is not None}
+
+
 class FigureFunction(Protocol):
     """A function that draws a figure."""
 
@@ -207,8 +217,7 @@ class TensorBoard:
             result: content of result.json.
             step: agent steps so far.
         """
-        values = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
-        metrics = {f"end/{name}": values[name] for name in END if values[name] is not None}
+        metrics = end_metrics(result)
         for tag, value in metrics.items():
             self.logger.writer.add_scalar(tag, value, step)
         plain = {

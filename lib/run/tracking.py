@@ -22,15 +22,15 @@ from lib.errors import UsageError
 from lib.run.evaluation import SPREAD
 from lib.run.run_folder import read_params
 from lib.run.stopping import EXIT_CODES
-from lib.run.tensorboard import END
+from lib.run.tensorboard import end_metrics
 from lib.system.console_log import install_command
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)
 
-PROJECT_NAME = "pong-ladder"  # of the project or experiment at the tracker, unless its own variable names another
+PROJECT_NAME = "pong-ladder"  # default project at the tracker
 AGENT_STEPS = "agent_steps"  # name of the x axis at Weights & Biases
-FOLDER = ".track"  # in the folder of the runs; hidden, so that runs/* names runs only
+FOLDER = ".track"  # folder beside the runs; hidden, so that runs/* does not match it
 
 
 class Tracker(abc.ABC):
@@ -70,8 +70,7 @@ class Tracker(abc.ABC):
             result: content of result.json.
             curve: picture of the learning curve, which may be missing.
         """
-        values = {**result, "steps_per_second": result["this_process"]["steps_per_second"]}
-        metrics = {f"end/{name}": values[name] for name in END if values[name] is not None}
+        metrics = end_metrics(result)
         evaluation = result.get("evaluation", {})
         metrics |= {f"end/evaluation_{name}": evaluation[name] for name in SPREAD if name in evaluation}
         self._send(self._send_metrics, metrics)

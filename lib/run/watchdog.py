@@ -43,7 +43,9 @@ class Watchdog:
     """
 
     PATIENCE = 60.0  # seconds in one call after which its environment is reported
-    GRACE = 10.0  # seconds after the time limit or a signal until the call is interrupted, and then the process ended
+    GRACE = (
+        10.0  # seconds from the time limit or a signal to a call's interruption, and from there to the process's end
+    )
     INTERVAL = 1.0
     _newest: ClassVar["Watchdog | None"] = None
     _watcher: ClassVar["WatcherProcess | None"] = None

@@ -49,7 +49,7 @@ class Watcher:
         self.reports_end = reports_end
         self.silent = 0.0  # seconds in which the run was not stopped, but sent nothing
         self.deadline = math.inf
-        self.signals = 0  # that the silent run has received
+        self.signals = 0  # that the run has received since it went silent
         self.silent_at_signal = 0.0  # at the first or second of them
         self.environment = ""
         self.uses_ray = False
@@ -87,8 +87,8 @@ class Watcher:
             text = self._without_signals(line).decode(errors="replace")
             if text.startswith("{"):
                 self._alive(json.loads(text))
-            elif (found := FRAME.match(text)) and self._previous.endswith(HEADER):  # the innermost frame
-                self.place = f", at line {found['line']} of {found['file']} ({found['function']})"
+            elif (frame := FRAME.match(text)) and self._previous.endswith(HEADER):  # the innermost frame
+                self.place = f", at line {frame['line']} of {frame['file']} ({frame['function']})"
             self._previous = line
         self._rest = self._without_signals(self._rest)
 

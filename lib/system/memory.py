@@ -77,8 +77,8 @@ class Trimmer:
 def free(root: Path = Path("/")) -> int:
     """Return the bytes that this process can still allocate.
 
-    The smallest of: the machine's available memory; what is left of the limits of this process's control group and of
-    those above it (containers, systemd, Slurm); and what is left of `ulimit -v` and `ulimit -d`.
+    This is the smallest of three numbers: the machine's available memory, the rest of the limits of this process's
+    control group and its parents (containers, systemd, Slurm), and the rest of `ulimit -v` and `ulimit -d`.
 
     Args:
         root: folder that holds proc and sys.

@@ -468,3 +468,13 @@ def test_an_episode_that_does_not_end_is_reported(monkeypatch, caplog):
         env.step(0)
     [record] = caplog.records
     assert "fakes:Endless-v0 (episode 1 from seed 5, at step 30): the episode has not ended after" in record.message
+
+
+def test_a_call_inside_a_call_leaves_the_outer_one_to_the_watchdog():
+    def outer():
+        with checked_env.watched(lambda: "inner"):
+            assert CheckedEnv.call.describe() == "inner"
+        return CheckedEnv.call.describe()
+
+    assert checked_env.guarded(lambda: "outer", outer) == "outer"
+    assert CheckedEnv.call is None

@@ -24,6 +24,15 @@ def sure(progress):
     return Estimate(progress, progress)
 
 
+def test_weights_of_the_parents_network_leave_the_temperature_at_1():
+    space = spaces.Box(0.0, 1.0, (1,))
+    net = small_model()
+    net.load_state_dict(FastModel(space, 2).state_dict())
+    assert net.temperature == 1.0
+    with pytest.raises(RuntimeError, match="Missing"):
+        net.load_state_dict({})
+
+
 def update(trainer, rollout, progress):
     """Make an update of a trainer whose settings are those at progress 0."""
     settings, trainer.settings = trainer.settings, trainer.settings.at(sure(progress))

@@ -6,19 +6,20 @@ import pytest
 from ignite.engine import Engine, Events
 from ptan.ignite import EndOfEpisodeHandler
 
+from lib.experience.episodes import Episode
 from lib.run.episodes import EpisodeFile, Episodes, format_return, last_step, reaches
 from lib.run.events import EpisodeEvents, register_events
 from lib.system.clock import since_process_start
 from sources import CountingSource
 
 
-def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=None, trained=False):
+def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confirm=None, trained=False, length=10):
     """Run an engine in which episodes end with the given returns.
 
     Returns:
         the counter of the episodes, and the fired events as (step, name).
     """
-    source = CountingSource(returns)
+    source = CountingSource(returns, length)
     engine = Engine(lambda engine, batch: {"loss": 1.0})
     register_events(engine)
     episodes = Episodes(source, stop_reward, milestone, trained)
@@ -142,6 +143,30 @@ def test_a_goal_that_the_first_episodes_of_new_weights_reach_is_named(caplog, fi
     run(dict.fromkeys(range(1, 300), first), 60, trained=trained)
     assert [record.levelname for record in caplog.records] == ["WARNING"] * warnings
     assert ("which reaches the goal of 18" in caplog.text) == bool(warnings)
+
+
+# In 64 environments, the first episode ends after 64 times its own steps.
+@pytest.mark.parametrize(
+    ("later", "confirm", "warnings"),
+    [
+        (30.0, lambda: None, 1),  # the first 50 episodes are the short, poor ones
+        (18.5, None, 0),
+        (30.0, None, 1),  # solved before six episodes per environment have ended
+    ],
+)
+def test_the_goal_is_compared_with_several_episodes_of_every_environment(caplog, later, confirm, warnings):
+    returns = {step: 10.0 if step < 64 + 50 else later for step in range(64, 1000)}
+    run(returns, 64 + 384, length=1, confirm=confirm)
+    assert caplog.text.count("which reaches the goal of 18") == warnings
+
+
+def test_the_comparison_with_the_goal_goes_on_after_a_resume(caplog):
+    before, _ = run(dict.fromkeys(range(1, 50), 18.0), 49)
+    after = Episodes(CountingSource(), 18.0)
+    after.load_state_dict(before.state_dict())
+    assert not caplog.text
+    after._add(Episode(18.0, 10, 50, 5.0))
+    assert "The first 50 episodes already average 18" in caplog.text
 
 
 def test_the_first_run_of_a_notebook_does_not_begin_with_its_process(monkeypatch):

@@ -2,6 +2,7 @@ import sys
 
 import pytest
 
+from finished_runs import make_run
 from lib.run.next_steps import next_steps
 from lib.run.options import RunOptions
 from running import PROJECT
@@ -11,18 +12,21 @@ from running import PROJECT
 def commands(tmp_path, monkeypatch):
     """Function of next_steps' options that returns the commands of a run of 01_baseline."""
     monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
+    make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0})
     usual = {"saved": True, "solved": False, "complete": False, "steps_done": None, "has_episode": True}
     return lambda knobs=None, resumable=True, **changed: next_steps(
-        tmp_path, "fakes:Catch-v0", RunOptions(knobs=knobs or {}, resumable=resumable), **usual | changed
+        tmp_path / "run", "fakes:Catch-v0", RunOptions(knobs=knobs or {}, resumable=resumable), **usual | changed
     )
 
 
 def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands):
     assert commands()["continue the run"].endswith("--env-module fakes")
     assert commands(steps_done=500)["continue the run"].endswith("--stop-after 1000")
-    assert commands(knobs={"engine": "ray", "address": "10.0.0.1:6379"})["continue the run"].endswith(
-        "--address 10.0.0.1:6379"
-    )
+    recorded = {"engine": "process", "patience": 60.0}
+    assert commands(knobs=recorded)["continue the run"].endswith("--env-module fakes")
+    changed = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 90.0, "async_envs": True}
+    words = commands(knobs=changed)["continue the run"].split("--env-module fakes ")[1]
+    assert words == "--address 10.0.0.1:6379 --engine ray --patience 90.0 --async-envs"
 
 
 @pytest.mark.parametrize("end", ["saved", "solved", "complete"])

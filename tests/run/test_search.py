@@ -266,6 +266,8 @@ def test_a_search_is_not_continued_with_other_options(tmp_path):
     search._require_same_search(tmp_path / "two", 4, ["--time-limit", "90", "--stop-after", "30"])
     with pytest.raises(UsageError, match="Give the same options"):
         search._require_same_search(tmp_path / "two", 4, ["--stop-after", "90", "--time-limit", "30"])
+    write_json(tmp_path / "two" / search.SEARCH_FILE, {"samples": 4, "options": ["-n", "4", "--v-max", "-1"]})
+    search._require_same_search(tmp_path / "two", 4, ["--v-max", "-1", "-n", "4"])
     for samples, words in ((20, ["--stop-after", "30000"]), (4, [])):
         with pytest.raises(UsageError, match=r"started with --tune 4 --stop-after 30000\. Give the same options"):
             search._require_same_search(tmp_path, samples, words)

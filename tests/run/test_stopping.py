@@ -2,13 +2,26 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 from ignite.engine import Engine, Events
+from ptan.experience import ExperienceFirstLast
 
 from lib.run import stopping
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.speed import Speed
-from lib.run.stopping import EXIT_CODES, NOT_FINITE, SIGNALS, SOLVED, STEPS, TIME, Interrupted, Stopper, as_ctrl_c
+from lib.run.stopping import (
+    EXIT_CODES,
+    NOT_FINITE,
+    SIGNALS,
+    SOLVED,
+    STEPS,
+    TIME,
+    Interrupted,
+    Stopper,
+    as_ctrl_c,
+    not_finite_inputs,
+)
 from lib.run.watchdog import Watchdog
 from lib.system import processes
 from sources import CountingSource
@@ -93,6 +106,18 @@ def test_setting_the_clock_of_the_day_does_not_end_a_run(monkeypatch):
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_stops_on_a_loss_that_is_not_finite(bad):
     assert run(losses={4: bad}) == (4, NOT_FINITE)
+
+
+@pytest.mark.parametrize(
+    ("batch", "names"),
+    [
+        ({"states": np.full(3, np.nan), "rewards": np.zeros(3)}, ["states"]),
+        (([ExperienceFirstLast(np.zeros(2), 0, np.inf, None)], [7], [1.0]), ["reward"]),  # the book's prioritised batch
+        ((np.zeros(3), np.zeros(3)), None),  # nobody knows which of them is what
+    ],
+)
+def test_inputs_that_are_not_finite_are_named_in_any_batch(batch, names):
+    assert not_finite_inputs(batch) == names
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -83,7 +83,8 @@ def test_a_network_of_another_version_or_environment_is_explained(refused, train
     edit_params(trained_run, partial(change, commit="abc123+"))
     message = refused(EVALUATE, trained_run, *FAKES)
     assert "does not fit fakes:Chain-v0: size mismatch" in message
-    assert "git checkout abc123\n" in message
+    assert "git checkout abc123)" in message
+    assert "--network FILE.py:NAME" in message
     for commit in (provenance.commit(), None):
         edit_params(trained_run, partial(change, commit=commit))
         message = refused(EVALUATE, trained_run, *FAKES)

@@ -1,0 +1,69 @@
+"""--network: build a network that a script of the user defines."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gymnasium import spaces
+from torch import nn
+
+from lib.errors import UsageError
+
+Factory = Callable[[spaces.Space[Any], int], nn.Module]
+
+
+def load_factory(text: str) -> Factory:
+    """Import a Python file, which runs its code, and return the class or function that builds the network.
+
+    Args:
+        text: "FILE.py:NAME".
+
+    Raises:
+        UsageError: if there is no such file or name, or the file fails to import.
+    """
+    file, _, name = text.rpartition(":")
+    path = Path(file)
+    if path.suffix != ".py" or not name:
+        raise UsageError(f"--network {text}: give a file and the name of a class or function in it, FILE.py:NAME")
+    if not path.is_file():
+        raise UsageError(f"--network {text}: there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # dataclasses of the file look it up
+    sys.path.append(str(path.resolve().parent))  # for the modules beside it
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise UsageError(f"{path} fails to import: {type(error).__name__}: {error}") from error
+    factory: Factory | None = getattr(module, name, None)
+    if not callable(factory):
+        raise UsageError(f"{path} has no class or function {name!r}")
+    return factory
+
+
+def build(text: str, space: spaces.Space[Any], n_actions: int) -> nn.Module:
+    """Build a network of the user.
+
+    Args:
+        text: see `load_factory`.
+        space: observation space, as make_env returns it.
+        n_actions: number of actions.
+
+    Raises:
+        UsageError: see `load_factory`; also if the call fails, or returns no network.
+    """
+    factory = load_factory(text)
+    try:
+        net = factory(space, n_actions)
+    except Exception as error:
+        raise UsageError(
+            f"--network {text}: called with the observation space and {n_actions} actions, it raised "
+            f"{type(error).__name__}: {error}. Name a function with these two parameters that returns the network"
+        ) from error
+    if not isinstance(net, nn.Module):
+        raise UsageError(f"--network {text}: it returned {type(net).__name__}, and not a torch.nn.Module")
+    return net

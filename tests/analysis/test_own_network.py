@@ -1,0 +1,102 @@
+"""Runs whose script defines its own network: tools need the file that defines it."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from finished_runs import edit_params
+from lib.analysis.own_network import build
+from lib.analysis.trained_agent import TrainedAgent
+from lib.errors import UsageError
+from running import CATCH, FAKES, assignments, folder
+
+EVALUATE = Path("tools/evaluate.py")
+PARENT = Path(__file__).parents[2] / "chapter08/01_dqn_basic.py"
+NETWORK = """
+class Scaled(dqn_model.DQN):
+    def forward(self, states):
+        return super().forward(-states)
+
+
+def train("""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A copy of 01_dqn_basic.py whose network has the parent's weights, but gives other values."""
+    text = PARENT.read_text().replace("dqn_model.DQN(", "Scaled(").replace("\ndef train(", NETWORK)
+    path = tmp_path / "10_scaled.py"
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.slow
+def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(answer, refused, script, tmp_path):
+    limits = assignments("max_steps=1000", "stop_reward=none")
+    output = answer(script, *CATCH, *limits, "--quiet", "--runs-dir", tmp_path / "runs")
+    run = folder(tmp_path / "runs")
+    option = f"--network {script}:Scaled"
+    assert re.search(rf"tools/play.py \S*{run.name} .*--network \S*10_scaled.py:Scaled +#", output)
+    assert f"has a network of its own, Scaled. Add {option}," in refused(EVALUATE, run, *FAKES)
+    own = TrainedAgent(run, "last", module="fakes", network=f"{script}:Scaled")
+    assert type(own.policy.net).__name__ == "Scaled"
+    assert "Evaluation: mean return" in answer(
+        EVALUATE, run, *FAKES, *option.split(), "--epsilon", 0.5, "--episodes", 5
+    )
+    script.write_text(script.read_text().replace("class Scaled", "class Other"))
+    with pytest.raises(UsageError, match=r"the run's network was a Scaled, and this one is a Other.* --network"):
+        TrainedAgent(run, "last", module="fakes", network=f"{script}:Other")
+
+
+@pytest.mark.slow
+def test_a_layer_of_another_class_is_noticed(trained_run):
+    def change(params):
+        layers = params["network"]["layers"]
+        layers[next(name for name, kind in layers.items() if kind == "ReLU")] = "Tanh"
+
+    edit_params(trained_run, change)
+    with pytest.raises(UsageError, match=r"the layer .* was Tanh, and is ReLU.* --network"):
+        TrainedAgent(trained_run, module="fakes")
+
+
+FILE = """
+def net(space, n_actions):
+    import torch
+    return torch.nn.Linear(space.shape[0], n_actions)
+
+def other(space):
+    pass
+
+def none(space, n_actions):
+    pass
+"""
+
+
+def test_a_function_may_build_the_network(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    net = build(f"{tmp_path / 'mine.py'}:net", spaces.Box(0, 1, (3,)), 5)
+    assert net(torch.zeros(2, 3)).shape == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mine.py", "give a file and the name"),
+        ("mine:net", "give a file and the name"),
+        ("mine.py:", "give a file and the name"),
+        ("missing.py:net", "there is no file missing.py"),
+        ("mine.py:wrong", "has no class or function 'wrong'"),
+        ("mine.py:other", "raised TypeError.* Name a function with these two parameters"),
+        ("mine.py:none", "it returned NoneType"),
+        ("broken.py:net", "fails to import: ZeroDivisionError"),
+    ],
+)
+def test_wrong_use_is_explained(tmp_path, monkeypatch, text, message):
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FILE)
+    Path("broken.py").write_text("1 / 0")
+    with pytest.raises(UsageError, match=message):
+        build(text, spaces.Box(0, 1, (3,)), 5)
