@@ -113,7 +113,7 @@ def parser(
             "--config",
             metavar="FILE",
             type=Path,
-            help="JSON file with hyperparameters and options, such as params.json of --tune",
+            help="JSON file with hyperparameters and options, such as params.json of --tune or of a run",
         ),
         add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; may be repeated"),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),

@@ -216,6 +216,18 @@ def test_a_resume_refuses_a_config_of_the_scripts_own_options_as_well(run, tmp_p
             resolve("--resume", str(run), option, value, knob=3)
 
 
+def test_the_settings_of_a_run_can_be_used_again(run):
+    params, args = resolve("--config", str(run / "params.json"), "--seed", "9", knob=3)
+    recorded = run_folder.read_params(run)
+    assert dataclasses.asdict(params) == recorded["hyperparameters"]
+    assert (args.envs, args.seed) == (4, 9)
+
+
+def test_an_option_is_not_taken_for_a_hyperparameter():
+    with pytest.raises(UsageError, match=r"envs is an option; see 01_baseline.py --help"):
+        resolve("--set", "envs=2", knob=3)
+
+
 def test_only_env_id_and_game_decide_about_the_environment(tmp_path):
     """Otherwise the goal and the name of the run would be those of another environment."""
     config = tmp_path / "config.json"

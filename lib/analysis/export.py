@@ -8,6 +8,7 @@ action masks, invalid actions have the lowest score.
 import json
 import logging
 import os
+import textwrap
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from torch import nn
 
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names, first_action
+from lib.envs.observations import conversions
 from lib.errors import Fault, UsageError
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy, scores_of
@@ -103,7 +105,9 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
 
     Raises:
         Fault: if an exported policy takes different actions from the original.
+        UsageError: if a network cannot be exported.
     """
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
     policy = ExportedPolicy(agent.policy.net).eval()
     differences, unfinished = {}, {}
@@ -118,6 +122,14 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
             except OSError as error:
                 error.filename = str(file)
                 raise
+            except Fault:
+                raise
+            except Exception as error:
+                reason = textwrap.shorten(str(error), 300, placeholder=" ...")
+                raise UsageError(
+                    f"the network cannot be exported as {file.name}: {type(error).__name__}: {reason}. Its forward may "
+                    "compute with the number of states in a batch, len(states); flatten and unflatten do without it"
+                ) from error
         description = _description(agent, states, differences)
         files.write(folder / DESCRIPTION, json.dumps(description, indent=2) + "\n")
         for file, part in unfinished.items():
@@ -127,6 +139,8 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
     finally:
         for part in unfinished.values():
             part.unlink(missing_ok=True)
+        if is_new and not any(folder.iterdir()):
+            folder.rmdir()
     return differences
 
 
@@ -151,6 +165,8 @@ def _description(agent: TrainedAgent, states: np.ndarray, differences: dict[Path
     env = agent.make_env()
     description = {
         "env_id": agent.env_id,
+        "observation_space": str(env.unwrapped.observation_space),
+        "conversions": conversions(env),  # from observations to states
         "state": {"shape": states.shape[1:], "dtype": str(states.dtype)},
         "actions": action_names(env),
         "first_action": first_action(env),  # the environment's own number of action 0

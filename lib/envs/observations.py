@@ -90,7 +90,24 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
     env = _to_float32(env, space, env_id)
     if dimensions in (1, 3) and not channels_last:
         return env, kind
-    return _transform(env, lambda numbers: np.ascontiguousarray(_channels_first(numbers, channels_last))), kind
+    note = "axes in the order channels, height, width" if channels_last else "an axis of length 1 in front"
+    moved = _transform(env, lambda numbers: np.ascontiguousarray(_channels_first(numbers, channels_last)))
+    return noted(moved, note), kind
+
+
+def noted(env: gym.Env, conversion: str) -> gym.Env:
+    """Note on a wrapper how it converts observations, for `conversions`."""
+    env.conversion = conversion  # type: ignore[attr-defined]
+    return env
+
+
+def conversions(env: gym.Env) -> list[str]:
+    """Return how an environment's observations become states: the notes of its wrappers, in their order."""
+    notes = []
+    while isinstance(env, gym.Wrapper):
+        notes += [vars(env)["conversion"]] if "conversion" in vars(env) else []
+        env = env.env
+    return notes[::-1]
 
 
 def _has_channels_last(space: spaces.Box) -> bool:
@@ -128,14 +145,24 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
             _warn_once(f"{env_id}: observation entries are left out, because no network here can use them: {unusable}.")
         if len(usable) == 1:
             return _entry(env, usable[0], env_id)
+        boards = [name for name in usable if len(entries[name].shape or ()) in (2, 3)]
+        if boards:
+            _warn_once(
+                f"{env_id}: the network has no convolutions for {', '.join(map(repr, boards))}, because all entries of "
+                "an observation are flattened into one vector. gymnasium's FilterObservation can keep one entry alone."
+            )
         env = FilterObservation(env, usable) if usable and len(usable) < len(entries) else env
     if not _can_flatten(env.observation_space):
         raise UsageError(
             f"{env_id} has the observation space {env.observation_space}, which no network here can use; it has to be "
             "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
         )
-    box = _box_of(env.observation_space)
-    return FlattenObservation(env) if box is None else TransformObservation(env, np.asarray, box)
+    space = env.observation_space
+    box = _box_of(space)
+    if box is not None:
+        return TransformObservation(env, np.asarray, box)
+    order = f" in the order {', '.join(map(repr, space.spaces))}" if isinstance(space, spaces.Dict) else ""
+    return noted(FlattenObservation(env), f"flattened{order}; a Discrete number is one-hot")
 
 
 def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
@@ -154,6 +181,7 @@ def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
 def _entry(env: gym.Env, name: str, env_id: str) -> gym.Env:
     assert isinstance(env.observation_space, spaces.Dict)
     entry = TransformObservation(env, lambda observation: observation[name], env.observation_space[name])
+    noted(entry, f"the entry {name!r}")
     return entry if isinstance(entry.observation_space, spaces.Box) else _flatten(entry, env_id)
 
 
@@ -193,20 +221,20 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
                 )
             return scaled.round().clip(0, 255).astype(np.uint8)
 
-        env = _transform(env, to_uint8, (0, 255))
+        env = noted(_transform(env, to_uint8, (0, 255)), f"(image - {low:g}) * {scale:g}, rounded to uint8")
     elif space.low.any() or (space.high != 255).any():  # gymnasium's wrappers for images need these bounds
         env = _transform(env, lambda image: image, (0, 255))
     if len(space.shape) == 2:
         return env
     if not channels_last:
-        env = _transform(env, lambda image: np.moveaxis(image, 0, 2))
+        env = noted(_transform(env, lambda image: np.moveaxis(image, 0, 2)), "axes in the order height, width, channel")
     shape = env.observation_space.shape
     assert shape is not None
     channels = shape[2]
     if channels == 3:
-        return GrayscaleObservation(env)
+        return noted(GrayscaleObservation(env), "grey, by gymnasium's GrayscaleObservation")
     if channels == 1:
-        return _transform(env, lambda image: image[:, :, 0])
+        return noted(_transform(env, lambda image: image[:, :, 0]), "without the axis of channels")
     raise UsageError(
         f"{env_id} has images of {channels} channels; they have to be 1 (grey) or 3 (RGB); convert them with "
         "gymnasium's TransformObservation"
@@ -224,7 +252,13 @@ def _to_float32(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
         _warn_once(f"{env_id}: the observations contain integers, which are converted to float32{divided}.")
     if space.dtype == np.float32 and divisors.max() == 1:
         return env
-    return _transform(env, lambda numbers: np.asarray(numbers, np.float32) / divisors)
+    divided = "" if divisors.max() == 1 else f", divided by {_shown(divisors)}"
+    return noted(_transform(env, lambda numbers: np.asarray(numbers, np.float32) / divisors), f"float32{divided}")
+
+
+def _shown(numbers: np.ndarray) -> str:
+    """Return an array as text, or one number if all are equal."""
+    return f"{numbers.flat[0]:g}" if (numbers == numbers.flat[0]).all() else str(numbers.tolist())
 
 
 def _are_integers(env: gym.Env, space: spaces.Box) -> np.ndarray:

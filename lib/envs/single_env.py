@@ -48,10 +48,9 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
 
     Returns:
         An environment with the actions 0 to n - 1. Images become states of (4, 84, 84) uint8, or as many frames as the
-        id names, as LazyFrames. Boards
-        (channels, height, width) and vectors (n,) are float32; see observations.prepare. If the environment reports
-        action masks, they are appended to its states; see masks.MaskedBox. At the end of an episode,
-        info["episode"]["r"] is the return before rewards are clipped.
+        id names, as LazyFrames. Boards (channels, height, width) and vectors (n,) are float32; see
+        observations.prepare. If the environment reports action masks, they are appended to its states; see
+        masks.MaskedBox. At the end of an episode, info["episode"]["r"] is the return before rewards are clipped.
 
     Raises:
         UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
@@ -77,12 +76,13 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     env = RecordEpisodeStatistics(KeepOnlyMaskInfo(env if counted_from_zero else ActionsFromZero(env)))
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
-        env = ResizeObservation(env, (SCREEN, SCREEN))
+        env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), f"resized to {SCREEN} x {SCREEN} by area")
     if _reports_mask(env_id):
-        env = AppendMask(env)
+        env = observations.noted(AppendMask(env), "the action mask appended; see lib/envs/masks.py")
     if kind is not ObservationKind.IMAGE:
         return env
-    return ContiguousFrameStack(env) if tweaked else FrameStack(env)
+    stacked = ContiguousFrameStack(env) if tweaked else FrameStack(env)
+    return observations.noted(stacked, "the last four frames; at first, copies of the first one")
 
 
 def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
@@ -94,7 +94,8 @@ def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
         env = DirectAtari(env, options.noop_max, max_frames=bool(options.max_frames))
     else:
         env = preprocess(env, options.noop_max)
-    return (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
+    stacked = (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
+    return observations.noted(stacked, f"Atari's preprocessing of lib/envs/atari.py; the last {options.stack} frames")
 
 
 @functools.cache

@@ -71,8 +71,11 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         options["runs_dir"] = _runs_dir(options["runs_dir"])
     options["device"] = usable_device(options.get("device", "cpu"))
     overrides = options.pop("set", [])
-    if any(assignment.partition("=")[0].strip() == "env_name" for assignment in overrides):
-        raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
+    for name in (assignment.partition("=")[0].strip() for assignment in overrides):
+        if name == "env_name":
+            raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
+        if name in knobs:
+            raise UsageError(f"--set changes hyperparameters, and {name} is an option; see {script}.py --help")
     tuned = options.pop("params", "common") == "best"
     if "resume" not in options:
         _check_engine(knobs)

@@ -1,4 +1,4 @@
-"""--config FILE: hyperparameters and a script's own options from a JSON file, such as a search writes."""
+"""--config FILE: hyperparameters and a script's own options from a JSON file, such as a search or a run writes."""
 
 import argparse
 import dataclasses
@@ -8,13 +8,14 @@ from typing import Any, NoReturn
 
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
+from lib.run.options import FREE
 from lib.system.checked import as_field_type, require_type
 
 
 def read(
     path: Path, parser: argparse.ArgumentParser, kind: type[RunParameters]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a file with one JSON object, from names to values.
+    """Read a file with one JSON object, from names to values, or params.json of a run.
 
     Args:
         path: path of the file.
@@ -36,6 +37,9 @@ def read(
         raise UsageError(
             f"--config {path} holds a {type(content).__name__}; it has to be an object of names and values"
         )
+    if isinstance(content.get("hyperparameters"), dict) and isinstance(content.get("knobs"), dict):  # of a run
+        knobs = {name: value for name, value in content["knobs"].items() if name not in FREE}
+        content = content["hyperparameters"] | knobs
     fields = {field.name for field in dataclasses.fields(kind)}
     actions = {action.dest: action for action in parser._actions if action.default is not argparse.SUPPRESS}
     hyperparameters, options, faults = {}, {}, []

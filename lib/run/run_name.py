@@ -62,7 +62,7 @@ def _assignment(name: str, value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return "+".join(map(str, value))
+        return "+".join(map(str, dict.fromkeys(value)))
     return short_number(value) if isinstance(value, float) else str(value)
 
 

@@ -48,6 +48,13 @@ def make_net(name, space, states):
     return net
 
 
+class OfBatch(dqn_model.DQN):
+    """A network that computes with the number of states."""
+
+    def forward(self, states):
+        return super().forward(states).view(len(states), 7)
+
+
 class Agent:
     """What an export needs of a TrainedAgent, with a network that has not been trained."""
 
@@ -123,7 +130,7 @@ def test_an_export_that_acts_differently_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(export.ExportedPolicy, "forward", act_worst)
     with pytest.raises(Fault, match=r"policy\.pt takes another action .* in 50 of 50 states"):
         export.export(agent, tmp_path / "export", (export.TORCHSCRIPT,), states)
-    assert list((tmp_path / "export").iterdir()) == []
+    assert not (tmp_path / "export").exists()
 
 
 def test_all_files_of_an_export_belong_to_one_checkpoint(tmp_path, monkeypatch):
@@ -186,3 +193,20 @@ def test_the_description_of_actions_that_start_at_another_number_has_that_number
     description = json.loads((tmp_path / "policy.json").read_text())
     assert description["first_action"] == 7
     assert description["actions"][0] == "7"
+
+
+@pytest.mark.parametrize("kind", export.FILES)
+def test_a_network_that_cannot_be_exported_is_explained_and_leaves_no_folder(tmp_path, kind):
+    agent = Agent(OfBatch(VECTOR, 7), tmp_path)
+    with pytest.raises(UsageError, match=r"cannot be exported as policy\.\w+: .* number of states in a batch"):
+        export.export(agent, tmp_path / "export", (kind,), states_of(VECTOR))
+    assert not (tmp_path / "export").exists()
+
+
+def test_the_description_says_how_observations_become_states(tmp_path):
+    agent = Agent(NETWORKS["basic"](VECTOR), tmp_path)
+    agent.env_id = "fakes:Board-v0"
+    export.export(agent, tmp_path / "export", (export.TORCHSCRIPT,), states_of(VECTOR, 50))
+    described = json.loads((tmp_path / "export" / "policy.json").read_text())
+    assert described["observation_space"] == "Box(-2, 2, (9, 8), int8)"
+    assert described["conversions"] == ["float32, divided by 2", "an axis of length 1 in front"]
