@@ -171,7 +171,7 @@ class Trainer:
     def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor) -> torch.Tensor:
         """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""
         # Advantages are normalised over the whole minibatch, even if other learners take parts of it.
-        advantages = self.group.part(normalised(transitions.advantages.index_select(0, indices)))
+        advantages = self.group.part(self.normalise(transitions.advantages.index_select(0, indices)))
         indices = self.group.part(indices)
         batch = Transitions(*(column.index_select(0, indices) for column in transitions))
         loss, metrics = self._loss(batch, advantages)
@@ -204,6 +204,10 @@ class Trainer:
                 "clipped": ((ratio - 1.0).abs() > clip).float().mean(),
             }
         return loss, metrics
+
+    def normalise(self, advantages: torch.Tensor) -> torch.Tensor:
+        """Return the advantages of a minibatch, (batch,), as the policy loss uses them."""
+        return normalised(advantages)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean squared error of the values, a scalar."""

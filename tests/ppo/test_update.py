@@ -57,6 +57,17 @@ def test_updates_agree_with_the_slow_twin():
             assert torch.allclose(weights, expected, atol=1e-5)
 
 
+def test_a_subclass_may_normalise_advantages_differently():
+    class Unsigned(Trainer):
+        def normalise(self, advantages):
+            return torch.ones_like(advantages)
+
+    model = small_model()
+    trainer = Unsigned(model, torch.optim.Adam(model.parameters(), lr=0.0), settings_of(epochs=1))
+    policy_loss = trainer.update(two_valued_rollout())["policy_loss"]
+    assert policy_loss == pytest.approx(-0.5, abs=0.01)  # recorded probabilities are 1, the new ones about 0.5
+
+
 @pytest.mark.parametrize("kind", [pytest.param(Model, marks=pytest.mark.long), FastModel])
 def test_values_are_learnt(kind):
     model = kind(spaces.Box(0.0, 1.0, (1,)), 2)
