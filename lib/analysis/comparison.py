@@ -157,7 +157,7 @@ def summarise(group: Group) -> str:
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
     its confidence interval, which for three or four runs is their range. A note says if runs share a seed: they are not
-    independent.
+    independent. Another says if they were made by different commits.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
@@ -168,6 +168,8 @@ def summarise(group: Group) -> str:
         summary += f", solved{_share(solved, outcomes)} in {_centre_and_range(solved)} minutes"
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
+    if len({run_folder.read_params(run)["sessions"][0]["commit"] for run in group.runs}) > 1:
+        summary += "; their code differs, see commit in params.json"
     return summary
 
 
