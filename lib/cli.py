@@ -115,7 +115,12 @@ def parser(
             type=Path,
             help="JSON file with hyperparameters and options, such as params.json of --tune or of a run",
         ),
-        add("--set", metavar="FIELD=VALUE", action="append", help="change a hyperparameter; may be repeated"),
+        add(
+            "--set",
+            metavar="FIELD=VALUE",
+            action="append",
+            help="change a hyperparameter; --set help explains all",
+        ),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
         add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after this time (default: none)"),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),

@@ -13,6 +13,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS, PPO_HYPERPARAMS
 from lib.run import run_folder
 from lib.run.options import RunOptions
+from lib.run.overrides import explain
 
 
 def resolve(*argv, script="01_baseline", knob=None):
@@ -221,6 +222,21 @@ def test_the_settings_of_a_run_can_be_used_again(run):
     recorded = run_folder.read_params(run)
     assert dataclasses.asdict(params) == recorded["hyperparameters"]
     assert (args.envs, args.seed) == (4, 9)
+
+
+@pytest.mark.parametrize("table", [HYPERPARAMS, PPO_HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS])
+def test_every_hyperparameter_is_explained(table):
+    lines = explain(table["pong"]).splitlines()
+    starts = [line.partition("=")[0] for line in lines if not line.startswith(" ")]
+    assert starts == [field.name for field in dataclasses.fields(table["pong"])]
+    assert all(line[28:].strip() for line in lines)
+
+
+def test_set_help_shows_the_values_of_this_command_line(capsys):
+    with pytest.raises(SystemExit) as end:
+        resolve("--set", "help", "--set", "gamma=0.5")
+    assert end.value.code == 0
+    assert "gamma=0.5                   discount factor, 0 to 1." in capsys.readouterr().out
 
 
 def test_an_option_is_not_taken_for_a_hyperparameter():

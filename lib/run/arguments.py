@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,7 +17,7 @@ from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, FREE, RunOptions
-from lib.run.overrides import override, parse
+from lib.run.overrides import HELP, explain, override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
 
@@ -102,7 +103,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         return _resume(parser, script, options, own, env_id, module, overrides)
     table = parser.best if tuned else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
-    params = _new_params(table, options["game"], env_id, config, overrides)
+    params = _new_params(table, options["game"], env_id, config, [each for each in overrides if each != HELP])
+    if HELP in overrides:
+        print(explain(params))
+        sys.exit(0)
     run_options = RunOptions(**options, knobs=knobs, resumable=True)
     if run_options.init is not None:
         require_same_game(run_options.init, params.env_name, script)

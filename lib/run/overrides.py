@@ -1,9 +1,13 @@
 """--set FIELD=VALUE: hyperparameters from the command line."""
 
 import dataclasses
+import inspect
+import re
+import shutil
+import textwrap
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from lib.errors import UsageError
@@ -11,6 +15,8 @@ from lib.hyperparameters import RunParameters
 from lib.run.option_types import parse_whole
 
 Params = TypeVar("Params", bound=RunParameters)
+
+HELP = "help"  # value of --set that explains the fields
 
 
 def override(params: Params, assignments: Sequence[str]) -> Params:
@@ -36,11 +42,39 @@ def parse(kind: type, assignments: Sequence[str]) -> dict[str, Any]:
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         if not equals:
-            raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; the fields are {', '.join(fields)}")
+            raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; {_listed(fields)}")
         if name not in fields:
-            raise UsageError(f"--set has no field {name!r}; the fields are {', '.join(fields)}")
+            raise UsageError(f"--set has no field {name!r}; {_listed(fields)}")
         values[name] = _parse(name, fields[name], text)
     return values
+
+
+def _listed(fields: Iterable[str]) -> str:
+    return f"the fields are {', '.join(fields)}; --set {HELP} explains them"
+
+
+def explain(params: RunParameters) -> str:
+    """Return the value and the meaning of each hyperparameter, as lines for the terminal."""
+    meanings: dict[str, str] = {}
+    for kind in reversed(type(params).__mro__):
+        meanings |= _meanings(kind)
+    width, column = min(120, shutil.get_terminal_size().columns), " " * 28
+    lines = []
+    for name, value in dataclasses.asdict(params).items():
+        assignment = f"{name}={'none' if value is None else value}"
+        gap = column[len(assignment) :] or f"\n{column}"
+        text = textwrap.fill(
+            meanings[name], width, initial_indent=column, subsequent_indent=column, break_on_hyphens=False
+        )
+        lines.append(f"{assignment}{gap}{text.lstrip()}")
+    return "\n".join(lines)
+
+
+def _meanings(kind: type) -> dict[str, str]:
+    """Return the attributes that a class's docstring explains."""
+    section = (inspect.cleandoc(kind.__doc__ or "")).partition("Attributes:\n")[2]
+    entries = re.findall(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", section, re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _parse(name: str, annotation: Any, text: str) -> object:
