@@ -233,7 +233,7 @@ class Players(ExperienceSource):
         return f"player {number} ({counted('environment', source.first_env, last)}, seed {source.seed})"
 
     def _delay_of(self, number: int) -> float:
-        """Return twice the seconds that a player probably needs to repeat the actions of its unfinished episodes."""
+        """Return twice the seconds that a player probably needs to replay the actions of its unfinished episodes."""
         handle = self._handles[number]
         return 2.0 * handle.seconds_per_step * sum(int(snapshot.steps_since_reset[0]) for snapshot in handle.snapshots)
 

@@ -140,7 +140,7 @@ class EpisodicLife(gym.Wrapper):
         env: Atari game, with or without other wrappers.
 
     Attributes:
-        seed_starts_game: a reset with a seed starts a new game, even after a lost life. Sources that repeat an episode
+        seed_starts_game: a reset with a seed starts a new game, even after a lost life. Sources that replay an episode
             from its seed and actions need this.
     """
 

@@ -10,12 +10,12 @@ from lib.system.clock import since_process_start
 
 
 class EpisodeTrace(NamedTuple):
-    """Seed and actions from which a finished episode can be repeated in another environment of the same kind.
+    """Seed and actions from which a finished episode can be replayed in another environment of the same kind.
 
     Attributes:
         seed: seed of the environment's last seeded reset.
         actions: all actions since that reset.
-        last_state: state in which the last action was taken, to check that the same episode was repeated.
+        last_state: state in which the last action was taken, to check that the same episode was replayed.
         first: index of the episode's first action; earlier actions belong to earlier episodes.
         no_ops: emulator frames before the first action of a native Atari game, start-up included. The native
             environment draws the number of no-ops itself. None if the seed alone determines the first state.
@@ -30,7 +30,7 @@ class EpisodeTrace(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class LazyTrace:
-    """Callable that assembles the trace of an episode only when it is needed, because few episodes are ever repeated.
+    """Callable that assembles the trace of an episode only when it is needed, because few episodes are ever replayed.
 
     Attributes:
         seeds_of: function that returns the seeds, (num_envs,), of the reset with this number.

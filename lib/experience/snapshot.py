@@ -14,7 +14,7 @@ import torch
 
 from lib.experience.episodes import LazyTrace
 
-REPEATING = "Repeating actions"  # what restoring an environment is called on the screen
+REPLAYING = "Replaying actions"  # what restoring an environment is called on the screen
 
 
 class Snapshot:

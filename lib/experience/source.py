@@ -26,7 +26,7 @@ from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import REPEATING, Snapshot, current_format
+from lib.experience.snapshot import REPLAYING, Snapshot, current_format
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.progress import TaskProgress
 from lib.system.seeds import episode_seed
@@ -159,7 +159,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
     def restore(self, snapshots: Sequence[dict[str, Any]]) -> None:
         """Restore each environment from its snapshot.
 
-        If repeating the actions does not lead to the saved state, the environment starts its next episode.
+        If replaying the actions does not lead to the saved state, the environment starts its next episode.
 
         Raises:
             UsageError: if the number of environments differs.
@@ -197,17 +197,17 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         self._episodes = unpack_episodes(state["episodes"])
 
     def _restored(self, index: int, slot: _Slot, saved: dict[str, Any]) -> bool:
-        """Repeat the saved actions from the reset seed, and return whether that leads to the saved state."""
+        """Replay the saved actions from the reset seed, and return whether that leads to the saved state."""
         try:
             self._reset(index, slot)
-            steps = self._repeat(slot, saved["actions"].flatten().tolist())
+            steps = self._replay(slot, saved["actions"].flatten().tolist())
         except Exception:  # noqa: BLE001 - the environment is not our code, and may reject what it accepted before
             return False
         return steps == len(saved["actions"]) and np.array_equal(slot.state, saved["states"].numpy())
 
-    def _repeat(self, slot: _Slot, actions: Sequence[int]) -> int:
+    def _replay(self, slot: _Slot, actions: Sequence[int]) -> int:
         """Take these actions until the episode ends, and return the number of steps."""
-        with TaskProgress(REPEATING, len(actions)) as progress:
+        with TaskProgress(REPLAYING, len(actions)) as progress:
             for step, action in enumerate(actions, 1):
                 slot.state, reward, terminated, truncated, _ = slot.env.step(action)
                 slot.snapshot.append([action])

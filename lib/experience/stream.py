@@ -13,7 +13,7 @@ from lib.envs import vector_env
 from lib.envs.observations import ObservationKind, observation_kind
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
-from lib.experience.snapshot import REPEATING, Snapshot
+from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.system.clock import Stopwatch, since_process_start
 from lib.system.progress import TaskProgress
 from lib.system.seeds import derived_seeds, hashed_seed
@@ -207,7 +207,7 @@ class Stream(ExperienceSource):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Reset with the saved seeds and repeat the saved actions. Half a million actions take a minute or two.
+        """Reset with the saved seeds and replay the saved actions. Half a million actions take a minute or two.
 
         If that fails or leads to other states, reset all environments and log a warning.
         """
@@ -219,7 +219,7 @@ class Stream(ExperienceSource):
             return
         error_text = ""
         try:
-            self._repeat(self._snapshot.starts, self._snapshot.actions)
+            self._replay(self._snapshot.starts, self._snapshot.actions)
         except Exception as error:  # noqa: BLE001 - the environment is not our code, and may reject earlier actions
             error_text = f" ({type(error).__name__}: {error})"
         if error_text or not np.array_equal(self.states, saved["states"].numpy()):
@@ -231,8 +231,8 @@ class Stream(ExperienceSource):
             self.interrupted_states = saved["states"].numpy()
             self._reseed(np.ones(self.envs.num_envs, bool))
 
-    def _repeat(self, starts: np.ndarray, actions: np.ndarray) -> None:
-        """Reset each environment at its start, and repeat its actions since then.
+    def _replay(self, starts: np.ndarray, actions: np.ndarray) -> None:
+        """Reset each environment at its start, and replay its actions since then.
 
         Args:
             starts: (num_envs,) steps before each environment's reset.
@@ -240,7 +240,7 @@ class Stream(ExperienceSource):
         """
         self._reset(np.ones(self.envs.num_envs, bool))
         vector_env.pause(self.envs, starts > 0)
-        with TaskProgress(REPEATING, actions.size) as progress:
+        with TaskProgress(REPLAYING, actions.size) as progress:
             for step in range(len(actions) + 1):
                 if step and (starting := starts == step).any():
                     self._reset(starting)

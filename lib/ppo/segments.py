@@ -24,7 +24,7 @@ from lib.actors.engines import start_actors
 from lib.errors import counted
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
-from lib.experience.snapshot import REPEATING, Snapshot
+from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.experience.stream import Part, snapshot_of
 from lib.ppo.actor import Acting, EndedEpisode, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
@@ -126,9 +126,9 @@ class Segments(ExperienceSource):
             yield from self._as_they_come(actors, self.max_lag)
 
     def _start(self) -> Actors:
-        seconds = math.ceil(max(handle.seconds_to_repeat for handle in self._handles))
+        seconds = math.ceil(max(handle.seconds_to_replay for handle in self._handles))
         if seconds > 1 and self.acting.engine != "inline":  # inline actors show their own progress
-            self._restoring = TaskProgress(REPEATING, seconds + self.STARTING)
+            self._restoring = TaskProgress(REPLAYING, seconds + self.STARTING)
         return start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),
@@ -137,7 +137,7 @@ class Segments(ExperienceSource):
             lambda number: self._handles[number].sampler_state(),
             patience=self.acting.patience,
             stop_asked=self._waiting,
-            delay_of=lambda number: 2.0 * self._handles[number].seconds_to_repeat,
+            delay_of=lambda number: 2.0 * self._handles[number].seconds_to_replay,
             name_of=self._name_of,
             room=self.acting.segment_size,
             address=self.acting.address,
@@ -296,8 +296,8 @@ class _Handle:
         return (reset[0] - (segment.steps_done - len(segment))) // self._part.num_envs
 
     @property
-    def seconds_to_repeat(self) -> float:
-        """Time in which an actor can repeat the actions of the snapshot."""
+    def seconds_to_replay(self) -> float:
+        """Time in which an actor can replay the actions of the snapshot."""
         return self.seconds_per_step * len(self._snapshot)
 
     def sampler_state(self) -> dict[str, Any] | None:
