@@ -11,6 +11,7 @@ import os
 import runpy
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,14 @@ LONGEST = (
     "chapter09/test_parallel.py",
     "run/test_screen.py",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of the fork server that all test processes share; see forked.py."""
+    if not hasattr(config, "workerinput"):
+        folder = tempfile.TemporaryDirectory()
+        config.add_cleanup(folder.cleanup)
+        os.environ[forked.FOLDER] = folder.name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,13 +1,14 @@
 """Fork server for scripts under test.
 
-Importing torch, ignite and lib costs a new Python process about four seconds. The server imports them once and forks a
-process for each script, and that process forks another one that becomes the fork server of the script's actors. The
-script's standard output and standard error go into files.
+Importing torch, ignite and lib costs a new Python process about four seconds. The server imports them once for all test
+processes and forks a process for each script, and that process forks another one that becomes the fork server of the
+script's actors. The script's standard output and standard error go into files.
 """
 
 import atexit
 import fcntl
 import gc
+import io
 import json
 import multiprocessing.process
 import os
@@ -20,9 +21,11 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from multiprocessing import util
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -30,20 +33,28 @@ from typing import Any, NoReturn, cast
 PRELOADED = (
     "ale_py",
     "cv2",
+    "filelock",
     "gymnasium.wrappers",
     "ignite.handlers",
     "matplotlib.backends.backend_agg",
     "matplotlib.figure",
     "mpl_toolkits.mplot3d",
+    "PIL.BmpImagePlugin",
+    "PIL.GifImagePlugin",
     "PIL.Image",
+    "PIL.JpegImagePlugin",
+    "PIL.PpmImagePlugin",
     "pandas",
     "ptan",
+    "tensorboard.plugins.hparams.metadata",
     "tensorboard.summary.writer.event_file_writer",
     "torch._dynamo",  # imported by the first step of an optimizer
+    "torch.utils.serialization",
     "torch.utils.tensorboard",
     "tqdm",
 )
 STREAMS = ("stdout", "stderr")
+FOLDER = "FORK_SERVER"  # environment variable with the folder of the server's socket
 
 
 class ForkedProcess:
@@ -99,10 +110,10 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """A child process that forks scripts. It starts with the first script and ends with the tests."""
+    """A process that forks scripts. The first test process to need it starts it; it ends with the last one."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
+        self._server: Connection | None = None
         self._lock = threading.Lock()
 
     def start(
@@ -112,6 +123,7 @@ class ForkServer:
         cwd: Path,
         env: Mapping[str, str],
         start_new_session: bool = False,
+        terminal: str | None = None,
     ) -> ForkedProcess:
         """Start a script and return at once.
 
@@ -121,6 +133,7 @@ class ForkServer:
             cwd: working directory.
             env: all environment variables.
             start_new_session: make the script the leader of a new session, as a terminal does.
+            terminal: path of the terminal that it reads from and writes to; None for files.
         """
         output = tempfile.TemporaryDirectory()
         for stream in STREAMS:
@@ -132,13 +145,11 @@ class ForkServer:
             "env": dict(env),
             "output": output.name,
             "start_new_session": start_new_session,
+            "terminal": terminal,
         }
         with self._lock:
-            if self._process is None:
-                self._process = subprocess.Popen(
-                    [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-                )
-                atexit.register(self._process.kill)
+            if self._server is None:
+                self._server = connect(Path(os.environ[FOLDER]), env)
             pid = cast(int, self._ask(request))
         return ForkedProcess(self, [script, *options], pid, output)
 
@@ -149,12 +160,38 @@ class ForkServer:
 
     def _ask(self, request: dict[str, Any] | int) -> int | None:
         """Send a request to the server process and return its reply."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return cast("int | None", json.loads(self._process.stdout.readline()))
+        assert self._server is not None
+        self._server.send(request)
+        return cast("int | None", self._server.recv())
+
+
+def connect(folder: Path, env: Mapping[str, str]) -> Connection:
+    """Connect to the server of all test processes, and start it if there is none.
+
+    Args:
+        folder: folder with its socket and a lock, under which test processes connect and the server ends.
+        env: environment variables of a new server.
+    """
+    connection, address = socket.socket(socket.AF_UNIX), str(folder / "socket")
+    with locked(folder):
+        try:
+            connection.connect(address)
+        except OSError:
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(address)
+                listener.listen()
+                command = [sys.executable, __file__, str(folder)]
+                subprocess.Popen(command, stdin=listener.fileno(), stdout=subprocess.DEVNULL, env=env)
+            connection.connect(address)
+    return Connection(connection.detach())
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder."""
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def restore_default_signals() -> None:
@@ -167,25 +204,53 @@ def restore_default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def serve() -> None:
-    """Answer the requests on standard input: a number asks for an exit code, anything else starts a script."""
+def serve(folder: Path) -> None:
+    """Answer the requests of test processes until the last one has ended.
+
+    A number asks for an exit code, anything else starts a script. Standard input is the listening socket.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # some tests interrupt the whole process group
     for module in PRELOADED:
         import_module(module)
     # curve.png takes a third of a short run. tests/run/test_curve.py draws it.
     import_module("matplotlib.figure").Figure.savefig = save_pixel
     gc.freeze()  # the collector of a forked process would copy all that was imported
-    for line in sys.stdin:
-        request = json.loads(line)
-        reply: int | None
-        if isinstance(request, int):
-            pid, status = os.waitpid(request, os.WNOHANG)
-            reply = os.waitstatus_to_exitcode(status) if pid else None
-        else:
-            reply = os.fork()
-            if reply == 0:
-                run_forked(**request)
-        print(json.dumps(reply), flush=True)
+    listener = socket.socket(fileno=0)
+    clients = [accepted(listener)]
+    while clients:
+        for ready in wait([listener, *clients]):
+            if ready is listener:
+                clients.append(accepted(listener))
+                continue
+            client = cast(Connection, ready)
+            try:
+                client.send(answer(client.recv(), clients))
+            except EOFError:
+                clients.remove(client)
+        if not clients:
+            with locked(folder):  # nobody can connect meanwhile
+                if wait([listener], 0):
+                    clients.append(accepted(listener))
+                else:
+                    (folder / "socket").unlink()
+
+
+def accepted(listener: socket.socket) -> Connection:
+    """Return the connection of a test process."""
+    return Connection(listener.accept()[0].detach())
+
+
+def answer(request: Any, clients: Sequence[Connection]) -> int | None:
+    """Return a script's exit code, or None while it runs; or start a script, and return its process id."""
+    if isinstance(request, int):
+        pid, status = os.waitpid(request, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
+    script = os.fork()
+    if script == 0:
+        for client in clients:
+            client.close()
+        run_forked(**request)
+    return script
 
 
 def save_pixel(figure: Any, file: Any, **options: Any) -> None:
@@ -237,7 +302,13 @@ def become_server_of_actors(connection: socket.socket) -> NoReturn:
 
 
 def run_forked(
-    script: str, options: list[str], cwd: str, env: dict[str, str], output: str, start_new_session: bool
+    script: str,
+    options: list[str],
+    cwd: str,
+    env: dict[str, str],
+    output: str,
+    start_new_session: bool,
+    terminal: str | None,
 ) -> NoReturn:
     """Run a script in this forked process and exit with its exit code."""
     code = 1
@@ -245,8 +316,10 @@ def run_forked(
         restore_default_signals()
         if start_new_session:
             os.setsid()
-        for number, path in enumerate([Path(os.devnull), *(Path(output, name) for name in STREAMS)]):
-            os.dup2(os.open(path, os.O_RDWR), number)
+        files = [os.devnull, *(Path(output, name) for name in STREAMS)] if terminal is None else [terminal] * 3
+        for number, path in enumerate(files):
+            os.dup2(os.open(path, os.O_RDWR), number)  # the first terminal of a session becomes its own
+        cast(io.TextIOWrapper, sys.stdout).reconfigure(line_buffering=terminal is not None)
         os.chdir(cwd)
         multiprocessing.process.ORIGINAL_DIR = cwd  # type: ignore[attr-defined]  # its children look for the script here
         os.environ.clear()
@@ -272,4 +345,4 @@ def run_forked(
 
 
 if __name__ == "__main__":
-    serve()
+    serve(Path(sys.argv[1]))

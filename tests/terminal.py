@@ -1,4 +1,4 @@
-"""Run a command in a terminal, and read its screen as a person does."""
+"""Run a script in a terminal, and read its screen as a person does."""
 
 import fcntl
 import os
@@ -11,18 +11,20 @@ from pathlib import Path
 
 import pyte
 
+from running import start
+
 ROWS = 40
 
 
 class Terminal:
-    """A finished command in a terminal.
+    """A finished script in a terminal.
 
     Attributes:
         code: exit code.
         bars: all progress bars that were seen, oldest first.
         lines: everything that was left on the screen, as lines of the terminal's width.
         raw: everything that was written.
-        seconds: time that the command took.
+        seconds: time that the script took.
     """
 
     def __init__(self, code: int, bars: Sequence[str], lines: Sequence[str], raw: str, seconds: float):
@@ -34,34 +36,35 @@ class Terminal:
 
 
 def run_in_terminal(
-    command: Sequence[object],
+    script: Path,
+    options: Sequence[object],
     columns: int,
     env: Mapping[str, str],
     cwd: Path,
     interrupt: Callable[[str], bool] = lambda line: False,
 ) -> Terminal:
-    """Run a command to its end.
+    """Run a script to its end.
 
     Args:
-        command: the command.
+        script: path of the script in the project.
+        options: its options.
         columns: width of the terminal.
         env: environment variables; TERM names the kind of terminal.
         cwd: current folder.
         interrupt: function that is called with the last line of the screen. The first time it returns True, Ctrl-C is
             typed.
     """
-    words = [str(word) for word in command]
-    start = time.monotonic()
-    pid, terminal = pty.fork()
-    if pid == 0:
-        os.chdir(cwd)
-        os.execvpe(words[0], words, env)
+    began = time.monotonic()
+    terminal, own = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
+    process = start(script, *options, env=env, cwd=cwd, start_new_session=True, terminal=os.ttyname(own))
     screen = pyte.HistoryScreen(columns, ROWS, history=10_000)
     stream = pyte.ByteStream(screen)
     bars: list[str] = []
     written, interrupted = b"", False
     while data := _read(terminal):
+        if not written:
+            os.close(own)  # the script has opened it
         written += data
         stream.feed(data)
         [*_, last] = [line.rstrip() for line in screen.display if line.strip()] or [""]
@@ -71,14 +74,15 @@ def run_in_terminal(
             interrupted = True
             os.write(terminal, b"\x03")
     os.close(terminal)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    process.communicate()
+    assert process.returncode is not None
     history = ["".join(row[column].data for column in range(columns)) for row in screen.history.top]
     lines = [line.rstrip() for line in (*history, *screen.display)]
-    return Terminal(code, bars, lines, written.decode(), time.monotonic() - start)
+    return Terminal(process.returncode, bars, lines, written.decode(), time.monotonic() - began)
 
 
 def _read(terminal: int) -> bytes:
     try:
         return os.read(terminal, 2**16)
-    except OSError:  # the command has ended
+    except OSError:  # the script has ended
         return b""

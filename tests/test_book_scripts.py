@@ -1,7 +1,6 @@
 """Scripts in the manner of the book's second and third editions train on lib; see tests/book."""
 
 import json
-import os
 import re
 import signal
 from importlib.util import find_spec
@@ -11,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from lib.common import HYPERPARAMS, SEED, argparser, train_or_tune
-from running import ENVIRONMENT, folder, run, run_by_itself, start_program
+from running import ENVIRONMENT, PROJECT, folder, run, run_by_itself, start_program
 
 BOOK = Path("tests/book")
 
@@ -189,10 +188,11 @@ def test_a_search_without_trials_is_refused(tmp_path):
 def test_without_ray_tune_a_search_says_what_to_install(tmp_path):
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "__init__.py").touch()  # a ray without tune
-    environment = ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}"}
-    process = run_by_itself(BOOK / "third_dqn.py", "--tune", 1, env=environment, cwd=tmp_path)
+    program = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    process = start_program(program, tmp_path, PROJECT / BOOK / "third_dqn.py", "--tune", 1)
+    _, errors = process.communicate()
     assert process.returncode == 2
     assert re.search(
-        r"^error: --tune needs Ray Tune, which is not installed; run pip install -e .*\[tune\]", process.stderr, re.M
+        r"^error: --tune needs Ray Tune, which is not installed; run pip install -e .*\[tune\]", errors, re.M
     )
-    assert "Traceback" not in process.stderr
+    assert "Traceback" not in errors

@@ -10,7 +10,7 @@ from lib.envs.atari import reset_with_no_ops
 from lib.envs.single_env import make_env
 from lib.envs.vector_env import make_vector_env
 from lib.errors import UsageError
-from running import assignments, checkpoint_of, folder, run
+from running import FAKES, assignments, checkpoint_of, folder, resuming, run
 
 PONG = "PongNoFrameskip-v4"
 WRAPPERS = Path("chapter09/04_wrappers.py")
@@ -79,15 +79,15 @@ def test_without_no_ops_and_maximum_a_state_is_the_last_screen_of_the_emulator(t
 @pytest.mark.slow
 def test_a_run_with_options_is_resumed_and_evaluated_in_the_same_environment(tmp_path):
     small = assignments("replay_initial=40", "replay_size=400", "batch_size=2", "checkpoint_every=20")
-    options = ("--envs", 2, "--stack", 2, "--noop-max", 0, "--max-frames", 0, *small)
+    options = ("--env-id", "fakes:ShortPong-v0", "--envs", 2, "--stack", 2, "--noop-max", 0, "--max-frames", 0, *small)
     process = run(WRAPPERS, *options, "--stop-after", 60, "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
     path = folder(tmp_path)
     assert "-04_wrappers-envs=2-stack=2-noop_max=0-max_frames=0-" in path.name
-    process = run(WRAPPERS, "--resume", path, "--stop-after", 80, "--quiet", "--runs-dir", tmp_path)
+    process = run(WRAPPERS, *resuming(path), "--stop-after", 80, "--quiet", "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
     assert checkpoint_of(path)["net"]["conv.0.weight"].shape[1] == 2
-    process = run(Path("tools/evaluate.py"), path, "--checkpoint", "last", "--episodes", 1)
+    process = run(Path("tools/evaluate.py"), path, *FAKES, "--checkpoint", "last", "--episodes", 1)
     assert process.returncode == 0, process.stderr
     assert "return" in process.stdout
 

@@ -1,8 +1,5 @@
 """The random player, and what both games have in common."""
 
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +18,7 @@ from examples.random_player import play, random_legal
 from examples.snake import DOWN, RIGHT, START_LENGTH, UP, Snake
 from fakes import Shape, Talkative
 from lib.errors import UsageError
+from running import start_program
 
 BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
     "examples.blocks:Blocks-v0",
@@ -133,10 +131,9 @@ gym.register("Own-v0", CartPoleEnv, max_episode_steps=7)
 @pytest.mark.slow
 def test_a_module_in_the_current_folder_is_found(tmp_path):
     (tmp_path / "own_game.py").write_text(OWN_MODULE)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    command = [sys.executable, "-m", "examples.random_player", "--episodes", "5", "own_game:Own-v0"]
-    played = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-    assert "steps            mean 7.000" in played.stdout
+    program = "import runpy; runpy.run_module('examples.random_player', run_name='__main__', alter_sys=True)"
+    output, errors = start_program(program, tmp_path, "--episodes", 5, "own_game:Own-v0").communicate()
+    assert "steps            mean 7.000" in output, errors
 
 
 def test_a_module_that_does_not_exist_is_named_in_one_line(refused):

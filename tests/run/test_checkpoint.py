@@ -5,7 +5,6 @@ import os
 import pickle
 import re
 import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -26,7 +25,7 @@ from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
 from lib.run.tensorboard import TensorBoard
 from lib.system import files
-from running import full_disk
+from running import full_disk, start_program, wait_for
 
 WEIGHTS = {"net": {"w": torch.arange(4.0)}}
 
@@ -339,20 +338,19 @@ WRITER = """
 @pytest.mark.slow
 @pytest.mark.parametrize("delay", [0.043, *(pytest.param(delay, marks=pytest.mark.long) for delay in (0.011, 0.087))])
 def test_a_process_killed_while_saving_leaves_a_readable_checkpoint(tmp_path, delay):
-    writer = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path)], stdout=subprocess.PIPE, text=True
-    )
-    for _ in range(3):
-        writer.stdout.readline()
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    writer = start_program(textwrap.dedent(WRITER), tmp_path, folder)
+    wait_for(lambda: writer.read("stdout").count("\n") >= 3, writer)
     time.sleep(delay)
     writer.kill()
     printed = [int(line) for line in writer.communicate()[0].split()]
-    saved = int(checkpoint_reading.newest(tmp_path)["net"]["w"][0])
+    saved = int(checkpoint_reading.newest(folder)["net"]["w"][0])
     assert saved >= max([3, *printed])
-    (tmp_path / "step-999999999.pt.sha256").write_text("of a file that was never renamed")
-    checkpoint.VerifiedSaver(tmp_path)
-    assert not list(tmp_path.glob("*.tmp"))
-    assert {path.name.removesuffix(".sha256") for path in tmp_path.iterdir()} == set(names(tmp_path))
+    (folder / "step-999999999.pt.sha256").write_text("of a file that was never renamed")
+    checkpoint.VerifiedSaver(folder)
+    assert not list(folder.glob("*.tmp"))
+    assert {path.name.removesuffix(".sha256") for path in folder.iterdir()} == set(names(folder))
 
 
 class Scalar:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lib.system.console_log import LastingStream, quoted
-from running import BASELINE, ENVIRONMENT, PROJECT, assignments, folder, result_of
+from running import BASELINE, ENVIRONMENT, PROJECT, assignments, folder, result_of, start_program
 
 
 def test_after_the_reader_of_a_pipe_is_gone_everything_is_discarded():
@@ -47,7 +47,6 @@ RUN = (sys.executable, PROJECT / BASELINE, "--env-id", "fakes:Chain-v0", *SMALL,
 @pytest.mark.parametrize(
     "console",
     [
-        "2>&1 | head -1",
         pytest.param(">&- 2>&- <&-", marks=pytest.mark.long),
         pytest.param(">/dev/full 2>/dev/full", marks=pytest.mark.long),
     ],
@@ -60,13 +59,37 @@ def test_a_run_ends_with_its_result_whatever_becomes_of_the_console(tmp_path, co
     assert result_of(folder(tmp_path))["stopped"] == "step limit"
 
 
+WITH_CONSOLE = """
+import os, runpy, subprocess, sys
+{console}
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+INTO_HEAD = """
+head = subprocess.Popen(["head", "-1"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+for stream in (1, 2):
+    os.dup2(head.stdin.fileno(), stream)
+head.stdin.close()
+"""
+
+
+@pytest.mark.slow
+def test_a_run_whose_output_nobody_reads_any_longer_ends_with_its_result(tmp_path):
+    program = WITH_CONSOLE.format(console=INTO_HEAD)
+    process = start_program(program, tmp_path, *RUN[1:], "--runs-dir", tmp_path / "runs")
+    process.communicate()
+    assert process.returncode == 0
+    assert result_of(folder(tmp_path / "runs"))["stopped"] == "step limit"
+
+
 @pytest.mark.slow
 def test_a_folder_whose_name_the_console_cannot_show(tmp_path):
     runs_dir = tmp_path / "Übung"
-    environment = ENVIRONMENT | {"PYTHONIOENCODING": "ascii"}
-    words = list(map(str, (*RUN, "--quiet", "--runs-dir", runs_dir)))
-    process = subprocess.run(words, env=environment, timeout=120, check=True, capture_output=True, text=True)
-    assert re.search(r"Run folder: .*\\xdcbung", process.stdout)
+    program = WITH_CONSOLE.format(console='sys.stdout.reconfigure(encoding="ascii", errors="strict")')
+    process = start_program(program, tmp_path, *RUN[1:], "--quiet", "--runs-dir", runs_dir)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert re.search(r"Run folder: .*\\xdcbung", output)
     assert result_of(folder(runs_dir))["stopped"] == "step limit"
 
 

@@ -43,11 +43,12 @@ def copy(tmp_path_factory):
     return folder
 
 
-def reports(copy, **variables):
+def reports(copy, cwd=None, **variables):
     """Start the program, and return the reports of its two children."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     command = [sys.executable, copy / "main.py"]
-    return json.loads(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    process = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, check=True)
+    return json.loads(process.stdout)
 
 
 def test_children_have_the_modules_of_the_copy_and_random_numbers_of_their_own(copy):
@@ -56,6 +57,13 @@ def test_children_have_the_modules_of_the_copy_and_random_numbers_of_their_own(c
     assert variables == [None, None]
     assert number != other_number
     assert frozen > 1000  # objects of the server that no garbage collection touches
+
+
+def test_no_module_of_the_current_folder_is_imported(copy, tmp_path):
+    for module in ("multiprocessing", "tempfile", "psutil", "numpy"):
+        (tmp_path / f"{module}.py").write_text("import pathlib\npathlib.Path(__file__).with_name('imported').touch()\n")
+    assert len(reports(copy, cwd=tmp_path)) == 2
+    assert not (tmp_path / "imported").exists()
 
 
 def test_children_have_the_users_search_path(copy):
