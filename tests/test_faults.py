@@ -373,8 +373,8 @@ def test_a_damaged_best_checkpoint_is_refused_with_a_hint(refused, trained_run):
     refused(EVALUATE, trained_run, "--env-module", "fakes", "--checkpoint", "last", "--quiet", code=0)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("script", [pytest.param(PARALLEL, marks=pytest.mark.long), ACTORS], ids=str)
+@pytest.mark.long  # the fork server, which imports first, has a test of its own
+@pytest.mark.parametrize("script", [PARALLEL, ACTORS], ids=str)
 def test_processes_do_not_import_from_the_current_folder(tmp_path, script):
     for module in ("multiprocessing", "tempfile", "ray"):
         (tmp_path / f"{module}.py").write_text(EVIL)

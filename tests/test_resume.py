@@ -70,16 +70,20 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, t
     assert scalars_of(uninterrupted) == scalars_of(folder(tmp_path))
 
 
-def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(uninterrupted, tmp_path):
-    process = start(BASELINE, *PONG, "--stop-after", LAST, "--runs-dir", tmp_path)
-    wait_for(lambda: list(tmp_path.glob("*/events.out*")), process)
+def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(tmp_path):
+    options = ("--env-id", "fakes:Chain-v0", *CATCH[2:], "--quiet")
+    assert run(BASELINE, *options, "--stop-after", 720, "--runs-dir", tmp_path / "uninterrupted").returncode == 0
+    runs_dir = tmp_path / "stopped"
+    process = start(BASELINE, *options, "--stop-after", 720, "--runs-dir", runs_dir)
+    wait_for(lambda: list(runs_dir.glob("*/events.out*")), process)
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert re.search("Interrupted before learning began|Stopped at once", stderr)  # during or before the warm-up
-    resumed = run(BASELINE, *resuming(folder(tmp_path)), "--stop-after", LAST, "--quiet")
+    resumed = run(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 720, "--quiet")
     assert "starts again from the beginning" in resumed.stdout
-    assert differences(checkpoint_of(uninterrupted), checkpoint_of(folder(tmp_path))) == []
+    expected = checkpoint_of(folder(tmp_path / "uninterrupted"))
+    assert differences(expected, checkpoint_of(folder(runs_dir))) == []
 
 
 def test_a_run_resumed_without_its_replay_fills_it_again(tmp_path):
@@ -126,7 +130,7 @@ def test_a_refused_resume_changes_nothing(uninterrupted):
 
 @pytest.mark.parametrize("more", [(), pytest.param(("--parallel",), marks=pytest.mark.long)])
 def test_several_environments_of_pong_are_resumed_bit_for_bit(tmp_path, more):
-    script, options = Path("chapter09/04_wrappers.py"), (*PONG, "--envs", 2, *more)
+    script, options = Path("chapter09/04_wrappers.py"), (*PONG, "--envs", 2, *assignments("learn_every=10"), *more)
     one, _ = run_in_parts(script, options, tmp_path / "one", [220])
     two, _ = run_in_parts(script, options, tmp_path / "two", [150, 220])
     assert differences(checkpoint_of(one), checkpoint_of(two)) == []

@@ -108,8 +108,9 @@ class Episodes:
         self.seconds_before = 0.0 if is_first and owns_process else -since_process_start()
         self._asked: dict[str, float] = {}  # when the mean reached stop_reward; empty unless `confirm` has to answer
         self._refused_at: int | None = None  # number of episodes when `confirm` last returned False
-        self._early_total = 0.0  # return of all episodes, until the goal has been compared with them
-        self._early_count = math.inf if trained or stop_reward is None else self.FIRST  # episodes until then
+        # Return of all episodes, and the number of them whose mean is compared with the goal; 0 afterwards.
+        self._early_total = 0.0
+        self._early_count = 0 if trained or stop_reward is None else self.FIRST
 
     def attach(self, engine: Engine) -> None:
         """Collect the source's finished episodes after every iteration."""
@@ -188,7 +189,7 @@ class Episodes:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
-        if self.count == 1:  # it began with the run, so its steps tell the number of environments
+        if self.count == 1 and self._early_count:  # it began with the run, so its steps tell the number of environments
             per_env = self.FIRST_PER_ENV * round(episode.step / max(1, episode.length))
             self._early_count = max(self._early_count, per_env)
         self._early_total += episode.total
@@ -209,7 +210,7 @@ class Episodes:
                 mean,
                 self.stop_reward,
             )
-        self._early_count = math.inf
+        self._early_count = 0
 
     def _publish(self, engine: Engine, episode: Episode) -> None:
         state: Any = engine.state
@@ -247,7 +248,7 @@ class Episodes:
         }
 
     def _record(self, bound: float | None, moment: dict[str, float]) -> None:
-        if bound == self.stop_reward and self.count < self._early_count < math.inf:
+        if bound == self.stop_reward and self.count < self._early_count:
             self._check_goal()
         self.reached[str(bound)] = moment
         log.info("Mean of the last %d episodes reached %g in %s.", WINDOW, bound, format_duration(moment["seconds"]))
@@ -270,7 +271,7 @@ class Episodes:
         if wrong := sorted(misfits(state, STATE)):
             raise ValueError(f"wrong {', '.join(wrong)}")
         self.count = state["count"]
-        self._early_total, self._early_count = state.get("early", (0.0, math.inf))  # earlier versions did not save it
+        self._early_total, self._early_count = state.get("early", (0.0, 0))  # earlier versions did not save it
         self.returns.extend(state["returns"])
         self.smoothed = state["smoothed"]
         self.smoothed_length = state.get("smoothed_length")  # earlier versions did not save it

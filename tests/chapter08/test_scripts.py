@@ -326,7 +326,7 @@ LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
 RUNS = {
     **{script.stem: (script, LEARN) for script in SCRIPTS},
     **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "160"]) for part in PARTS},
-    "without-all": (SCRIPTS[-1], [*(option for part in PARTS for option in ("--without", part)), *LEARN]),
+    "without-all": (SCRIPTS[-1], [*(word for part in PARTS for word in ("--without", part)), "--stop-after", "160"]),
     "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "160"]),
     "noisy": (SCRIPTS[3], ["--stop-after", "320"]),  # metrics are logged every 100 iterations
     "independent": (SCRIPTS[3], ["--noise", "independent", "--stop-after", "160"]),

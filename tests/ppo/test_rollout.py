@@ -85,46 +85,49 @@ def test_images_have_their_channels_last():
 )
 def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, env_id, restart, was_reset):
     monkeypatch.setattr(Sampler, "RESTART", restart)
-    envs = vector_env.make_vector_env(env_id, 3)
+    envs = vector_env.make_vector_env(env_id, 2)
     model = Model(envs.single_observation_space, int(envs.single_action_space.n))
 
-    def sampler_of():
-        return Sampler(vector_env.make_vector_env(env_id, 3), Agent(model), steps=5, seed=2)
+    def sampler_of(envs):
+        return Sampler(envs, Agent(model), steps=5, seed=2)
 
     torch.manual_seed(3)
-    first = sampler_of()
+    first = sampler_of(envs)
     played = iter(first)
     for _ in range(4):
         next(played)
     state = first.state_dict()
     expected = [fields(next(played)) for _ in range(3)]
-    resumed = sampler_of()
+    resumed = sampler_of(vector_env.make_vector_env(env_id, 2))
     resumed.load_state_dict(state)
     torch.manual_seed(4)  # the global generator has no influence
     played = iter(resumed)
     for rollout in expected:
         assert all(torch.equal(a, b) for a, b in zip(rollout, fields(next(played)), strict=True))
-    assert resumed.steps_done == first.steps_done == 105
+    assert resumed.steps_done == first.steps_done == 70
     assert (first.last_resets > 0).all() == was_reset
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env_id", "restart", "was_reset"), [("PongNoFrameskip-v4", 10**6, False), ("fakes:Catch-v0", 24, True)]
+    ("env_id", "restart", "was_reset", "sizes"),
+    [("PongNoFrameskip-v4", 10**6, False, (1, 1)), ("fakes:Catch-v0", 24, True, (1, 3))],
 )
-def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, env_id, restart, was_reset):
+def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, env_id, restart, was_reset, sizes):
     monkeypatch.setattr(Sampler, "RESTART", restart)
     envs = vector_env.make_vector_env(env_id, 1)
     model = Model(envs.single_observation_space, int(envs.single_action_space.n))
 
+    total = sum(sizes)
+
     def played(first, num_envs):
         envs = vector_env.make_vector_env(env_id, num_envs)
-        sampler = Sampler(envs, Agent(model), steps=5, seed=2, part=Part(first, num_envs, total_envs=4))
+        sampler = Sampler(envs, Agent(model), steps=5, seed=2, part=Part(first, num_envs, total))
         rollouts = [fields(rollout) for _, rollout in zip(range(3), sampler, strict=False)]
         assert (sampler.last_resets > 0).all() == was_reset
         return rollouts
 
-    for whole, *parts in zip(played(0, 4), played(0, 1), played(1, 3), strict=True):
+    for whole, *parts in zip(played(0, total), played(0, sizes[0]), played(sizes[0], sizes[1]), strict=True):
         for together, *apart in zip(whole, *parts, strict=True):
             assert torch.allclose(together, torch.cat(apart, dim=1), atol=1e-6)  # equal up to rounding
 
