@@ -103,14 +103,14 @@ def test_the_script_learns_what_03_ppo_goal_learns(plain, tmp_path, options):
 
 
 def test_asynchronous_actors_have_a_lag_that_is_logged(tmp_path):
-    process = run(ACTORS, *POLE, "--async", "--stop-after", 2560, "--runs-dir", tmp_path)
+    process = run(ACTORS, *POLE, "--async", "--stop-after", 640, "--runs-dir", tmp_path)
     assert process.returncode == 0, process.stderr
     lags = [value for _, value in scalars_of(folder(tmp_path))["train/policy_lag"]]
     assert max(lags) > 0.0
     path = folder(tmp_path)
     # A resumed run may use another engine.
-    assert run(ACTORS, *resuming(path), "--stop-after", 2816, "--engine", "inline").returncode == 0
-    assert json.loads((path / "result.json").read_text())["steps"] >= 2816
+    assert run(ACTORS, *resuming(path), "--stop-after", 896, "--engine", "inline").returncode == 0
+    assert json.loads((path / "result.json").read_text())["steps"] >= 896
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,12 @@ from lib.nets.encoders import make_encoder
 SHAPES = {"image": (4, 40, 36), "board": (3, 9, 7), "vector": (5,)}
 
 
+@pytest.fixture(scope="module")
+def replay():
+    """A ring with steps of Pong."""
+    return pong_ring()
+
+
 def random_states(shape, number=7):
     states = torch.rand(number, *shape, generator=torch.Generator().manual_seed(0))
     return (255 * states).byte() if shape == SHAPES["image"] else states
@@ -45,10 +51,9 @@ def test_states_of_other_shapes_are_refused(shape):
 
 
 @pytest.mark.parametrize("normalise", [False, True])
-def test_a_high_learning_rate_makes_all_values_equal_unless_states_are_normalised(normalise):
+def test_a_high_learning_rate_makes_all_values_equal_unless_states_are_normalised(replay, normalise):
     """Without normalisation, 07_pong_in_minutes.py lost all differences between states of Pong after some updates."""
     torch.manual_seed(1)
-    replay = pong_ring()
     states = replay.sample(64).for_net("cpu").states
     net = dqn_model.DQN((4, 84, 84), 6, normalise=normalise)
     if normalise:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -52,7 +53,7 @@ STEPS_PER_ITERATION = {  # LEARN_EVERY in all other scripts
 OWN_OPTIONS = {"03_parallel": ("--replay-ratio", 8), "07_pong_in_minutes": ("--envs", 12)}
 
 # Images, and 24 steps after the warm-up: the warm-up and the end are multiples of every script's steps per iteration.
-WARM_UP, LAST = 120, 144
+WARM_UP, LAST = 120, 132
 IMAGES = (
     *("--env-id", "fakes:Catch-v0", "--stop-after", LAST),
     *assignments(f"replay_initial={WARM_UP}", "replay_size=2000", "batch_size=8", "target_net_sync=12"),
@@ -258,6 +259,15 @@ def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, r
     assert "is at step 640, where its learning rate has fallen to 0; start a new run with --set max_steps=" in message
 
 
+@pytest.fixture(scope="module")
+def solved(tmp_path_factory):
+    """Folder of a solved run of 01_baseline."""
+    runs_dir = tmp_path_factory.mktemp("solved")
+    options = (*VECTORS, *SMALL_DQN, "--set", "stop_reward=-2", "--quiet")
+    assert run(BASELINE, *options, "--runs-dir", runs_dir).returncode == 0
+    return folder(runs_dir)
+
+
 @pytest.mark.parametrize(
     ("place", "stopped", "error"),
     [
@@ -267,11 +277,10 @@ def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, r
     ],
 )
 def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
-    tmp_path, ends, monkeypatch, place, stopped, error
+    solved, tmp_path, ends, monkeypatch, place, stopped, error
 ):
-    options = (*VECTORS, *SMALL_DQN, "--set", "stop_reward=-2", "--quiet", "--runs-dir", tmp_path)
-    assert run(BASELINE, *options).returncode == 0
-    path = folder(tmp_path)
+    path = tmp_path / solved.name
+    shutil.copytree(solved, path)
     result = result_of(path)
     assert result["evaluation"]
 
@@ -292,12 +301,12 @@ def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
     ids=str,
 )
 def test_a_run_killed_before_its_result_ends_with_one_if_it_is_resumed_at_its_step_limit(tmp_path, ends, script):
-    options = (*VECTORS, *small(script), "--stop-after", 640, "--quiet")
+    options = (*VECTORS, *small(script), "--stop-after", 320, "--quiet")
     assert run(script, *options, "--runs-dir", tmp_path).returncode == 0
     path = folder(tmp_path)
     before, result = checkpoint_of(path), result_of(path)
     (path / "result.json").unlink()
-    again = (*resuming(path), "--stop-after", 640, "--quiet")
+    again = (*resuming(path), "--stop-after", 320, "--quiet")
     assert ends(script, *again)[0] == 0
     same = ("stopped", "steps", "iterations", "episodes", "mean_100", "best_mean")
     assert [result_of(path)[name] for name in same] == [result[name] for name in same]

@@ -133,28 +133,28 @@ def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplo
 
 
 @pytest.mark.parametrize(
-    ("env_id", "restart", "saved_at", "until"),
-    [("CartPole-v1", 300, 500, 700), ("BreakoutNoFrameskip-v4", 100, 200, 260)],
+    ("env_id", "envs", "restart", "saved_at", "until"),
+    [("CartPole-v1", 3, 300, 500, 700), ("BreakoutNoFrameskip-v4", 2, 100, 200, 240)],
 )
 def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(
-    monkeypatch, env_id, restart, saved_at, until
+    monkeypatch, env_id, envs, restart, saved_at, until
 ):
     monkeypatch.setattr(Stream, "RESTART", restart)
 
     def make_stream():
-        return Stream(vector_env.make_vector_env(env_id, 3), seed=1)
+        return Stream(vector_env.make_vector_env(env_id, envs), seed=1)
 
     def play(stream, steps):
         return [(stream.step(actions), stream.states.copy()) for actions in steps]
 
-    actions = np.random.default_rng(1).integers(2, size=(until, 3))
+    actions = np.random.default_rng(1).integers(2, size=(until, envs))
     first, resumed = make_stream(), make_stream()
     first.begin()
     play(first, actions[:saved_at])
     saved = first.state_dict()
     starts = saved["snapshot"]["starts"].tolist()
     assert min(starts) == 0
-    assert len(set(starts)) == 3
+    assert len(set(starts)) == envs
     resumed.load_state_dict(saved)
     rest = actions[saved_at:]
     for (step, states), (other, others) in zip(play(first, rest), play(resumed, rest), strict=True):
