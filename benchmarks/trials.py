@@ -17,7 +17,7 @@ import math
 import re
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import lab
 import launch
@@ -35,14 +35,33 @@ PAGE = "benchmarks/notes/trials.md"
 GOAL_TRIAL = "distributed/03_ppo_goal with confirm"
 # The trials that the README compares: greedy play has to confirm the goal in both.
 KNOWS_GOAL = {"distributed/02_ppo_fast": "no", GOAL_TRIAL: "**yes**"}
-# The rows of the table of Pong: the trial and the timed script of each, or None.
-PONG = {
-    "01_ppo": (None, "distributed/01_ppo"),
-    "02_ppo_fast": ("distributed/02_ppo_fast", "distributed/02_ppo_fast"),
-    "03_ppo_goal": (GOAL_TRIAL, "distributed/03_ppo_goal"),
-    **{f"03_ppo_goal --without {part}": (f"distributed/03_ppo_goal --without {part}", None) for part in PARTS},
-    "04_ppo_actors": (None, "distributed/04_ppo_actors"),
-}
+PARTS_TRIAL = f"{GOAL_TRIAL}, seeds 811 to 820"  # the reference of 03_ppo_goal --without PART
+
+
+class Row(NamedTuple):
+    """A row of the table of Pong.
+
+    Attributes:
+        name: script with its options.
+        trial: label of its trial, or None.
+        reference: label of the trial that it is compared with, or None.
+        timed: script whose runs were timed, or None.
+    """
+
+    name: str
+    trial: str | None = None
+    reference: str | None = None
+    timed: str | None = None
+
+
+PONG = (
+    Row("01_ppo", timed="distributed/01_ppo"),
+    Row("02_ppo_fast", "distributed/02_ppo_fast", GOAL_TRIAL, "distributed/02_ppo_fast"),
+    Row("03_ppo_goal", GOAL_TRIAL, timed="distributed/03_ppo_goal"),
+    Row("03_ppo_goal", PARTS_TRIAL),
+    *(Row(f"03_ppo_goal --without {part}", f"distributed/03_ppo_goal --without {part}", PARTS_TRIAL) for part in PARTS),
+    Row("04_ppo_actors", timed="distributed/04_ppo_actors"),
+)
 TEN_MINUTES = 600  # seconds
 FOLDER = "trials"
 COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "emulator", "greedy", "worst")
@@ -133,27 +152,28 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
 
 
 def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]) -> str:
-    """Return a row per script of PONG: steps from its trial, and seconds from its runs alone on a quiet machine.
+    """Return the rows of PONG: steps from the trial, and seconds from runs alone on a quiet machine.
 
-    Trials with another --max-steps than GOAL_TRIAL are not compared with it.
+    Trials with different --max-steps are not compared.
     """
     frames = {stamped["settings"]["label"]: frame for frame, stamped in trials}
     limits = {stamped["settings"]["label"]: stamped["settings"]["max_steps"] for _, stamped in trials}
     by_script = {own.script: own for own in timed}
     rows = []
-    for name, (label, script) in PONG.items():
-        trial, own = frames.get(label), by_script.get(script)
+    for row in PONG:
+        trial, reference = frames.get(row.trial), frames.get(row.reference)
+        own = by_script.get(row.timed)
         cells = [""] * 6
         if trial is not None:
             p = ""
-            if label != GOAL_TRIAL and limits[label] == limits[GOAL_TRIAL]:
-                p = f"{rank_test(trial.steps_to_goal, frames[GOAL_TRIAL].steps_to_goal):.2g}"
+            if reference is not None and limits[row.trial] == limits[row.reference]:
+                p = f"{rank_test(trial.steps_to_goal, reference.steps_to_goal):.2g}"
             cells[:4] = [f"{trial.seed.min()} to {trial.seed.max()}", *reached_goal(trial), p]
         if own is not None:
             soon = (confirmed(own) & (own.frame["seconds"] <= TEN_MINUTES)).sum()
             cells[4:] = [time_to_goal(own), f"{soon} of {len(own.frame)}"]
         if any(cells):
-            rows.append((f"`{name}`", *cells))
+            rows.append((f"`{row.name}`", *cells))
     header = ("script", "seeds", "solved", "thousand steps to solve", "p", "time to solve", "solved in ten minutes")
     return markup.table(header, rows)
 
