@@ -119,7 +119,7 @@ def parser(
             "--set",
             metavar="FIELD=VALUE",
             action="append",
-            help="change a hyperparameter; --set help explains all",
+            help="change a hyperparameter; repeatable; --set help explains them",
         ),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
         add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after this time (default: none)"),

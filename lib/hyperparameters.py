@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 import re
+from collections.abc import Mapping
 from typing import Any, Self
 
 from lib.errors import divisors
@@ -279,6 +280,12 @@ class GoalPPOHyperparameters(FastPPOHyperparameters):
         require(final is None or 0.0 < final <= LARGEST, self, "kl_final", "none, or above 0 and at most 1e30")
         if target is not None:
             require(final is None or final <= target, self, "kl_final", f"at most kl_target, {target}, or none")
+
+
+def recorded_fields(kind: type[RunParameters], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded hyperparameters of a run, with those that earlier versions did not record."""
+    earlier = {"learning_rate_max": 0.01} if issubclass(kind, FastPPOHyperparameters) else {}
+    return {**earlier, **fields}
 
 
 Hyperparams = Hyperparameters  # the third edition's name

@@ -2,7 +2,7 @@
 
 Importing torch, ignite and lib costs a new Python process about four seconds. The server imports them once for all test
 processes and forks a process for each script, and that process forks another one that becomes the fork server of the
-script's actors. The script's standard output and standard error go into files.
+script's actors. The script's standard output and standard error go into files, or to a terminal.
 """
 
 import atexit
@@ -110,7 +110,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """A process that forks scripts. The first test process to need it starts it; it ends with the last one."""
+    """Client of the server that forks scripts for all test processes. The first client starts the server."""
 
     def __init__(self) -> None:
         self._server: Connection | None = None
@@ -177,6 +177,7 @@ def connect(folder: Path, env: Mapping[str, str]) -> Connection:
         try:
             connection.connect(address)
         except OSError:
+            Path(address).unlink(missing_ok=True)  # of a server that was killed
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(address)
                 listener.listen()
@@ -213,7 +214,8 @@ def serve(folder: Path) -> None:
     for module in PRELOADED:
         import_module(module)
     # curve.png takes a third of a short run. tests/run/test_curve.py draws it.
-    import_module("matplotlib.figure").Figure.savefig = save_pixel
+    figure = import_module("matplotlib.figure").Figure
+    figure.really_savefig, figure.savefig = figure.savefig, save_pixel
     gc.freeze()  # the collector of a forked process would copy all that was imported
     listener = socket.socket(fileno=0)
     clients = [accepted(listener)]
@@ -225,9 +227,9 @@ def serve(folder: Path) -> None:
             client = cast(Connection, ready)
             try:
                 client.send(answer(client.recv(), clients))
-            except EOFError:
+            except (EOFError, OSError):  # it has ended, or was killed
                 clients.remove(client)
-        if not clients:
+        if not clients and folder.exists():  # pytest removes the folder at its end
             with locked(folder):  # nobody can connect meanwhile
                 if wait([listener], 0):
                     clients.append(accepted(listener))

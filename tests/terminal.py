@@ -3,6 +3,7 @@
 import fcntl
 import os
 import pty
+import select
 import struct
 import termios
 import time
@@ -62,9 +63,10 @@ def run_in_terminal(
     stream = pyte.ByteStream(screen)
     bars: list[str] = []
     written, interrupted = b"", False
+    while not select.select([terminal], [], [], 0.1)[0] and process.poll() is None:
+        pass
+    os.close(own)  # the script has opened it
     while data := _read(terminal):
-        if not written:
-            os.close(own)  # the script has opened it
         written += data
         stream.feed(data)
         [*_, last] = [line.rstrip() for line in screen.display if line.strip()] or [""]

@@ -239,9 +239,32 @@ def test_set_help_shows_the_values_of_this_command_line(capsys):
     assert "gamma=0.5                   discount factor, 0 to 1." in capsys.readouterr().out
 
 
+def test_the_settings_of_a_run_on_another_environment_leave_out_its_goal(run):
+    edit_params(run, lambda params: params["hyperparameters"].update(gamma=0.5))
+    params, _ = resolve("--env-id", "CartPole-v1", "--config", str(run / "params.json"), knob=3)
+    assert (params.env_name, params.run_name, params.stop_reward) == ("CartPole-v1", "CartPole-v1", 475.0)
+    assert params.gamma == 0.5
+    with pytest.raises(UsageError, match="its env_name is 'PongNoFrameskip-v4', and this run plays Breakout"):
+        resolve("--game", "breakout", "--config", str(run / "params.json"), knob=3)
+
+
+def test_the_settings_of_a_run_may_have_options_of_its_preprocessing(run):
+    edit_params(run, lambda params: params["hyperparameters"].update(env_name="PongNoFrameskip-v4?stack=2"))
+    assert resolve("--config", str(run / "params.json"), knob=3)[0].env_name == "PongNoFrameskip-v4"
+
+
+def test_set_help_explains_a_resumed_run(run, capsys):
+    with pytest.raises(SystemExit) as end:
+        resolve("--resume", str(run), "--set", "help", knob=3)
+    assert end.value.code == 0
+    assert "batch_size=8 " in capsys.readouterr().out
+
+
 def test_an_option_is_not_taken_for_a_hyperparameter():
     with pytest.raises(UsageError, match=r"envs is an option; see 01_baseline.py --help"):
         resolve("--set", "envs=2", knob=3)
+    with pytest.raises(UsageError, match="seed is an option"):
+        resolve("--set", "seed=2")
 
 
 def test_only_env_id_and_game_decide_about_the_environment(tmp_path):

@@ -40,7 +40,10 @@ esac
     [(port, note)] = re.findall(r"TensorBoard: http://127\.0\.0\.1:(\d+)/(.*)", process.stdout)
     assert int(port) > taken_port
     assert note == f"  (port {taken_port} is in use)"
-    assert "Starting; importing PyTorch takes some seconds ...\nusage: " in process.stdout
+    assert (
+        "Starting; importing PyTorch takes some seconds ...\nusage: distributed/04_ppo_actors.py --help"
+        in process.stdout
+    )
 
 
 def test_users_install_no_package_of_development():

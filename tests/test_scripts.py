@@ -71,7 +71,7 @@ def small(script: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def short_runs(tmp_path_factory):
-    """A run of 24 learning steps on images for each script: {script: (process, run folder)}."""
+    """A run of 12 learning steps on images for each script: {script: (process, run folder)}."""
 
     def short_run(script):
         runs_dir = tmp_path_factory.mktemp(script.stem)

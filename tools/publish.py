@@ -25,7 +25,7 @@ from lib.run import console, evaluation, run_folder
 from lib.run.checkpoint_files import digest_path
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
-from lib.run.next_steps import module_option
+from lib.run.next_steps import module_option, network_option
 from lib.system import files
 from lib.system.console_log import quoted
 from lib.system.files import PROJECT
@@ -106,6 +106,8 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
     params = run_folder.read_params(agent.run)
     params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
     params["init"] = params.get("init") and public(params["init"])
+    if builder := params.get("network", {}).get("builder"):
+        params["network"]["builder"] = public(builder)
     # Complete before it takes the place of an old model, because network, card and parameters belong together.
     new, old = (model.with_name(f".{model.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
     target = new / "checkpoints" / f"best-{agent.step:09d}.pt"
@@ -150,6 +152,7 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
     shown = quoted(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
     endless = count_at_limit(metrics["lengths"])
     first, *later = sessions
+    network = [each if each.startswith("--") else Path(each).name for each in network_option(agent.run)]
     devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(
         name=model.name,
@@ -161,7 +164,7 @@ def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str,
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
         megabytes=size,
         path=shown,
-        module="".join(f" {word}" for word in module_option(agent.env_id)),
+        module="".join(f" {word}" for word in (*module_option(agent.env_id), *network)),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         shown_mean=format_return(metrics["mean"]),
         **metrics,

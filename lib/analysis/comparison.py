@@ -169,7 +169,7 @@ def summarise(group: Group) -> str:
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
     if len({run_folder.read_params(run)["sessions"][0]["commit"] for run in group.runs}) > 1:
-        summary += "; their code differs, see commit in params.json"
+        summary += "; they were made at different commits"
     return summary
 
 

@@ -23,10 +23,11 @@ from torch import nn
 from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import action_names, first_action
 from lib.envs.observations import conversions
+from lib.envs.single_env import close_plain_env, make_plain_env
 from lib.errors import Fault, UsageError
 from lib.run.episode_player import EpisodePlayer
 from lib.run.policy import GreedyPolicy, scores_of
-from lib.system import files
+from lib.system import files, memory
 from lib.system.console_log import install_command
 from lib.system.progress import TaskProgress
 
@@ -125,6 +126,8 @@ def export(agent: TrainedAgent, folder: Path, kinds: tuple[str, ...], states: np
             except Fault:
                 raise
             except Exception as error:
+                if memory.shortage(error):
+                    raise
                 reason = textwrap.shorten(str(error), 300, placeholder=" ...")
                 raise UsageError(
                     f"the network cannot be exported as {file.name}: {type(error).__name__}: {reason}. Its forward may "
@@ -162,10 +165,12 @@ def require_replaceable(folder: Path) -> None:
 
 
 def _description(agent: TrainedAgent, states: np.ndarray, differences: dict[Path, float]) -> dict[str, Any]:
+    plain = make_plain_env(agent.env_id)
+    close_plain_env(plain, agent.env_id)
     env = agent.make_env()
     description = {
         "env_id": agent.env_id,
-        "observation_space": str(env.unwrapped.observation_space),
+        "observation_space": str(plain.observation_space),
         "conversions": conversions(env),  # from observations to states
         "state": {"shape": states.shape[1:], "dtype": str(states.dtype)},
         "actions": action_names(env),

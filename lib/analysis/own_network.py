@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gymnasium import spaces
@@ -29,20 +30,29 @@ def load_factory(text: str) -> Factory:
         raise UsageError(f"--network {text}: give a file and the name of a class or function in it, FILE.py:NAME")
     if not path.is_file():
         raise UsageError(f"--network {text}: there is no file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module  # dataclasses of the file look it up
-    sys.path.append(str(path.resolve().parent))  # for the modules beside it
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise UsageError(f"{path} fails to import: {type(error).__name__}: {error}") from error
-    factory: Factory | None = getattr(module, name, None)
+    factory: Factory | None = getattr(_imported(path.resolve()), name, None)
     if not callable(factory):
         raise UsageError(f"{path} has no class or function {name!r}")
     return factory
+
+
+def _imported(path: Path) -> ModuleType:
+    """Return the module of a file; the one that --env-module has imported, if there is one."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) == str(path):
+            return module
+    name = f"{path.stem} of --network"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # dataclasses of the file look it up
+    sys.path.append(str(path.parent))  # for the modules beside it
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise UsageError(f"{path} fails to import: {type(error).__name__}: {error}") from error
+    return module
 
 
 def build(text: str, space: spaces.Space[Any], n_actions: int) -> nn.Module:

@@ -78,7 +78,7 @@ class TrainedAgent:
                 net.load_state_dict(content["net"])
             _require_same(net, recorded)
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-            raise _network_error(self.file, params, error) from error
+            raise _network_error(self.file, params, error, network) from error
         finally:
             env.close()
         self.policy = GreedyPolicy(net.to(device), device)
@@ -152,10 +152,11 @@ def build_network(weights: Mapping[str, torch.Tensor], space: spaces.Space[Any],
 
 def _require_known(run: Path, recorded: dict[str, Any] | None) -> None:
     """Refuse a network that a file of the user defines."""
-    if recorded and recorded.get("file"):
-        option = quoted(f"{recorded['file']}:{recorded['class']}")
+    if recorded and recorded["builder"]:
         raise UsageError(
-            f"{run} has a network of its own, {recorded['class']}. Add --network {option}, which runs that file's code"
+            f"{run} has a network of its own, {recorded['class']}. Add --network {quoted(recorded['builder'])}, which "
+            "runs that file's code. The class, or a function in its place, is called with the observation space and "
+            "the number of actions"
         )
 
 
@@ -176,9 +177,11 @@ def _require_same(net: nn.Module, recorded: dict[str, Any] | None) -> None:
             raise ValueError(f"the layer {name} was {before}, and is {now}")
 
 
-def _network_error(file: Path, params: dict[str, Any], error: Exception) -> UsageError:
+def _network_error(file: Path, params: dict[str, Any], error: Exception, network: str | None) -> UsageError:
     """Name the possible causes of a network that cannot be built."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
+    if network is not None:
+        return UsageError(f"--network {network} does not build the network of {file}: {reason}")
     commit = str(params["sessions"][-1].get("commit")).rstrip("+")  # "None" if the run knew none
     causes = [
         "the environment's observations or actions have changed since the run",

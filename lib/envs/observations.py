@@ -23,6 +23,7 @@ from lib.errors import Fault, UsageError
 log = logging.getLogger(__name__)
 
 MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
+NOTE = "_pong_ladder_conversion"  # attribute of a wrapper; see noted
 UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 
 
@@ -97,7 +98,7 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
 
 def noted(env: gym.Env, conversion: str) -> gym.Env:
     """Note on a wrapper how it converts observations, for `conversions`."""
-    env.conversion = conversion  # type: ignore[attr-defined]
+    setattr(env, NOTE, conversion)
     return env
 
 
@@ -105,7 +106,7 @@ def conversions(env: gym.Env) -> list[str]:
     """Return how an environment's observations become states: the notes of its wrappers, in their order."""
     notes = []
     while isinstance(env, gym.Wrapper):
-        notes += [vars(env)["conversion"]] if "conversion" in vars(env) else []
+        notes += [vars(env)[NOTE]] if NOTE in vars(env) else []
         env = env.env
     return notes[::-1]
 
@@ -162,7 +163,7 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
     if box is not None:
         return TransformObservation(env, np.asarray, box)
     order = f" in the order {', '.join(map(repr, space.spaces))}" if isinstance(space, spaces.Dict) else ""
-    return noted(FlattenObservation(env), f"flattened{order}; a Discrete number is one-hot")
+    return noted(FlattenObservation(env), f"flattened{order}; Discrete and MultiDiscrete numbers are one-hot")
 
 
 def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:
@@ -221,7 +222,9 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
                 )
             return scaled.round().clip(0, 255).astype(np.uint8)
 
-        env = noted(_transform(env, to_uint8, (0, 255)), f"(image - {low:g}) * {scale:g}, rounded to uint8")
+        env = noted(
+            _transform(env, to_uint8, (0, 255)), f"from [{low:g}, {high:g}] to [0, 255], rounded and clipped, uint8"
+        )
     elif space.low.any() or (space.high != 255).any():  # gymnasium's wrappers for images need these bounds
         env = _transform(env, lambda image: image, (0, 255))
     if len(space.shape) == 2:

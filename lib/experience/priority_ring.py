@@ -18,7 +18,7 @@ LEAST_PRIORITY = 1e-5  # so that every transition can be drawn
 def priorities_from_errors(errors: torch.Tensor) -> torch.Tensor:
     """Compute priorities |errors| + 1e-5, (batch,), Schaul et al. (2016), section 3.3.
 
-    A NaN counts as an error of 0, infinity as float32's largest number. The loss is then not finite, either, which
+    A NaN counts as an error of 0, infinity as float32's largest number. In both cases the loss is not finite, which
     stops the run.
     """
     return errors.detach().abs().nan_to_num() + LEAST_PRIORITY

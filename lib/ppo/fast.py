@@ -194,7 +194,12 @@ class FastTrainer(Trainer):
         return super().learn(transitions)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean squared error of values from targets, (batch,), in units of the returns' spread, a scalar."""
+        """Return the mean squared error of the values, a scalar. Errors are in units of the returns' spread.
+
+        Args:
+            values: predicted values, (batch,).
+            targets: returns, (batch,).
+        """
         return value_loss(values, targets, self.model.return_std)
 
     def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:

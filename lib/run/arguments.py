@@ -12,7 +12,7 @@ from lib.actors.ray_package import check_cluster
 from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
-from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, FastPPOHyperparameters, RunParameters
+from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters, recorded_fields
 from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
@@ -59,9 +59,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     values = vars(parser.parse_args(argv))
     Watchdog(values.get("time_limit")).start()  # before the user's module is imported
     defaults = {name: parser.get_default(name) for name in values}
-    config: dict[str, Any] = {}
+    config = config_file.Config({}, {})
     if "config" in values:
-        config, own = config_file.read(values["config"], parser, _kind_of(parser))
+        config = config_file.read(values["config"], parser, _kind_of(parser))
+        own = config.options
         # argparse would append to a list from the file, but the command line decides.
         lists = [name for name, value in own.items() if isinstance(value, list) and values[name] != defaults[name]]
         parser.set_defaults(**{name: value for name, value in own.items() if name not in lists})
@@ -75,7 +76,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     for name in (assignment.partition("=")[0].strip() for assignment in overrides):
         if name == "env_name":
             raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
-        if name in knobs:
+        if name in {*knobs, *parser.common} - {field.name for field in dataclasses.fields(_kind_of(parser))}:
             raise UsageError(f"--set changes hyperparameters, and {name} is an option; see {script}.py --help")
     tuned = options.pop("params", "common") == "best"
     if "resume" not in options:
@@ -100,13 +101,13 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         own = {name: given[name] for name in knobs}
-        return _resume(parser, script, options, own, env_id, module, overrides)
+        resumed = _resume(parser, script, options, own, env_id, module, [each for each in overrides if each != HELP])
+        _explain_and_exit(resumed[0], overrides)
+        return resumed
     table = parser.best if tuned else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
     params = _new_params(table, options["game"], env_id, config, [each for each in overrides if each != HELP])
-    if HELP in overrides:
-        print(explain(params))
-        sys.exit(0)
+    _explain_and_exit(params, overrides)
     run_options = RunOptions(**options, knobs=knobs, resumable=True)
     if run_options.init is not None:
         require_same_game(run_options.init, params.env_name, script)
@@ -168,13 +169,21 @@ def full_id(env_id: str | None, module: str | None) -> str | None:
     return f"{module}:{env_id}"
 
 
+def _explain_and_exit(params: RunParameters, overrides: Sequence[str]) -> None:
+    """With --set help, show the hyperparameters and exit."""
+    if HELP in overrides:
+        print(explain(params))
+        sys.exit(0)
+
+
 def _new_params(
     hyperparams: Mapping[str, RunParameters],
     game: str,
     env_id: str | None,
-    config: Mapping[str, Any],
+    given: config_file.Config,
     overrides: list[str],
 ) -> RunParameters:
+    config: Mapping[str, Any] = given.hyperparameters
     if hyperparams is BEST_HYPERPARAMS and game not in hyperparams and game in HYPERPARAMS:
         raise UsageError(f"--params best has no values for {game!r}, only for {', '.join(hyperparams)}")
     if game not in hyperparams:
@@ -189,7 +198,10 @@ def _new_params(
             params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=goal, milestone=None)
         except ValueError as error:
             raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
-        config = {name: value for name, value in config.items() if name != "env_name"}
+        # A run on another environment says nothing about the goal of this one.
+        is_other = given.of_run and config.get("env_name") != without_options(env_id)
+        left_out = {"env_name", *(("run_name", "stop_reward", "milestone") if is_other else ())}
+        config = {name: value for name, value in config.items() if name not in left_out}
     elif without_options(config.get("env_name", params.env_name)) != without_options(params.env_name):
         raise UsageError(
             f"--config: its env_name is {config['env_name']!r}, and this run plays {params.env_name}; give --env-id, "
@@ -199,8 +211,8 @@ def _new_params(
     try:
         return dataclasses.replace(params, **{**config, **values})
     except ValueError as error:
-        given = " and ".join(option for option, fields in (("--config", config), ("--set", values)) if fields)
-        raise UsageError(f"{given}: {error}") from error
+        options = " and ".join(option for option, fields in (("--config", config), ("--set", values)) if fields)
+        raise UsageError(f"{options}: {error}") from error
 
 
 def _resume(
@@ -296,9 +308,8 @@ def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script
     if recorded["script"] != script:
         raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
     kind = _kind_of(parser)
-    earlier = {"learning_rate_max": 0.01} if issubclass(kind, FastPPOHyperparameters) else {}  # was not recorded
     try:
-        return kind(**earlier | recorded["hyperparameters"])
+        return kind(**recorded_fields(kind, recorded["hyperparameters"]))
     except (TypeError, ValueError) as error:
         commit = recorded["sessions"][0]["commit"]
         unknown = set(recorded["hyperparameters"]) - {field.name for field in dataclasses.fields(kind)}

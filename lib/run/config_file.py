@@ -4,26 +4,36 @@ import argparse
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
-from lib.hyperparameters import RunParameters
+from lib.hyperparameters import RunParameters, recorded_fields
 from lib.run.options import FREE
 from lib.system.checked import as_field_type, require_type
 
 
-def read(
-    path: Path, parser: argparse.ArgumentParser, kind: type[RunParameters]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+class Config(NamedTuple):
+    """Content of a file.
+
+    Attributes:
+        hyperparameters: values by name.
+        options: values of the script's own options, by name.
+        of_run: whether the file is a run's params.json.
+    """
+
+    hyperparameters: dict[str, Any]
+    options: dict[str, Any]
+    of_run: bool = False
+
+
+def read(path: Path, parser: argparse.ArgumentParser, kind: type[RunParameters]) -> Config:
     """Read a file with one JSON object, from names to values, or params.json of a run.
 
     Args:
         path: path of the file.
         parser: parser of the script.
         kind: type of the script's hyperparameters.
-
-    Returns:
-        The hyperparameters, and the values of the script's own options.
 
     Raises:
         UsageError: if the file cannot be read, or a name is unknown, or a value has the wrong type. All such entries
@@ -37,9 +47,11 @@ def read(
         raise UsageError(
             f"--config {path} holds a {type(content).__name__}; it has to be an object of names and values"
         )
-    if isinstance(content.get("hyperparameters"), dict) and isinstance(content.get("knobs"), dict):  # of a run
+    of_run = isinstance(content.get("hyperparameters"), dict) and isinstance(content.get("knobs"), dict)
+    if of_run:
         knobs = {name: value for name, value in content["knobs"].items() if name not in FREE}
-        content = content["hyperparameters"] | knobs
+        content = recorded_fields(kind, content["hyperparameters"]) | knobs
+        content["env_name"] = without_options(str(content.get("env_name")))  # the options are among the knobs
     fields = {field.name for field in dataclasses.fields(kind)}
     actions = {action.dest: action for action in parser._actions if action.default is not argparse.SUPPRESS}
     hyperparameters, options, faults = {}, {}, []
@@ -57,7 +69,7 @@ def read(
     if faults:
         allowed = ", ".join([*sorted(fields), *sorted(actions)])
         raise UsageError(f"--config {path}: {'; '.join(faults)}. Known names are {allowed}")
-    return hyperparameters, options
+    return Config(hyperparameters, options, of_run)
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -75,10 +75,9 @@ class Episodes:
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
     AGAIN = WINDOW // 2  # episodes after a refusal until `confirm` is called again
-    # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low. There are at
-    # least so many per environment, because the first episodes to end are short.
+    # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low.
     FIRST = 50
-    FIRST_PER_ENV = 6
+    FIRST_PER_ENV = 6  # at least this many per environment, because the first episodes to end are short
 
     _runs = itertools.count()  # counts the runs of this process
 
@@ -189,7 +188,8 @@ class Episodes:
         self.count += 1
         self.last = episode
         self.returns.append(episode.total)
-        if self.count == 1 and self._early_count:  # it began with the run, so its steps tell the number of environments
+        if self.count == 1 and self._early_count:
+            # It began with the run, so its end divided by its length is the number of environments.
             per_env = self.FIRST_PER_ENV * round(episode.step / max(1, episode.length))
             self._early_count = max(self._early_count, per_env)
         self._early_total += episode.total

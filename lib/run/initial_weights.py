@@ -73,6 +73,6 @@ def _load(network: nn.Module, weights: Mapping[str, object], file: Path, script:
         problem = textwrap.shorten(str(error).strip().splitlines()[-1], 160, placeholder=" ...")
         raise UsageError(
             f"the network of {file} does not fit this script's network ({problem}); it was trained by {script}.py. "
-            "Give a model that this version of the same script has trained, with the same options, observations and "
-            "actions"
+            "Give a model that this version of this script, or of one with the same network, has trained on the same "
+            "observations and actions"
         ) from error

@@ -4,8 +4,10 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from lib.envs.single_env import module_of
+from lib.errors import UsageError
 from lib.run.options import FREE, RunOptions
 from lib.run.run_folder import read_params
 from lib.system.console_log import quoted
@@ -65,8 +67,19 @@ def module_option(env_id: str) -> list[str]:
 
 def network_option(run: Path) -> list[str]:
     """Return the option that names the file of a script's own network; none for the project's networks."""
-    network = read_params(run).get("network", {})
-    return ["--network", f"{shown(Path(network['file']))}:{network['class']}"] if network.get("file") else []
+    builder = _recorded(run).get("network", {}).get("builder")
+    if builder is None:
+        return []
+    file, _, name = builder.rpartition(":")
+    return ["--network", f"{shown(Path(file))}:{name}"]
+
+
+def _recorded(run: Path) -> dict[str, Any]:
+    """Return the content of params.json, or {} if it was damaged while the run trained."""
+    try:
+        return read_params(run)
+    except (UsageError, OSError):
+        return {}
 
 
 def command(script: Path, *words: str) -> str:
@@ -92,15 +105,15 @@ def _again(run: Path, options: RunOptions) -> list[str]:
 
     --time-limit, --quiet and --verbose are left out: they are about a process, not about the run.
     """
-    recorded = read_params(run)["knobs"]
-    # A cluster has to be named again, because its nodes run code here.
-    changed = {name: value for name, value in options.knobs.items() if name in FREE and value != recorded.get(name)}
+    recorded = _recorded(run).get("knobs", {})
+    changed = {name: options.knobs.get(name) for name in FREE & set(recorded)}
+    changed = {name: value for name, value in changed.items() if value != recorded[name]}
     given = {
         "evaluate_every": options.evaluate_every,
         "record_every": options.record_every,
         "track": options.track,
-        "address": options.knobs.get("address"),
-        **changed,
+        "address": options.knobs.get("address"),  # has to be given again, because the cluster's nodes run code here
+        **dict(sorted(changed.items())),
     }
     words = ["--device", str(options.device)] if options.device.type != "cpu" else []
     for name, value in given.items():

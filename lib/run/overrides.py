@@ -64,7 +64,7 @@ def explain(params: RunParameters) -> str:
         assignment = f"{name}={'none' if value is None else value}"
         gap = column[len(assignment) :] or f"\n{column}"
         text = textwrap.fill(
-            meanings[name], width, initial_indent=column, subsequent_indent=column, break_on_hyphens=False
+            meanings.get(name, ""), width, initial_indent=column, subsequent_indent=column, break_on_hyphens=False
         )
         lines.append(f"{assignment}{gap}{text.lstrip()}")
     return "\n".join(lines)

@@ -36,7 +36,7 @@ class GreedyPolicy:
     """Policy that takes the best action according to a network. Noisy layers use their mean weights.
 
     Args:
-        net: DQN, ExtendedDQN or ppo.model.ActorCritic.
+        net: ppo.model.ActorCritic, or a network whose forward or qvals returns Q-values, (batch, n_actions).
         device: device of the network.
 
     Attributes:

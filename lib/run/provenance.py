@@ -3,13 +3,16 @@
 import contextlib
 import dataclasses
 import inspect
+import os
 import platform
 import subprocess
 import sys
 from datetime import datetime
 from importlib import metadata
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeGuard
 
+import torch
 from torch import nn
 
 from lib.hyperparameters import RunParameters
@@ -29,23 +32,40 @@ def describe(script: str, params: RunParameters, options: RunOptions, net: objec
         "hyperparameters": dataclasses.asdict(params),
         "knobs": options.knobs,
         "init": None if options.init is None else str(options.init),
-        **({"network": network(net)} if isinstance(net, nn.Module) else {}),
+        **({"network": network(net)} if _is_plain(net) else {}),
         "sessions": [session(options)],
     }
 
 
+def _is_plain(net: object) -> TypeGuard[nn.Module]:
+    """Return whether an object is a network whose class says what it computes: one that was not compiled."""
+    return isinstance(net, nn.Module) and not isinstance(net, torch.jit.ScriptModule) and not hasattr(net, "_orig_mod")
+
+
 def network(net: nn.Module) -> dict[str, Any]:
-    """Return a network's class, its file if it is none of this project's, and the class of each layer by name.
+    """Return a network's class and the class of each of its layers, by name, and what builds it.
 
     With them, tools recognise a network that they cannot build from its weights.
+
+    Returns:
+        class, layers, and builder: FILE.py:CLASS, or None for a class of lib. If the class cannot be imported from its
+        file, or is one of torch's, it is the script with NAME, for which the user puts a function.
     """
     kind = type(net)
+    layers = {name: type(layer).__name__ for name, layer in net.named_modules() if name}
+    return {"class": kind.__name__, "layers": layers, "builder": _builder(kind)}
+
+
+def _builder(kind: type[nn.Module]) -> str | None:
+    if kind.__module__.partition(".")[0] == "lib":
+        return None
     file = None
-    if kind.__module__.partition(".")[0] != "lib":
+    if kind.__qualname__ == kind.__name__:  # not defined inside a function or another class
         with contextlib.suppress(OSError, TypeError):  # a notebook has no file
             file = inspect.getsourcefile(kind)
-    layers = {name: type(layer).__name__ for name, layer in net.named_modules() if name}
-    return {"class": kind.__qualname__, "file": file, "layers": layers}
+    if file is not None and not {"site-packages", "dist-packages"} & set(Path(file).parts):
+        return f"{os.path.abspath(file)}:{kind.__name__}"
+    return f"{os.path.abspath(sys.argv[0])}:NAME"
 
 
 def session(options: RunOptions) -> dict[str, Any]:

@@ -81,7 +81,7 @@ PARAMS = {
     ],
 }
 # Shape of a further entry of params.json, which runs of earlier versions and runs without checkpoints lack.
-NETWORK = {"network": {"class": TEXT, "file": (str, NoneType), "layers": Each(TEXT)}}
+NETWORK = {"network": {"class": TEXT, "layers": Each(TEXT), "builder": (str, NoneType)}}
 RESULT = {
     "stopped": TEXT,
     "steps": (int,),
@@ -353,6 +353,9 @@ def read_params(path: Path) -> dict[str, Any]:
     missing = sorted(set(PARAMS) - set(content))
     if missing:
         raise UsageError(f"{file} lacks {', '.join(missing)}; it was not written by this project")
+    lacking = sorted(set(NETWORK["network"]) - set(content.get("network", NETWORK["network"])))
+    if lacking:
+        raise UsageError(f"{file} lacks {', '.join(lacking)} of its network; restore it, or start a new run")
     if not content["sessions"] or any(not set(SESSION) <= set(session) for session in content["sessions"]):
         raise UsageError(f"{file} lacks sessions with {', '.join(SESSION)}; restore it, or start a new run")
     return content

@@ -43,9 +43,8 @@ class Watchdog:
     """
 
     PATIENCE = 60.0  # seconds in one call after which its environment is reported
-    GRACE = (
-        10.0  # seconds from the time limit or a signal to a call's interruption, and from there to the process's end
-    )
+    # Seconds from the time limit or a signal to the interruption of a call, and from there to the end of the process.
+    GRACE = 10.0
     INTERVAL = 1.0
     _newest: ClassVar["Watchdog | None"] = None
     _watcher: ClassVar["WatcherProcess | None"] = None

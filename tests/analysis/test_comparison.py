@@ -84,9 +84,9 @@ def test_a_summary_says_if_runs_share_a_seed(tmp_path):
 
 def test_a_summary_says_if_runs_were_made_by_different_code(tmp_path):
     one, two = (make_run(tmp_path / str(seed), seed) for seed in (1, 2))
-    assert "code differs" not in summarise(Group("", (one, two)))
+    assert "different commits" not in summarise(Group("", (one, two)))
     edit_params(two, lambda params: params["sessions"][0].update(commit="abc123+"))
-    assert "code differs" in summarise(Group("", (one, two)))
+    assert "different commits" in summarise(Group("", (one, two)))
 
 
 def test_differing_settings_begin_with_seed_script_and_learning_rate(tmp_path):

@@ -11,9 +11,12 @@ from finished_runs import edit_params
 from lib.analysis.own_network import build
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
+from lib.hyperparameters import HYPERPARAMS
+from lib.run import provenance
+from lib.run.options import RunOptions
 from running import CATCH, FAKES, assignments, folder
 
-EVALUATE = Path("tools/evaluate.py")
+EVALUATE, PUBLISH = Path("tools/evaluate.py"), Path("tools/publish.py")
 PARENT = Path(__file__).parents[2] / "chapter08/01_dqn_basic.py"
 NETWORK = """
 class Scaled(dqn_model.DQN):
@@ -40,15 +43,21 @@ def test_a_run_with_its_own_network_is_played_with_that_network_or_not_at_all(an
     run = folder(tmp_path / "runs")
     option = f"--network {script}:Scaled"
     assert re.search(rf"tools/play.py \S*{run.name} .*--network \S*10_scaled.py:Scaled +#", output)
-    assert f"has a network of its own, Scaled. Add {option}," in refused(EVALUATE, run, *FAKES)
+    assert f"has a network of its own, Scaled. Add {option}, which" in refused(EVALUATE, run, *FAKES)
     own = TrainedAgent(run, "last", module="fakes", network=f"{script}:Scaled")
     assert type(own.policy.net).__name__ == "Scaled"
     assert "Evaluation: mean return" in answer(
         EVALUATE, run, *FAKES, *option.split(), "--epsilon", 0.5, "--episodes", 5
     )
-    script.write_text(script.read_text().replace("class Scaled", "class Other"))
-    with pytest.raises(UsageError, match=r"the run's network was a Scaled, and this one is a Other.* --network"):
-        TrainedAgent(run, "last", module="fakes", network=f"{script}:Other")
+    model = tmp_path / "model"
+    answer(PUBLISH, run, model, *FAKES, *option.split(), "--checkpoint", "last", "--episodes", 1)
+    assert str(tmp_path) not in (model / "params.json").read_text()
+    assert f"{model.name} --env-module fakes --network 10_scaled.py:Scaled" in (model / "README.md").read_text()
+    other = tmp_path / "11_other.py"
+    other.write_text(script.read_text().replace("class Scaled", "class Other"))
+    wrong = r"--network \S*11_other.py:Other does not build the network of \S+: the run's network was a Scaled"
+    with pytest.raises(UsageError, match=wrong):
+        TrainedAgent(run, "last", module="fakes", network=f"{other}:Other")
 
 
 @pytest.mark.slow
@@ -60,6 +69,23 @@ def test_a_layer_of_another_class_is_noticed(trained_run):
     edit_params(trained_run, change)
     with pytest.raises(UsageError, match=r"the layer .* was Tanh, and is ReLU.* --network"):
         TrainedAgent(trained_run, module="fakes")
+
+
+class Outer:
+    class Inner(torch.nn.Linear):
+        pass
+
+
+@pytest.mark.parametrize("net", [torch.nn.Sequential(torch.nn.Linear(3, 2)), Outer.Inner(3, 2)])
+def test_a_network_without_a_class_of_its_own_is_built_by_a_function_of_the_script(monkeypatch, net):
+    monkeypatch.setattr("sys.argv", ["/project/10_mine.py"])
+    assert provenance.network(net)["builder"] == "/project/10_mine.py:NAME"
+
+
+def test_a_compiled_network_is_not_described():
+    scripted = torch.jit.script(torch.nn.Linear(3, 2))
+    assert "network" not in provenance.describe("x", HYPERPARAMS["pong"], RunOptions(), scripted)
+    assert "network" in provenance.describe("x", HYPERPARAMS["pong"], RunOptions(), torch.nn.Linear(3, 2))
 
 
 FILE = """
@@ -92,11 +118,13 @@ def test_a_function_may_build_the_network(tmp_path):
         ("mine.py:other", "raised TypeError.* Name a function with these two parameters"),
         ("mine.py:none", "it returned NoneType"),
         ("broken.py:net", "fails to import: ZeroDivisionError"),
+        ("unguarded.py:net", "fails to import: SystemExit"),
     ],
 )
 def test_wrong_use_is_explained(tmp_path, monkeypatch, text, message):
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(FILE)
     Path("broken.py").write_text("1 / 0")
+    Path("unguarded.py").write_text("raise SystemExit(0)")
     with pytest.raises(UsageError, match=message):
         build(text, spaces.Box(0, 1, (3,)), 5)

@@ -326,6 +326,7 @@ LEARN = ["--set", "stop_reward=0.9", "--stop-after", "8000"]
 RUNS = {
     **{script.stem: (script, LEARN) for script in SCRIPTS},
     **{f"without-{part}": (SCRIPTS[-1], ["--without", part, "--stop-after", "160"]) for part in PARTS},
+    "without-all-learning": (SCRIPTS[-1], [*(word for part in PARTS for word in ("--without", part)), *LEARN]),
     "without-all": (SCRIPTS[-1], [*(word for part in PARTS for word in ("--without", part)), "--stop-after", "160"]),
     "v-max": (SCRIPTS[-1], ["--v-max", "2", "--stop-after", "160"]),
     "noisy": (SCRIPTS[3], ["--stop-after", "320"]),  # metrics are logged every 100 iterations
@@ -334,7 +335,7 @@ RUNS = {
 
 
 # Left to `make test-long`: Rainbow combines these ideas and solves the chain in `make test`.
-LONG = [script.stem for script in SCRIPTS[1:-1]]
+LONG = [*(script.stem for script in SCRIPTS[1:-1]), "without-all-learning"]
 
 
 @pytest.fixture(scope="module")

@@ -261,7 +261,7 @@ def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_no
     parts = {"direction": np.eye(4)[plain["direction"]], "image": plain["image"].ravel() / 10, "speed": plain["speed"]}
     assert np.allclose(converted, np.concatenate([parts[name] for name in more.spaces if name in parts]))
     assert observations.conversions(prepared) == [
-        "flattened in the order 'direction', 'image', 'speed'; a Discrete number is one-hot",
+        "flattened in the order 'direction', 'image', 'speed'; Discrete and MultiDiscrete numbers are one-hot",
         f"float32, divided by {[1.0] * 4 + [10.0] * 147 + [1.0] * 2}",
     ]
     assert "no convolutions for 'image'" in caplog.text

@@ -1,5 +1,8 @@
 """The random player, and what both games have in common."""
 
+import os
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +137,15 @@ def test_a_module_in_the_current_folder_is_found(tmp_path):
     program = "import runpy; runpy.run_module('examples.random_player', run_name='__main__', alter_sys=True)"
     output, errors = start_program(program, tmp_path, "--episodes", 5, "own_game:Own-v0").communicate()
     assert "steps            mean 7.000" in output, errors
+
+
+@pytest.mark.long
+def test_an_installed_project_finds_a_module_in_the_current_folder(tmp_path):
+    (tmp_path / "own_game.py").write_text(OWN_MODULE)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-m", "examples.random_player", "--episodes", "5", "own_game:Own-v0"]
+    played = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    assert "steps            mean 7.000" in played.stdout
 
 
 def test_a_module_that_does_not_exist_is_named_in_one_line(refused):

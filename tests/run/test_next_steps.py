@@ -24,9 +24,9 @@ def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands
     assert commands(steps_done=500)["continue the run"].endswith("--stop-after 1000")
     recorded = {"engine": "process", "patience": 60.0}
     assert commands(knobs=recorded)["continue the run"].endswith("--env-module fakes")
-    changed = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 90.0, "async_envs": True}
+    changed = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 90.0}
     words = commands(knobs=changed)["continue the run"].split("--env-module fakes ")[1]
-    assert words == "--address 10.0.0.1:6379 --engine ray --patience 90.0 --async-envs"
+    assert words == "--address 10.0.0.1:6379 --engine ray --patience 90.0"
 
 
 @pytest.mark.parametrize("end", ["saved", "solved", "complete"])
