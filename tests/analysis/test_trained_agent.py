@@ -15,6 +15,7 @@ from lib.nets import losses
 from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
+from lib.run import provenance
 from lib.run.checkpoint_files import find_checkpoint
 from lib.run.policy import GreedyPolicy
 
@@ -65,6 +66,7 @@ def test_a_network_is_rebuilt_from_its_weights(name, space):
     if name.startswith("normalising"):
         net.conv.normalise_by(torch.from_numpy(states))
     rebuilt = build_network(net.state_dict(), space, 6)
+    assert provenance.network(rebuilt) == provenance.network(net)
     scores = GreedyPolicy(net).scores(states)
     assert scores.shape == (5, 6)
     tolerance = 0.05 if "bfloat16" in name else 1e-6  # the rebuilt network computes in float32
