@@ -71,8 +71,8 @@ def test_a_stopped_and_resumed_run_equals_the_uninterrupted_one(uninterrupted, t
 
 
 def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(tmp_path):
-    fields = assignments("replay_initial=5000", "replay_size=5000", "batch_size=8")
-    options = ("--env-id", "fakes:Chain-v0", *fields, "--stop-after", 5020, "--quiet")
+    fields = assignments("replay_initial=2000", "replay_size=2000", "batch_size=8")
+    options = ("--env-id", "fakes:Chain-v0", *fields, "--stop-after", 2020, "--quiet")
     assert run(BASELINE, *options, "--runs-dir", tmp_path / "uninterrupted").returncode == 0
     runs_dir = tmp_path / "stopped"
     process = start(BASELINE, *options, "--runs-dir", runs_dir)
@@ -81,7 +81,7 @@ def test_a_run_stopped_in_its_warm_up_starts_from_the_beginning(tmp_path):
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert re.search("Interrupted before learning began|Stopped at once", stderr)  # during or before the warm-up
-    resumed = run(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 5020, "--quiet")
+    resumed = run(BASELINE, *resuming(folder(runs_dir)), "--stop-after", 2020, "--quiet")
     assert "starts again from the beginning" in resumed.stdout
     expected = checkpoint_of(folder(tmp_path / "uninterrupted"))
     assert differences(expected, checkpoint_of(folder(runs_dir))) == []
