@@ -25,7 +25,7 @@ from lib.run import console, evaluation, run_folder
 from lib.run.checkpoint_files import digest_path
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
-from lib.run.next_steps import module_option, network_option
+from lib.run.next_steps import module_option
 from lib.system import files
 from lib.system.console_log import quoted
 from lib.system.files import PROJECT
@@ -117,7 +117,7 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
         files.write(digest_path(target), f"{files.digest(target)}  {target.name}\n")
         run_folder.write_json(new / "params.json", params)
         run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-        files.write(new / "README.md", card(agent, model, megabytes(new), params["sessions"], metrics))
+        files.write(new / "README.md", card(agent, model, megabytes(new), params, metrics))
         if model.exists():
             model.rename(old)
         new.rename(model)
@@ -147,12 +147,14 @@ def public(word: str) -> str:
     return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
-def card(agent: TrainedAgent, model: Path, size: float, sessions: list[dict[str, Any]], metrics: dict[str, Any]) -> str:
+def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     shown = quoted(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
     endless = count_at_limit(metrics["lengths"])
+    sessions = params["sessions"]
     first, *later = sessions
-    network = [each if each.startswith("--") else Path(each).name for each in network_option(agent.run)]
+    builder = params.get("network", {}).get("builder")
+    network = ["--network", builder] if builder else []
     devices = ", ".join(session["machine"]["device"] for session in sessions)
     return CARD.format(
         name=model.name,

@@ -15,15 +15,8 @@ from lib.errors import UsageError
 Factory = Callable[[spaces.Space[Any], int], nn.Module]
 
 
-def load_factory(text: str) -> Factory:
-    """Import a Python file, which runs its code, and return the class or function that builds the network.
-
-    Args:
-        text: "FILE.py:NAME".
-
-    Raises:
-        UsageError: if there is no such file or name, or the file fails to import.
-    """
+def _load_factory(text: str) -> Factory:
+    """Import a Python file, which runs its code, and return the class or function that builds the network."""
     file, _, name = text.rpartition(":")
     path = Path(file)
     if path.suffix != ".py" or not name:
@@ -59,14 +52,15 @@ def build(text: str, space: spaces.Space[Any], n_actions: int) -> nn.Module:
     """Build a network of the user.
 
     Args:
-        text: see `load_factory`.
+        text: "FILE.py:NAME".
         space: observation space, as make_env returns it.
         n_actions: number of actions.
 
     Raises:
-        UsageError: see `load_factory`; also if the call fails, or returns no network.
+        UsageError: if there is no such file or name, if the file fails to import, or if the call fails or returns no
+            network.
     """
-    factory = load_factory(text)
+    factory = _load_factory(text)
     try:
         net = factory(space, n_actions)
     except Exception as error:

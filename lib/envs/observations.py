@@ -222,15 +222,15 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
                 )
             return scaled.round().clip(0, 255).astype(np.uint8)
 
-        env = noted(
-            _transform(env, to_uint8, (0, 255)), f"from [{low:g}, {high:g}] to [0, 255], rounded and clipped, uint8"
-        )
+        note = f"from [{low:g}, {high:g}] to [0, 255], rounded and clipped, uint8"
+        env = noted(_transform(env, to_uint8, (0, 255)), note)
     elif space.low.any() or (space.high != 255).any():  # gymnasium's wrappers for images need these bounds
         env = _transform(env, lambda image: image, (0, 255))
     if len(space.shape) == 2:
         return env
     if not channels_last:
-        env = noted(_transform(env, lambda image: np.moveaxis(image, 0, 2)), "axes in the order height, width, channel")
+        note = "axes in the order height, width, channels"
+        env = noted(_transform(env, lambda image: np.moveaxis(image, 0, 2)), note)
     shape = env.observation_space.shape
     assert shape is not None
     channels = shape[2]

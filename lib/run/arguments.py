@@ -16,7 +16,7 @@ from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameter
 from lib.run import config_file, run_folder, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
-from lib.run.options import DEFAULT_RUNS_DIR, FREE, RunOptions
+from lib.run.options import DEFAULT_RUNS_DIR, FREE, RunOptions, without_free
 from lib.run.overrides import HELP, explain, override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
@@ -72,7 +72,8 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     if "runs_dir" in options:
         options["runs_dir"] = _runs_dir(options["runs_dir"])
     options["device"] = usable_device(options.get("device", "cpu"))
-    overrides = options.pop("set", [])
+    given_overrides = options.pop("set", [])
+    overrides = [each for each in given_overrides if each != HELP]
     for name in (assignment.partition("=")[0].strip() for assignment in overrides):
         if name == "env_name":
             raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
@@ -101,20 +102,19 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         own = {name: given[name] for name in knobs}
-        resumed = _resume(parser, script, options, own, env_id, module, [each for each in overrides if each != HELP])
-        _explain_and_exit(resumed[0], overrides)
+        resumed = _resume(parser, script, options, own, env_id, module, overrides)
+        _explain_and_exit(resumed[0], given_overrides)
         return resumed
     table = parser.best if tuned else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
-    params = _new_params(table, options["game"], env_id, config, [each for each in overrides if each != HELP])
-    _explain_and_exit(params, overrides)
+    params = _new_params(table, options["game"], env_id, config, overrides)
+    _explain_and_exit(params, given_overrides)
     run_options = RunOptions(**options, knobs=knobs, resumable=True)
     if run_options.init is not None:
         require_same_game(run_options.init, params.env_name, script)
-    shown = {name: value for name, value in knobs.items() if name not in FREE}
     kinds = {"best": table is not parser.hyperparams, "init": run_options.init is not None}
     changes = changes_in_name(
-        shown,
+        without_free(knobs),
         defaults,
         parser.named,
         [kind for kind, applies in kinds.items() if applies],

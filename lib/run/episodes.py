@@ -89,7 +89,6 @@ class Episodes:
         trained: bool = False,
         owns_process: bool = True,
     ):
-        self.trained = trained
         self.exp_source = exp_source
         self.stop_reward = stop_reward
         self.milestone = milestone

@@ -62,14 +62,15 @@ def load_initial_weights(model: Path, objects: Mapping[str, Stateful]) -> None:
     for name in ("net", "target"):
         network = objects.get(name)
         if isinstance(network, nn.Module):
-            _load(network, weights, file, run_folder.read_params(model)["script"])
+            _load(network, weights, file, model)
     log.info("Initial weights: %s", file)
 
 
-def _load(network: nn.Module, weights: Mapping[str, object], file: Path, script: str) -> None:
+def _load(network: nn.Module, weights: Mapping[str, object], file: Path, model: Path) -> None:
     try:
         network.load_state_dict(weights)
     except (RuntimeError, TypeError, AttributeError) as error:
+        script = run_folder.read_params(model)["script"]
         problem = textwrap.shorten(str(error).strip().splitlines()[-1], 160, placeholder=" ...")
         raise UsageError(
             f"the network of {file} does not fit this script's network ({problem}); it was trained by {script}.py. "

@@ -106,14 +106,14 @@ def _again(run: Path, options: RunOptions) -> list[str]:
     --time-limit, --quiet and --verbose are left out: they are about a process, not about the run.
     """
     recorded = _recorded(run).get("knobs", {})
-    changed = {name: options.knobs.get(name) for name in FREE & set(recorded)}
-    changed = {name: value for name, value in changed.items() if value != recorded[name]}
+    both = sorted(FREE & recorded.keys() & options.knobs.keys())
+    changed = {name: options.knobs[name] for name in both if options.knobs[name] != recorded[name]}
     given = {
         "evaluate_every": options.evaluate_every,
         "record_every": options.record_every,
         "track": options.track,
         "address": options.knobs.get("address"),  # has to be given again, because the cluster's nodes run code here
-        **dict(sorted(changed.items())),
+        **changed,
     }
     words = ["--device", str(options.device)] if options.device.type != "cpu" else []
     for name, value in given.items():

@@ -1,6 +1,7 @@
 """Options of a run, as given on the command line."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,11 @@ DEFAULT_RUNS_DIR = PROJECT / "runs"
 
 # The scripts' own options that a resumed run may change, because no result depends on them.
 FREE = frozenset({"engine", "patience", "address", "actor_cpus", "async_envs"})
+
+
+def without_free(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a script's own options without those of FREE."""
+    return {name: value for name, value in knobs.items() if name not in FREE}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,13 +32,13 @@ def describe(script: str, params: RunParameters, options: RunOptions, net: objec
         "hyperparameters": dataclasses.asdict(params),
         "knobs": options.knobs,
         "init": None if options.init is None else str(options.init),
-        **({"network": network(net)} if _is_plain(net) else {}),
+        **({"network": network(net)} if _is_uncompiled(net) else {}),
         "sessions": [session(options)],
     }
 
 
-def _is_plain(net: object) -> TypeGuard[nn.Module]:
-    """Return whether an object is a network whose class says what it computes: one that was not compiled."""
+def _is_uncompiled(net: object) -> TypeGuard[nn.Module]:
+    """Return whether an object is a network that was not compiled. A compiled one has another class."""
     return isinstance(net, nn.Module) and not isinstance(net, torch.jit.ScriptModule) and not hasattr(net, "_orig_mod")
 
 
@@ -48,8 +48,8 @@ def network(net: nn.Module) -> dict[str, Any]:
     With them, tools recognise a network that they cannot build from its weights.
 
     Returns:
-        class, layers, and builder: FILE.py:CLASS, or None for a class of lib. If the class cannot be imported from its
-        file, or is one of torch's, it is the script with NAME, for which the user puts a function.
+        class, layers and builder. The builder is FILE.py:CLASS, or None for a class of lib. For a class of a package
+        such as torch, or one defined inside a function, it is SCRIPT.py:NAME; NAME stands for a function of the user.
     """
     kind = type(net)
     layers = {name: type(layer).__name__ for name, layer in net.named_modules() if name}

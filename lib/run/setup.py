@@ -44,7 +44,7 @@ from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import next_steps
 from lib.run.optional_work import unless_interrupted
-from lib.run.options import FREE, RunOptions, options_of_book
+from lib.run.options import RunOptions, options_of_book, without_free
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
@@ -295,7 +295,7 @@ class _Setup:
         return state
 
     def _settings(self) -> checkpoint.Settings:
-        knobs = {name: value for name, value in self.options.knobs.items() if name not in FREE}
+        knobs = without_free(self.options.knobs)
         return checkpoint.Settings({**dataclasses.asdict(self.params), **knobs, "seed": self.options.seed})
 
     def _loop_state(self) -> dict[str, Stateful]:

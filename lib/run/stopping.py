@@ -33,8 +33,6 @@ HOPELESS = "trial stopped early"
 EXIT_CODES = {SOLVED: 0, STEPS: 0, TIME: 0, ENDED: 0, HOPELESS: 0, NOT_FINITE: 1} | {
     number.name: 128 + number for number in SIGNALS
 }
-
-
 # Names of states and rewards in batches.
 INPUTS = ("state", "states", "last_state", "next_states", "reward", "rewards", "returns")
 
