@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -94,14 +95,25 @@ def in_parallel(jobs: int, call: Callable[[Turn], Result], turns: Iterable[Turn]
 
     After an error or Ctrl-C no further call begins.
     """
+    stopped = threading.Event()
+
+    def call_unless_stopped(turn: Turn) -> Result:
+        if stopped.is_set():
+            raise CancelledError
+        try:
+            return call(turn)
+        except BaseException:
+            stopped.set()  # here, because this thread may begin the next call before the error is seen below
+            raise
+
     with ThreadPoolExecutor(jobs) as pool:
-        running = {pool.submit(call, turn): turn for turn in turns}
+        running = {pool.submit(call_unless_stopped, turn): turn for turn in turns}
         try:
             for done in as_completed(running):
-                yield running[done], done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+                if not isinstance(done.exception(), CancelledError):
+                    yield running[done], done.result()
+        finally:
+            stopped.set()
 
 
 def start(words: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,13 +92,17 @@ def train(
         new = ["--params", params, "--seed", str(seed), "--runs-dir", str(folder)]
         start = ["--resume", str(runs[-1])] if runs else new
         commands.append(launch.command(rung, *start, "--device", device, *options))
-    code = run_all(commands, jobs)
-    for folder, rung, _ in _folders(params, device, rungs, seeds):
-        runs, name = runs_in(folder), f"{folder_of(params, device)}/{folder.name}"
-        if runs and finished(runs[-1]) and not _is_kept(runs[-1], name):
-            curve.write(runs[-1], name, rung, jobs - 1)
-    if code:
-        raise SystemExit(code)
+    environment = os.environ | ({} if jobs == 1 else {"OMP_NUM_THREADS": "1"})
+    try:
+        with launch.interrupts_left_to_children():
+            list(launch.in_parallel(jobs, partial(subprocess.run, check=True, env=environment), commands))
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(error.returncode) from None
+    finally:
+        for folder, rung, _ in _folders(params, device, rungs, seeds):
+            runs, name = runs_in(folder), f"{folder_of(params, device)}/{folder.name}"
+            if runs and finished(runs[-1]) and not _is_kept(runs[-1], name):
+                curve.write(runs[-1], name, rung, jobs - 1)
 
 
 def _is_kept(run: Path, name: str) -> bool:
@@ -108,21 +112,6 @@ def _is_kept(run: Path, name: str) -> bool:
     frame, stamped = lab.read(name)
     is_same = stamped["measured"] == curve.origin(read_params(run))["measured"]
     return is_same and len(frame) == len(pd.read_csv(run / "episodes.csv"))
-
-
-def run_all(commands: Sequence[Sequence[str]], jobs: int) -> int:
-    """Run commands, `jobs` at once, until one fails, and return its exit code."""
-    environment = os.environ | ({} if jobs == 1 else {"OMP_NUM_THREADS": "1"})
-    failed = 0
-
-    def run(words: Sequence[str]) -> None:
-        nonlocal failed
-        if not failed:
-            failed = subprocess.run(words, check=False, env=environment).returncode or failed
-
-    with launch.interrupts_left_to_children(), ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(run, commands))
-    return failed
 
 
 def _folders(params: str, device: str, rungs: Sequence[str], seeds: int) -> Iterator[tuple[Path, str, int]]:

@@ -282,6 +282,15 @@ class GoalPPOHyperparameters(FastPPOHyperparameters):
             require(final is None or final <= target, self, "kl_final", f"at most kl_target, {target}, or none")
 
 
+def kind_of(fields: Mapping[str, Any]) -> type[RunParameters]:
+    """Return the type of recorded hyperparameters."""
+    if "replay_size" in fields:
+        return Hyperparameters
+    if "final_temperature" in fields:
+        return GoalPPOHyperparameters
+    return FastPPOHyperparameters if "kl_target" in fields else PPOHyperparameters
+
+
 def recorded_fields(kind: type[RunParameters], fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded hyperparameters of a run, with those that earlier versions did not record."""
     earlier = {"learning_rate_max": 0.01} if issubclass(kind, FastPPOHyperparameters) else {}

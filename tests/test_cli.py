@@ -172,6 +172,15 @@ def test_a_wrong_option_in_a_config_is_named(tmp_path, content, message):
         cli.resolve(parser, ["--config", str(config)], "01_baseline")
 
 
+@pytest.mark.parametrize("option", [("--engine", "ray"), ("--address", "127.0.0.1:1")])
+def test_an_engine_is_refused_if_nobody_plays_elsewhere(option):
+    parser = cli.parser("Summary.")
+    parser.add_argument("--parallel", action="store_true")
+    cli.add_engine_options(parser, "players", "block")
+    with pytest.raises(UsageError, match="go with --parallel"):
+        cli.resolve(parser, option, "04_wrappers")
+
+
 def test_the_name_of_a_run_says_best_only_if_the_script_has_tuned_hyperparameters():
     assert resolve("--params", "best")[1].changes.startswith("-best")
     _, args = cli.resolve(cli.parser("Summary.", PPO_HYPERPARAMS), ["--params", "best"], "01_ppo")

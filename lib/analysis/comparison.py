@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lib.analysis import intervals, run_data
-from lib.hyperparameters import Hyperparameters, PPOHyperparameters
+from lib.hyperparameters import kind_of, recorded_fields
 from lib.run import run_folder
 from lib.run.checkpoint_files import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
@@ -43,10 +43,10 @@ class Group:
 def read_settings(run: Path) -> Settings:
     """Return a run's settings: those of FIRST, then script options and hyperparameters."""
     params = run_folder.read_params(run)
-    kind = Hyperparameters if "replay_size" in params["hyperparameters"] else PPOHyperparameters
-    # A run of an earlier version lacks the hyperparameters that were added since. It used their present defaults.
+    # A run of an earlier version lacks the hyperparameters that were added since.
+    kind = kind_of(params["hyperparameters"])
     defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.default != dataclasses.MISSING}
-    hyperparameters = defaults | params["hyperparameters"]
+    hyperparameters = defaults | recorded_fields(kind, params["hyperparameters"])
     for name in IGNORED:
         hyperparameters.pop(name, None)
     start = {"seed": params["seed"], "script": params["script"], "init": params.get("init")}

@@ -81,7 +81,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
             raise UsageError(f"--set changes hyperparameters, and {name} is an option; see {script}.py --help")
     tuned = options.pop("params", "common") == "best"
     if "resume" not in options:
-        _check_engine(knobs)
+        _check_engine(knobs, parser.get_default("engine"))
     if "track" in options:
         tracking.require(options["track"])
     if "tune" in options:
@@ -132,8 +132,17 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     return params, run_options
 
 
-def _check_engine(knobs: Mapping[str, Any]) -> None:
-    """Refuse an --address that is not used, does not answer or rejects this process, before a run folder is made."""
+def _check_engine(knobs: Mapping[str, Any], default: str | None) -> None:
+    """Refuse an --engine or --address that would not be used, before a run folder is made.
+
+    An address also has to answer and to accept this process.
+
+    Args:
+        knobs: values of the script's own options.
+        default: default of --engine.
+    """
+    if knobs.get("parallel") is False and (knobs["engine"] != default or knobs["address"]):
+        raise UsageError("--engine and --address go with --parallel; without it, this process plays")
     if knobs.get("address") is None:
         return
     if knobs["engine"] != "ray":
@@ -262,7 +271,7 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if _unordered(old) != _unordered(new)]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    _check_engine(knobs)
+    _check_engine(knobs, parser.get_default("engine"))
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
     return params, RunOptions(**options, knobs=knobs, resumable=True)
