@@ -26,7 +26,7 @@ import launch
 import markup
 import minutes
 from lib import cli
-from lib.run import run_folder
+from lib.run import run_json
 from lib.run.curve import rolling_mean
 
 import matplotlib
@@ -100,7 +100,7 @@ def keep(run: Path, steps: int, script: str, game: str, seed: int) -> None:
     """Write a run's curve: agent step, and mean return of the last 100 training episodes. Its end is in the stamp."""
     result = json.loads((run / "result.json").read_text())
     stamped = {
-        **curve.origin(run_folder.read_params(run)),
+        **curve.origin(run_json.read_params(run)),
         "settings": {"script": script, "game": game, "seed": seed},
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }

@@ -27,7 +27,7 @@ from tqdm import tqdm
 matplotlib.use("Agg")
 from lib.analysis.run_data import read_scalars
 from lib.analysis.trained_agent import TrainedAgent
-from lib.run import run_folder
+from lib.run import run_json
 from lib.system.machine import cores
 
 from matplotlib import pyplot as plt
@@ -67,7 +67,7 @@ def measure(turn: tuple[int, str], steps: int) -> list[dict[str, Any]]:
 def play(run: Path, seed: int) -> tuple[float, float]:
     """Return the mean predicted value of the states of GAMES greedy games, and the mean discounted return from them."""
     agent = TrainedAgent(run, "last")
-    gamma = run_folder.read_params(run)["hyperparameters"]["gamma"]
+    gamma = run_json.read_params(run)["hyperparameters"]["gamma"]
     env = agent.make_env()
     predicted: list[float] = []
     earned: list[float] = []

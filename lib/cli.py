@@ -20,7 +20,7 @@ from lib.actors.engines import ENGINES
 from lib.envs import checked_env
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters
-from lib.run import run_folder, search, tracking
+from lib.run import run_checks, search, tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.option_types import (
     above_zero,
@@ -184,7 +184,7 @@ class _RunParser(Parser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         parsed, rest = super().parse_known_args(args, namespace)
-        parsed.run = run_folder.find(parsed.run, parsed.runs_dir)
+        parsed.run = run_checks.find(parsed.run, parsed.runs_dir)
         return parsed, rest
 
 

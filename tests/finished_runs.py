@@ -8,7 +8,7 @@ import numpy as np
 from torch.utils.tensorboard import SummaryWriter
 
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import provenance, run_folder
+from lib.run import provenance, run_json
 from lib.run.options import RunOptions
 from lib.run.video_file import Video
 
@@ -24,7 +24,7 @@ def make_run(path, seed=1, returns=improving, episodes=150, script="01_ppo", kno
     path.mkdir(parents=True)
     params = provenance.describe(script, HYPERPARAMS["pong"], RunOptions(seed=seed, knobs=knobs or {}))
     params["hyperparameters"] |= hyperparameters
-    run_folder.write_json(path / "params.json", params)
+    run_json.write_json(path / "params.json", params)
     rows = [f"{n},{100 * n},100,{returns(n):g},{6 * n}.00,\n" for n in range(1, episodes + 1)]
     (path / "episodes.csv").write_text("episode,step,length,return,seconds,video\n" + "".join(rows))
     result = {
@@ -34,7 +34,7 @@ def make_run(path, seed=1, returns=improving, episodes=150, script="01_ppo", kno
         "reached": {"18.0": {"seconds": 60.0 * seed}},
         "this_process": {"steps_per_second": 250.0 + seed, "training_seconds": 8.0, "parts": PARTS},
     }
-    run_folder.write_json(path / "result.json", result)
+    run_json.write_json(path / "result.json", result)
     return path
 
 
@@ -62,9 +62,9 @@ def add_videos(path, *names):
 
 def edit_params(path, edit):
     """Change a run's params.json by a function of its content."""
-    params = run_folder.read_params(path)
+    params = run_json.read_params(path)
     edit(params)
-    run_folder.write_json(path / "params.json", params)
+    run_json.write_json(path / "params.json", params)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from finished_runs import edit_params
 from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS, PPO_HYPERPARAMS
-from lib.run import run_folder
+from lib.run import run_folder, run_json
 from lib.run.options import RunOptions
 from lib.run.overrides import explain
 
@@ -228,7 +228,7 @@ def test_a_resume_refuses_a_config_of_the_scripts_own_options_as_well(run, tmp_p
 
 def test_the_settings_of_a_run_can_be_used_again(run):
     params, args = resolve("--config", str(run / "params.json"), "--seed", "9", knob=3)
-    recorded = run_folder.read_params(run)
+    recorded = run_json.read_params(run)
     assert dataclasses.asdict(params) == recorded["hyperparameters"]
     assert (args.envs, args.seed) == (4, 9)
 

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
-from lib.run import console, evaluation, run_folder
+from lib.run import console, evaluation, run_json
 from lib.run.policy import EpsilonGreedyPolicy
 
 
@@ -47,7 +47,7 @@ def main() -> None:
         "seed": args.seed,
     }
     if output is not None:
-        run_folder.write_json(output, context | metrics)
+        run_json.write_json(output, context | metrics)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
-from lib.run import console, evaluation, run_folder
+from lib.run import console, evaluation, run_json
 from lib.run.checkpoint_files import digest_path
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
@@ -103,7 +103,7 @@ def require_replaceable(model: Path, run: Path) -> None:
 
 def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dict[str, Any]) -> None:
     """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
-    params = run_folder.read_params(agent.run)
+    params = run_json.read_params(agent.run)
     params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
     params["init"] = params.get("init") and public(params["init"])
     if builder := params.get("network", {}).get("builder"):
@@ -115,8 +115,8 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
         target.parent.mkdir(parents=True)
         files.copy(checkpoint, target)
         files.write(digest_path(target), f"{files.digest(target)}  {target.name}\n")
-        run_folder.write_json(new / "params.json", params)
-        run_folder.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
+        run_json.write_json(new / "params.json", params)
+        run_json.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
         files.write(new / "README.md", card(agent, model, megabytes(new), params, metrics))
         if model.exists():
             model.rename(old)

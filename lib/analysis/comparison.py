@@ -12,7 +12,7 @@ import pandas as pd
 
 from lib.analysis import intervals, run_data
 from lib.hyperparameters import kind_of, recorded_fields
-from lib.run import run_folder
+from lib.run import run_folder, run_json
 from lib.run.checkpoint_files import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.run_name import short_number
@@ -42,7 +42,7 @@ class Group:
 
 def read_settings(run: Path) -> Settings:
     """Return a run's settings: those of FIRST, then script options and hyperparameters."""
-    params = run_folder.read_params(run)
+    params = run_json.read_params(run)
     # A run of an earlier version lacks the hyperparameters that were added since.
     kind = kind_of(params["hyperparameters"])
     defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.default != dataclasses.MISSING}
@@ -62,7 +62,7 @@ def read_outcome(run: Path) -> dict[str, object]:
     episodes = run_data.read_episodes(run)
     returns = episodes["return"]
     result = run_data.read_result(run)
-    stop_reward = str(run_folder.read_params(run)["hyperparameters"].get("stop_reward"))
+    stop_reward = str(run_json.read_params(run)["hyperparameters"].get("stop_reward"))
     solved = result.get("reached", {}).get(stop_reward, {})
     evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
     return {
@@ -107,7 +107,7 @@ def short_names(runs: Sequence[Path]) -> list[str]:
     A name that is not unique stays whole. If the whole name is not unique either, the name of the parent folder is put
     before it.
     """
-    run_names = {str(run_folder.read_params(run)["hyperparameters"]["run_name"]) for run in runs}
+    run_names = {str(run_json.read_params(run)["hyperparameters"]["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
     names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
     whole = [run.name for run in runs]
@@ -168,7 +168,7 @@ def summarise(group: Group) -> str:
         summary += f", solved{_share(solved, outcomes)} in {_centre_and_range(solved)} minutes"
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
-    if len({run_folder.read_params(run)["sessions"][0]["commit"] for run in group.runs}) > 1:
+    if len({run_json.read_params(run)["sessions"][0]["commit"] for run in group.runs}) > 1:
         summary += "; they were made at different commits"
     return summary
 

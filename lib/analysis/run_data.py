@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lib.errors import UsageError
-from lib.run import run_folder
+from lib.run import run_folder, run_json
 from lib.run.episodes import CSV_COLUMNS
 from lib.run.growing_files import require_digest
 from lib.run.stopping import EXIT_CODES
@@ -61,7 +61,7 @@ def read_result(run: Path) -> dict[str, Any]:
         UsageError: if the file is damaged or was written by another version.
     """
     file = run / "result.json"
-    return run_folder.read_json(file, run_folder.RESULT) if file.exists() and not run_folder.in_use(run) else {}
+    return run_json.read_json(file, run_json.RESULT) if file.exists() and not run_folder.in_use(run) else {}
 
 
 def has_ended(run: Path) -> bool:
@@ -76,7 +76,7 @@ def read_evaluation(run: Path) -> dict[str, Any]:
         UsageError: if the file is damaged or was written by another version.
     """
     file = run / "evaluation.json"
-    return run_folder.read_json(file, run_folder.EVALUATION) if file.exists() else {}
+    return run_json.read_json(file, run_json.EVALUATION) if file.exists() else {}
 
 
 def read_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
@@ -176,9 +176,9 @@ def _recorded_files(run: Path) -> tuple[dict[str, dict[str, Any]], bool]:
     if of_end := read_result(run).get("files"):
         return of_end, True
     file = run / "files.json"
-    return (run_folder.read_json(file, run_folder.FILES).get("files", {}) if file.exists() else {}), False
+    return (run_json.read_json(file, run_json.FILES).get("files", {}) if file.exists() else {}), False
 
 
 def _commit(run: Path) -> str:
-    sessions = run_folder.read_params(run)["sessions"]
+    sessions = run_json.read_params(run)["sessions"]
     return f", commit {sessions[-1]['commit']}" if sessions and sessions[-1].get("commit") else ""

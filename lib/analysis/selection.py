@@ -5,7 +5,7 @@ from pathlib import Path
 
 from lib.analysis import comparison, run_data
 from lib.errors import UsageError
-from lib.run import run_folder
+from lib.run import run_checks
 
 
 def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = False) -> tuple[list[Path], list[str]]:
@@ -39,11 +39,11 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
 
 
 def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
-    run_folder.require_no_control_characters(Path(name))
-    run_folder.require_utf8(Path(name))
+    run_checks.require_no_control_characters(Path(name))
+    run_checks.require_utf8(Path(name))
     if Path(name).is_file():
         raise UsageError(f"{name} is a file, not a run folder")
-    run = run_folder.find(name, runs_dir)
+    run = run_checks.find(name, runs_dir)
     comparison.read_settings(run)
     comparison.read_outcome(run)
     run_data.require_unchanged_events(run)

@@ -17,7 +17,7 @@ from lib.nets import noisy
 from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
-from lib.run import checkpoint_reading, provenance, run_folder
+from lib.run import checkpoint_reading, provenance, run_checks, run_json
 from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, step_of
 from lib.run.policy import GreedyPolicy, SampledPolicy
 from lib.system.console_log import quoted
@@ -56,9 +56,9 @@ class TrainedAgent:
         network: str | None = None,
     ):
         self.run = run
-        params = run_folder.read_params(run)
+        params = run_json.read_params(run)
         self.env_id = str(params["hyperparameters"].get("env_name"))
-        run_folder.require_trust(run, self.env_id, module)
+        run_checks.require_trust(run, self.env_id, module)
         if module and not module_of(self.env_id):  # the run's script imported the module itself
             self.env_id = f"{module}:{self.env_id}"
         self.file = find_checkpoint(run, which)

@@ -13,7 +13,7 @@ from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters, recorded_fields
-from lib.run import config_file, run_folder, tracking
+from lib.run import config_file, run_checks, run_json, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, FREE, RunOptions, without_free
@@ -94,11 +94,11 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     if "init" in options:
         if "resume" in options:
             raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
-        options["init"] = run_folder.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
+        options["init"] = run_checks.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
     if "resume" in options:
         if "params" in values or "config" in values or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
-        options["resume"] = run_folder.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
+        options["resume"] = run_checks.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         own = {name: given[name] for name in knobs}
@@ -245,10 +245,10 @@ def _resume(
         overrides: values of --set.
     """
     run = options["resume"]
-    recorded = run_folder.read_params(run)
+    recorded = run_json.read_params(run)
     params = _recorded_params(parser, run, recorded, script)
-    run_folder.require_trust(run, params.env_name, module)
-    run_folder.require_no_hard_links(run)
+    run_checks.require_trust(run, params.env_name, module)
+    run_checks.require_no_hard_links(run)
     requested = override(params, overrides)
     if env_id is not None:
         requested = dataclasses.replace(requested, env_name=env_id)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lib.errors import Fault, UsageError
-from lib.run import run_folder
+from lib.run import run_json
 from lib.run.episodes import WINDOW, Episodes
 from lib.run.next_steps import shown
 from lib.system import files
@@ -32,7 +32,7 @@ def rolling_mean(returns: "pd.Series") -> "pd.Series":
 
 def picture_title(runs: Iterable[Path], width: int) -> str:
     """Return game, scripts and seeds of some runs, in lines of at most `width` characters."""
-    params = [run_folder.read_params(run) for run in runs]
+    params = [run_json.read_params(run) for run in runs]
     games = dict.fromkeys(str(each["hyperparameters"]["env_name"]) for each in params)
     scripts = dict.fromkeys(str(each["script"]) for each in params)
     seeds = sorted({each["seed"] for each in params})

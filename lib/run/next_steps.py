@@ -9,7 +9,7 @@ from typing import Any
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.run.options import FREE, RunOptions
-from lib.run.run_folder import read_params
+from lib.run.run_json import read_params
 from lib.system.console_log import quoted
 from lib.system.files import PROJECT
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lib.errors import UsageError, divisors
-from lib.run.run_folder import FILE_NAMES
+from lib.run.run_checks import FILE_NAMES
 
 
 def whole(text: str) -> int:

@@ -15,17 +15,12 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
 import atexit
 import contextlib
 import fcntl
-import hashlib
-import json
 import logging
-import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import filelock
@@ -34,75 +29,16 @@ import psutil
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
-from lib.run import provenance
+from lib.run import provenance, run_checks, run_json
 from lib.run.checkpoint_files import BEST, numbered
-from lib.run.growing_files import SAVED
 from lib.run.options import RunOptions
 from lib.system import files
 from lib.system.console_log import quoted
 from lib.system.forks import in_forked_children
-from lib.system.shapes import NUMBER, TEXT, Each, misfits
 
 log = logging.getLogger(__name__)
 
-FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evaluation.json", "curve.png", "lock", "pid"}
-
-LARGEST_JSON = 100 * 10**6  # bytes
 LONGEST_NAME = 220  # bytes of a run folder's name after the time; file systems allow 255 in all
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-CONTROL_IN_TEXT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and newline
-
-SUFFIXES = (".pt", ".sha256", ".webm", ".png", ".html")  # of the other files in a run folder
-FOLDER_NAMES = ("checkpoints", "videos")
-
-DIGEST = "sha256"  # entry of a JSON file with the digest of the others
-
-SESSION = ("commit", "versions", "machine")  # required entries of a session in params.json
-
-FILES = {"files": Each({"size": (int,), "sha256": (str, NoneType)})}  # shape of files.json
-
-EVALUATION = {"mean": NUMBER}  # shape of evaluation.json
-
-# Shape of params.json, all of whose entries are required, and of result.json.
-PARAMS = {
-    "script": TEXT,
-    "game": TEXT,
-    "seed": (int,),
-    "hyperparameters": {"env_name": TEXT, "run_name": TEXT, "stop_reward": (*NUMBER, NoneType)},
-    "knobs": {},
-    "sessions": [
-        {
-            "argv": [TEXT],
-            "started": TEXT,
-            "commit": (str, NoneType),
-            "versions": Each(TEXT),
-            "machine": Each((*NUMBER, str)),
-        }
-    ],
-}
-# Shape of a further entry of params.json, which runs of earlier versions and runs without checkpoints lack.
-NETWORK = {"network": {"class": TEXT, "layers": Each(TEXT), "builder": (str, NoneType)}}
-RESULT = {
-    "stopped": TEXT,
-    "steps": (int,),
-    "iterations": (int,),
-    "episodes": (int,),
-    "mean_100": (*NUMBER, NoneType),
-    "best_mean": (*NUMBER, NoneType),
-    "reached": Each(Each(NUMBER)),
-    "seconds": NUMBER,
-    "this_process": {
-        "seconds": NUMBER,
-        "training_steps": (int,),
-        "training_seconds": NUMBER,
-        "warm_up_steps_per_second": (*NUMBER, NoneType),
-        "steps_per_second": (*NUMBER, NoneType),
-        "last_1000_steps_per_second": (*NUMBER, NoneType),
-        "parts": Each(NUMBER),
-    },
-    "evaluation": EVALUATION,
-    "files": Each(SAVED),
-}
 
 
 class Run:
@@ -125,7 +61,7 @@ class Run:
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions, net: object = None):
-        require_utf8(options.resume or options.runs_dir)
+        run_checks.require_utf8(options.resume or options.runs_dir)
         if options.resume:
             _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
@@ -174,14 +110,14 @@ class Run:
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
         """Write a file of the folder atomically, with a digest of its content."""
-        write_json(self.path / name, content)
+        run_json.write_json(self.path / name, content)
 
     def add_session(self) -> None:
         """Add this process to the sessions of a resumed run, and log what changed since the last one.
 
         The result of the last session is copied into params.json, because `discard_result` removes the file.
         """
-        recorded = read_params(self.path)
+        recorded = run_json.read_params(self.path)
         current = provenance.session(self._options)
         last = recorded["sessions"].pop()
         changed = [name for name in ("commit", "versions", "machine") if current[name] != last[name]]
@@ -200,7 +136,7 @@ class Run:
     def read_result(self) -> dict[str, Any]:
         """Read result.json. The result is empty if there is no file."""
         file = self.path / "result.json"
-        return read_json(file, RESULT) if file.exists() else {}
+        return run_json.read_json(file, run_json.RESULT) if file.exists() else {}
 
     def discard_result(self) -> None:
         """Remove result.json, because a run that learns has no result yet."""
@@ -242,22 +178,6 @@ def _remove_own_pid(file: Path) -> None:
             file.unlink()
 
 
-def require_utf8(path: Path) -> None:
-    """Refuse a path that TensorBoard and the tools cannot print.
-
-    Raises:
-        UsageError: if it is not valid UTF-8.
-    """
-    try:
-        str(path).encode()
-    except UnicodeEncodeError as error:
-        text = os.fsencode(path).decode(errors="backslashreplace")
-        raise UsageError(
-            f"the folder {text} is not valid UTF-8 here, so TensorBoard and the tools cannot use it; rename it, give "
-            "another --runs-dir, or set PYTHONUTF8=1 if your terminal shows the name correctly"
-        ) from error
-
-
 def tidy(path: Path) -> None:
     """Remove unfinished files of killed processes from a run folder, unless the run is in use."""
     if not in_use(path):
@@ -289,188 +209,10 @@ def in_use(path: Path) -> bool:
     return False
 
 
-def find(name: str, runs_dir: Path) -> Path:
-    """Return the folder of a run, given by its path or by its name in runs_dir.
-
-    A path may also begin in the project's folder, such as models/pong.
-
-    Raises:
-        UsageError: if the folder does not exist or is not a run.
-    """
-    for path in (Path(name), runs_dir / name, files.PROJECT / name):
-        if path.is_dir():
-            require_no_control_characters(path.resolve())
-            if not (path / "params.json").is_file():
-                raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
-            _require_plain_files(path)
-            return path.resolve()
-    raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
-
-
-def require_no_control_characters(path: Path) -> None:
-    """Refuse a path with control characters, because a terminal would obey them.
-
-    Raises:
-        UsageError: if there is a control character in it.
-    """
-    if CONTROL.search(str(path)):
-        raise UsageError(f"{str(path)!r} contains control characters; rename it")
-
-
-def _require_plain_files(path: Path) -> None:
-    """Refuse a run folder with a pipe, socket or device, from which reading could wait forever, or a symbolic link.
-
-    A link in somebody else's run could put a private file into a report.
-
-    Raises:
-        UsageError: if there is one.
-    """
-    for entry in path.rglob("*"):
-        if entry.is_symlink():
-            require_no_control_characters(entry)
-            raise UsageError(
-                f"{entry} is a symbolic link, and runs with links are not read; replace it by a copy of "
-                f"{os.readlink(entry)}"
-            )
-        is_folder = entry.name in FOLDER_NAMES and entry.parent == path
-        is_file = entry.name in FILE_NAMES or entry.suffix in SUFFIXES or entry.name.startswith("events.out.")
-        if entry.is_dir() and is_file:
-            raise UsageError(f"{entry} is a folder, where a file is expected; remove it")
-        if entry.is_file() and is_folder:
-            raise UsageError(f"{entry} is a file, where a folder is expected; remove it")
-        if entry.exists() and not entry.is_file() and not entry.is_dir():
-            raise UsageError(f"{entry} is neither a file nor a folder; remove it")
-
-
-def read_params(path: Path) -> dict[str, Any]:
-    """Read a run's params.json.
-
-    Raises:
-        UsageError: if the file cannot be read, or an entry is missing or has the wrong type.
-    """
-    file = path / "params.json"
-    content = read_json(file, PARAMS | NETWORK)
-    missing = sorted(set(PARAMS) - set(content))
-    if missing:
-        raise UsageError(f"{file} lacks {', '.join(missing)}; it was not written by this project")
-    lacking = sorted(set(NETWORK["network"]) - set(content.get("network", NETWORK["network"])))
-    if lacking:
-        raise UsageError(f"{file} lacks {', '.join(lacking)} of its network; restore it, or start a new run")
-    if not content["sessions"] or any(not set(SESSION) <= set(session) for session in content["sessions"]):
-        raise UsageError(f"{file} lacks sessions with {', '.join(SESSION)}; restore it, or start a new run")
-    return content
-
-
-def write_json(file: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, with a digest of its content that `read_json` verifies.
-
-    Bytes of a path that are not UTF-8 are written as "?", and control characters as escapes.
-    """
-    text = json.dumps(content, default=str, allow_nan=False, ensure_ascii=False)
-    plain = _escaped(json.loads(text.encode(errors="replace")))
-    files.write(file, json.dumps(plain | {DIGEST: _digest(plain)}, indent=2) + "\n")
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
-
-
-def _finite(text: str) -> float:
-    if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text} is not a finite number")
-    return number
-
-
-def _whole(text: str) -> int:
-    if abs(number := int(text)) >= 2**63:
-        raise ValueError(f"{text[:20]}... is too large")
-    return number
-
-
-def read_json(file: Path, shape: Any) -> dict[str, Any]:
-    """Read a JSON object of a run folder, and verify its digest. The first runs have none, and can still be played.
-
-    Args:
-        file: path of the file.
-        shape: PARAMS, RESULT, or another shape; see lib.system.shapes.
-
-    Raises:
-        UsageError: if the file is damaged or was written by another version.
-        OSError: if it cannot be read.
-    """
-    try:
-        if file.stat().st_size > LARGEST_JSON:
-            raise ValueError(f"it is larger than {LARGEST_JSON / 1e6:.0f} MB")
-        content = json.loads(
-            file.read_text(encoding="utf-8"), parse_float=_finite, parse_constant=_finite, parse_int=_whole
-        )
-        json.dumps(content, ensure_ascii=False).encode()  # UnicodeEncodeError is a ValueError
-        if _escaped(content) != content:
-            raise ValueError("it contains control characters")
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{file} cannot be read: {error}. {_advice(file)}") from error
-    if not isinstance(content, dict):
-        raise UsageError(f"{file} does not hold a JSON object; it was not written by this version of the project")
-    digest = content.pop(DIGEST, None)
-    if digest is not None and digest != _digest(content):
-        raise UsageError(f"{file} was changed after it was written. {_advice(file)}")
-    wrong = sorted(misfits(content, shape))
-    if wrong:
-        raise UsageError(
-            f"{file}: wrong type of {', '.join(wrong)}; it was edited, or another version wrote it. {_advice(file)}"
-        )
-    return content
-
-
-def _escaped(content: Any) -> Any:
-    r"""Return the content of a JSON file with control characters replaced by escapes such as \x1b."""
-    if isinstance(content, str):
-        return CONTROL_IN_TEXT.sub(lambda match: f"\\x{ord(match[0]):02x}", content)
-    if isinstance(content, dict):
-        return {_escaped(name): _escaped(value) for name, value in content.items()}
-    return [_escaped(each) for each in content] if isinstance(content, list) else content
-
-
-def _advice(file: Path) -> str:
-    return "Restore it" if file.name == "params.json" else "Restore it, or delete it; the rest of the run is kept"
-
-
 def resume_options(path: Path) -> str:
     """Return the options that resume a run, as a shell reads them."""
-    module = module_of(str(read_params(path)["hyperparameters"].get("env_name")))
+    module = module_of(str(run_json.read_params(path)["hyperparameters"].get("env_name")))
     return f"--resume {quoted(str(path))}" + (f" --env-module {quoted(module)}" if module else "")
-
-
-def require_trust(path: Path, env_id: str, module: str | None) -> None:
-    """Refuse to import a module that a run names and the user does not, because importing it runs its code.
-
-    Args:
-        path: run folder.
-        env_id: gymnasium id in the run's params.json.
-        module: module that the user names with --env-module, or None.
-
-    Raises:
-        UsageError: if the id names another module.
-    """
-    named = module_of(env_id)
-    if named and named != module:
-        raise UsageError(
-            f"{path} needs the module {named!r}, and importing it runs its code. If you trust it, "
-            f"add --env-module {quoted(named)}"
-        )
-
-
-def require_no_hard_links(path: Path) -> None:
-    """Refuse a run folder with hard links, through which a file elsewhere would be overwritten. See `find`, too.
-
-    Raises:
-        UsageError: if there is one.
-    """
-    for entry in path.rglob("*"):
-        if entry.is_file() and entry.stat().st_nlink > 1:
-            raise UsageError(
-                f"{entry} has a second hard link, so writing would change another file; replace it with a copy"
-            )
 
 
 def _new_folder(runs_dir: Path, name: str) -> Path:

@@ -31,7 +31,7 @@ from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
-from lib.run.run_folder import read_json, write_json
+from lib.run.run_json import read_json, write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray, trial_resources
 from lib.system import files

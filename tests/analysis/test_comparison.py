@@ -18,7 +18,7 @@ from lib.analysis.comparison import (
     summarise,
 )
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
-from lib.run.run_folder import write_json
+from lib.run.run_json import write_json
 
 
 def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):

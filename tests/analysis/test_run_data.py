@@ -13,7 +13,7 @@ from lib.analysis.run_data import (
     time_by_part,
 )
 from lib.errors import UsageError
-from lib.run import run_folder
+from lib.run import run_json
 from lib.system import files
 
 
@@ -41,7 +41,7 @@ def test_the_best_video_is_listed_first_and_then_the_newest(tmp_path):
 
 def test_a_deleted_file_of_a_run_is_named(tmp_path, caplog):
     run = make_run(tmp_path / "run")
-    run_folder.write_json(
+    run_json.write_json(
         run / "files.json",
         {"files": {name: {"size": 9, "sha256": 64 * "0"} for name in ("episodes.csv", "events.out.tfevents.1.a.b.0")}},
     )
@@ -88,11 +88,11 @@ def test_changed_episodes_of_a_run_are_refused_even_if_it_was_killed(tmp_path, k
     saved = {file.name: {"size": file.stat().st_size, "sha256": files.digest(file)}}
     if killed:
         (run / "result.json").unlink()
-        run_folder.write_json(run / "files.json", {"files": saved})
+        run_json.write_json(run / "files.json", {"files": saved})
         with file.open("a") as more:  # after the last checkpoint
             more.write(file.read_text().splitlines()[-1] + "\n")
     else:
-        run_folder.write_json(run / "result.json", read_result(run) | {"files": saved})
+        run_json.write_json(run / "result.json", read_result(run) | {"files": saved})
     assert len(read_episodes(run))
     content = bytearray(file.read_bytes())
     content[60] ^= 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.run import run_folder
+from lib.run import run_json
 from running import checkpoint_of, differences, resuming
 
 EVALUATE, REPORT, COMPARE = (Path(f"tools/{name}.py") for name in ("evaluate", "report", "compare"))
@@ -42,7 +42,7 @@ def edit_json(run, draw):
     edit(content, draw)
     if draw.random() < 0.5:  # with the digest that fits
         content.pop("sha256", None)
-        run_folder.write_json(file, content)
+        run_json.write_json(file, content)
     else:
         file.write_text(json.dumps(content))
 

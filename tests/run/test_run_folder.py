@@ -1,4 +1,3 @@
-import hashlib
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import provenance, run_folder
 from lib.run.options import RunOptions
-from running import PROJECT, first_line, full_disk, start_program
+from running import first_line, full_disk, start_program
 
 PONG = HYPERPARAMS["pong"]
 
@@ -146,64 +145,6 @@ def test_a_child_that_an_environment_forked_does_not_hold_the_lock_of_a_killed_r
     os.kill(child, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("kind", ["symbolic link", "pipe"])
-def test_a_run_with_a_link_or_a_pipe_is_not_read(tmp_path, kind):
-    run = tmp_path / "run"
-    (run / "videos").mkdir(parents=True)
-    (run / "params.json").write_text("{}")
-    assert run_folder.find(str(run), tmp_path) == run
-    odd = run / "videos" / "episode-1-return-9.webm"
-    if kind == "pipe":
-        os.mkfifo(odd)
-    else:
-        odd.symlink_to("/etc/hostname")
-    with pytest.raises(UsageError, match="symbolic link" if kind == "symbolic link" else "neither a file nor a folder"):
-        run_folder.find(str(run), tmp_path)
-
-
-def test_names_that_act_on_a_terminal_are_refused(tmp_path):
-    for name in ("red\x1b[31m", "two\nlines"):
-        (tmp_path / name).mkdir()
-        with pytest.raises(UsageError, match=r"'.*(\\x1b|\\n).*' contains control characters"):
-            run_folder.find(name, tmp_path)
-
-
-def test_control_characters_are_written_as_escapes(tmp_path):
-    run_folder.write_json(tmp_path / "result.json", {"a": ["\x1b[31m", r"\u001b"]})
-    assert run_folder.read_json(tmp_path / "result.json", {}) == {"a": [r"\x1b[31m", r"\u001b"]}
-
-
-@pytest.mark.parametrize(
-    ("content", "problem"),
-    [('{"a": "\\u001b[31m"}', "control characters"), ('{"a": 1}' + 2000 * " ", "it is larger than")],
-)
-def test_a_json_file_that_is_too_large_or_acts_on_a_terminal_is_refused(tmp_path, monkeypatch, content, problem):
-    monkeypatch.setattr(run_folder, "LARGEST_JSON", 1000)
-    (tmp_path / "result.json").write_text(content)
-    with pytest.raises(UsageError, match=problem):
-        run_folder.read_json(tmp_path / "result.json", {})
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["result.json", "episodes.csv", "lock", "checkpoints/best-000000007.pt.sha256", "videos/a.webm", "events.out.x.0"],
-)
-def test_a_folder_in_place_of_a_file_is_reported(tmp_path, name):
-    (tmp_path / "run" / name).mkdir(parents=True)
-    (tmp_path / "run" / "params.json").write_text("{}")
-    with pytest.raises(UsageError, match=f"{name} is a folder, where a file is expected; remove it"):
-        run_folder.find("run", tmp_path)
-
-
-@pytest.mark.parametrize("name", ["checkpoints", "videos"])
-def test_a_file_in_place_of_a_folder_is_reported(tmp_path, name):
-    (tmp_path / "run").mkdir()
-    for each in ("params.json", name):
-        (tmp_path / "run" / each).write_text("{}")
-    with pytest.raises(UsageError, match=f"{name} is a file, where a folder is expected; remove it"):
-        run_folder.find("run", tmp_path)
-
-
 def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
     first = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     first.close()
@@ -227,38 +168,3 @@ def test_a_new_run_that_cannot_be_written_leaves_no_folder(tmp_path):
         run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
     assert caught.value.filename.endswith("params.json")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_model_is_found_from_any_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert run_folder.find("models/pong", tmp_path) == PROJECT / "models/pong"
-
-
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path):
-    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
-    run.write_json("result.json", {"a": 1})
-    with pytest.raises(TypeError):
-        run.write_json("result.json", {("no", "key"): 1})  # type: ignore[dict-item]
-    assert run_folder.read_json(run.path / "result.json", {}) == {"a": 1}
-    assert not [path for path in os.listdir(run.path) if path.endswith(".tmp")]
-
-
-def test_a_printed_module_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
-    with pytest.raises(UsageError, match=r"add --env-module 'x; touch y'$"):
-        run_folder.require_trust(tmp_path, "x; touch y:Game-v0", None)
-
-
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [({"a": 10**400}, "10000000000000000000... is too large"), ({"a": ["\ud800"]}, "surrogates not allowed")],
-)
-def test_numbers_and_texts_that_nothing_can_use_are_refused(tmp_path, content, reason):
-    file = tmp_path / "result.json"
-    file.write_text(json.dumps(content | {"sha256": hashlib.sha256(json.dumps(content).encode()).hexdigest()}))
-    with pytest.raises(UsageError, match=re.escape(f"{file} cannot be read: ") + f".*{re.escape(reason)}"):
-        run_folder.read_json(file, {})
-
-
-def test_bytes_that_are_not_utf_8_are_written_as_a_question_mark(tmp_path):
-    run_folder.write_json(tmp_path / "params.json", {"argv": [os.fsdecode(b"--init=\xff")]})
-    assert run_folder.read_json(tmp_path / "params.json", {}) == {"argv": ["--init=?"]}

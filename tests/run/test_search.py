@@ -20,7 +20,7 @@ from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import search, tuning
 from lib.run.options import RunOptions
-from lib.run.run_folder import write_json
+from lib.run.run_json import write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE
 from lib.run.tuning import base_space, tune_params
 from running import BASELINE, ENVIRONMENT, assignments, run, run_by_itself, start, wait_for

@@ -24,7 +24,7 @@ from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
-from lib.run import checkpoint_reading, run_folder
+from lib.run import checkpoint_reading, run_folder, run_json
 from lib.run.episode_player import EpisodeResult
 from lib.run.evaluation import summary
 from lib.run.options import RunOptions
@@ -405,7 +405,7 @@ def test_a_run_with_a_negative_seed_and_a_path_as_its_name_can_be_read(tmp_path,
     engine.run(common.batch_generator(buffer, 10, 4))
     assert run.path.parent == tmp_path / "runs"
     assert "-pong-book-0.001" in run.path.name
-    assert run_folder.read_params(run.path)["seed"] == 2**63 - 1
+    assert run_json.read_params(run.path)["seed"] == 2**63 - 1
 
 
 @pytest.mark.parametrize(("lowest", "stopped"), [((), "step limit"), ((20, 15.5), "trial stopped early")])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from lib.run import checkpoint_reading, run_folder
+from lib.run import checkpoint_reading, run_json
 from running import BASELINE, FAKES, PROJECT, assignments, folder, resuming, scalars_of
 
 pytestmark = pytest.mark.slow
@@ -69,11 +69,11 @@ def test_a_card_says_how_many_games_reached_the_limit(answer, original_run, tmp_
 
 
 def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run, tmp_path):
-    params = run_folder.read_params(trained_run)
+    params = run_json.read_params(trained_run)
     [first] = params["sessions"]
     assert "--stop-after" in first["argv"]
     second = first | {"machine": first["machine"] | {"device": "Some GPU"}}
-    run_folder.write_json(trained_run / "params.json", params | {"sessions": [first, second]})
+    run_json.write_json(trained_run / "params.json", params | {"sessions": [first, second]})
     answer(PUBLISH, trained_run, tmp_path / "model", *FAKES, "--episodes", 1)
     [trained_by] = [line for line in (tmp_path / "model/README.md").read_text().splitlines() if "trained by" in line]
     assert "--stop-after" not in trained_by
@@ -219,9 +219,9 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     assert tree(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
-    with_options = run_folder.read_params(model)
+    with_options = run_json.read_params(model)
     with_options["hyperparameters"]["env_name"] = "fakes:Shown-v0?stack=2"
-    run_folder.write_json(model / "params.json", with_options)
+    run_json.write_json(model / "params.json", with_options)
     assert "does not fit this script's network" in refused(BASELINE, *shown)  # so its id is accepted
     assert "a resumed run has its own weights" in refused(PPO, *resuming(original_run), "--init", model)
     assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)
