@@ -79,7 +79,7 @@ tensorboard: $(READY)  ## show all runs, at PORT=6006 or the next free port
 check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for use while editing
 	$(BIN)/python -m pytest -m "not slow and not learning and not long" $(ARGS)
 
-test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: about 9 minutes on two cores
+test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: 6 to 7 minutes on two cores
 	$(BIN)/python -m pytest $(ARGS)
 
 test-long: $(DEV)  ## the slow tests and cases that make test leaves out

@@ -22,12 +22,12 @@ SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
 SLOW, FAST = "chapter09/speed", "solve/fast-speed"  # measured speeds of scripts 00 to 04, and of the faster ones
 IDEAS = {
     "00_slow_grads": "the baseline with autograd also recording acting and targets",
-    "01_baseline": "textbook DQN on PTAN's data path",
+    "01_baseline": "textbook DQN with the book's wrappers and replay buffer",
     "02_n_envs": "several environments, one larger batch",
-    "03_parallel": "other processes play while the learner learns",
+    "03_parallel": "actor processes play while the learner learns",
     "04_wrappers": "wrappers that do less work",
     "04_wrappers --envs 3 --parallel": "the same wrappers, with the games in another process",
-    "05_native_envs": "games step together in native threads; each frame is stored once",
+    "05_native_envs": "ALE steps all games in threads; each frame is stored once",
     "06_fast_learner": "bfloat16, channels last, fused Adam",
     "07_pong_in_minutes": "double Q-learning over three steps, a smaller network, fewer samples per step",
     "distributed/01_ppo": "textbook PPO",

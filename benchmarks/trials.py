@@ -34,7 +34,7 @@ from tqdm import tqdm
 PAGE = "benchmarks/notes/trials.md"
 GOAL_TRIAL = "distributed/03_ppo_goal with confirm"
 # The trials that the README compares: greedy play has to confirm the goal in both.
-KNOWS_GOAL = {"distributed/02_ppo_fast": "no", GOAL_TRIAL: "**yes**"}
+HAS_GOAL_SCHEDULES = {"distributed/02_ppo_fast": "no", GOAL_TRIAL: "**yes**"}
 PARTS_TRIAL = f"{GOAL_TRIAL}, seeds 811 to 820"  # the reference of 03_ppo_goal --without PART
 
 
@@ -134,19 +134,27 @@ def comparable(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> bool:
     """Return whether all trials have the same seeds and number of steps; print a note if not."""
     same = len({(stamped["settings"]["max_steps"], *sorted(frame.seed)) for frame, stamped in trials}) == 1
     if not same:
-        print(f"README.md keeps its table: {', '.join(KNOWS_GOAL)} differ in --max-steps or --seeds", file=sys.stderr)
+        print(
+            f"README.md keeps its table: {', '.join(HAS_GOAL_SCHEDULES)} differ in --max-steps or --seeds",
+            file=sys.stderr,
+        )
     return same
 
 
 def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
-    """Return a row per trial of KNOWS_GOAL. Their other settings are the scripts' own for Pong."""
+    """Return a row per trial of HAS_GOAL_SCHEDULES. Their other settings are the scripts' own for Pong."""
     limits = {stamped["settings"]["max_steps"] for _, stamped in trials}
     rows = []
     for frame, stamped in trials:
         label, (reached, steps) = stamped["settings"]["label"], reached_goal(frame)
-        rows.append((f"`{label.split()[0]}`", KNOWS_GOAL[label], f"{reached} seeds", steps))
+        rows.append((f"`{label.split()[0]}`", HAS_GOAL_SCHEDULES[label], f"{reached} seeds", steps))
     return markup.table(
-        ("script", "knows the goal", f"solved within {limits.pop():,} agent steps", "thousand agent steps to solve"),
+        (
+            "script",
+            "goal schedules",
+            f"solved within {limits.pop():,} agent steps",
+            "thousand agent steps: median (range)",
+        ),
         rows,
     )
 
@@ -187,8 +195,8 @@ def blocks() -> Iterator[markup.Block]:
         yield markup.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
     if any(stamped["settings"]["label"] == GOAL_TRIAL for _, stamped in trials):
         yield markup.Block(PAGE, "pong", pong_table(trials, solved_results()))
-    compared = [trial for trial in trials if trial[1]["settings"]["label"] in KNOWS_GOAL]
-    if len(compared) == len(KNOWS_GOAL) and comparable(compared):
+    compared = [trial for trial in trials if trial[1]["settings"]["label"] in HAS_GOAL_SCHEDULES]
+    if len(compared) == len(HAS_GOAL_SCHEDULES) and comparable(compared):
         where = markup.measured_on(stamped for _, stamped in compared)
         yield markup.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
 

@@ -471,7 +471,7 @@ def test_an_atari_run_that_moved_names_all_its_machines(atari_run):
 
 
 def test_ppo_without_the_goal_stands_beside_ppo_with_it(capsys):
-    without, knowing = trials.KNOWS_GOAL
+    without, knowing = trials.HAS_GOAL_SCHEDULES
     frame = pd.DataFrame({"seed": [1, 2, 3], "steps_to_goal": [300_000, math.inf, math.inf]})
 
     def trial(label, frame, max_steps=800_000):
