@@ -29,7 +29,7 @@ matplotlib.use("Agg")
 from lib import dqn_model
 from lib.actors.contract import Weights
 from lib.actors.engines import ENGINES, start_actors
-from lib.ppo.actor import Acting
+from lib.ppo.actor import ActorSettings
 from lib.ppo.data_parallel import DataParallelTrainer
 from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner
@@ -98,7 +98,7 @@ def latency(rounds: int, go_on: bool) -> None:
     for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
         if results.has(round=number, engine=engine, actors=actors):
             continue
-        acting = Acting("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
+        acting = ActorSettings("slow:SlowCartPole-v0", actors, actors, LATENCY_ROLLOUT, seed=number, engine=engine)
         model = GoalModel(acting.space, acting.n_actions)
         trainer = GoalTrainer(model, torch.optim.Adam(model.parameters()), SETTINGS)
         source = Segments(acting, PPOLearner(trainer))

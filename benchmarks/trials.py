@@ -23,7 +23,7 @@ import lab
 import launch
 import markup
 from lib import cli
-from lib.ppo.goal import PARTS
+from lib.ppo.goal import SCHEDULES
 from significance import rank_test
 from time_to_solve import GOAL, Solved, confirmed, emulator_speed, solved_results, time_to_goal
 
@@ -59,7 +59,10 @@ PONG = (
     Row("02_ppo_fast", "distributed/02_ppo_fast", GOAL_TRIAL, "distributed/02_ppo_fast"),
     Row("03_ppo_goal", GOAL_TRIAL, timed="distributed/03_ppo_goal"),
     Row("03_ppo_goal", PARTS_TRIAL),
-    *(Row(f"03_ppo_goal --without {part}", f"distributed/03_ppo_goal --without {part}", PARTS_TRIAL) for part in PARTS),
+    *(
+        Row(f"03_ppo_goal --without {part}", f"distributed/03_ppo_goal --without {part}", PARTS_TRIAL)
+        for part in SCHEDULES
+    ),
     Row("04_ppo_actors", timed="distributed/04_ppo_actors"),
 )
 TEN_MINUTES = 600  # seconds

@@ -19,7 +19,7 @@ from lib import cli, common
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.nets import precision
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer, rollouts
+from lib.ppo.fast import FastModel, FastSettings, FastTrainer, normalise_by_first_rollout
 from lib.ppo.rollout import Agent, Sampler
 
 import torch
@@ -41,7 +41,7 @@ def train(params, args):
 
     engine = Engine(process_batch)
     common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
-    return engine.run(rollouts(sampler, model))
+    return engine.run(normalise_by_first_rollout(sampler, model))
 
 
 if __name__ == "__main__":

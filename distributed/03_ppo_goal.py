@@ -19,8 +19,8 @@ from lib import cli, common
 from lib.envs import vector_env
 from lib.hyperparameters import PPO_GOAL_HYPERPARAMS
 from lib.nets import precision
-from lib.ppo.fast import rollouts
-from lib.ppo.goal import PARTS, GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.fast import normalise_by_first_rollout
+from lib.ppo.goal import SCHEDULES, GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.rollout import Agent, Sampler
 
 import torch
@@ -45,11 +45,11 @@ def train(params, args):
 
     engine = Engine(process_batch)
     common.setup_ignite(engine, params, sampler, NAME, args=args, save={"net": model, "optimizer": optimizer})
-    return engine.run(rollouts(sampler, model))
+    return engine.run(normalise_by_first_rollout(sampler, model))
 
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_GOAL_HYPERPARAMS)
-    parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave out a part; repeatable")
+    parser.add_argument("--without", choices=SCHEDULES, action="append", default=[], help="leave it out; repeatable")
     cli.add_env_option(parser)
     cli.main(train, parser, NAME)

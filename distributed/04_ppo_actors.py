@@ -19,8 +19,8 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 from lib import cli, common
 from lib.hyperparameters import PPO_GOAL_HYPERPARAMS
 from lib.nets import precision
-from lib.ppo.actor import Acting
-from lib.ppo.goal import PARTS, GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.actor import ActorSettings
+from lib.ppo.goal import SCHEDULES, GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.segments import Segments
 
@@ -31,17 +31,17 @@ NAME = Path(__file__).stem
 
 
 def train(params, args):
-    acting = Acting(
+    acting = ActorSettings(
         params.env_name,
-        params.envs,
-        args.actors,
-        params.rollout,
-        args.seed,
+        envs=params.envs,
+        actors=args.actors,
+        rollout=params.rollout,
+        seed=args.seed,
         engine=args.engine,
         patience=args.patience,
         address=args.address,
         cpus=args.actor_cpus,
-        dtype=precision.fast_dtype(torch.device("cpu")),
+        fast=True,
     )
     model = GoalModel(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)
@@ -64,7 +64,7 @@ def train(params, args):
 
 if __name__ == "__main__":
     parser = cli.parser(__doc__, PPO_GOAL_HYPERPARAMS)
-    parser.add_argument("--without", choices=PARTS, action="append", default=[], help="leave out a part; repeatable")
+    parser.add_argument("--without", choices=SCHEDULES, action="append", default=[], help="leave it out; repeatable")
     parser.add_argument("--actors", type=cli.positive, default=2, metavar="K", help="number of actors")
     parser.add_argument(
         "--async",

@@ -17,8 +17,8 @@ import torch
 from lib.actors import engines
 from lib.actors.ray_package import check_cluster
 from lib.errors import UsageError
-from lib.experience.stream import Part
-from lib.ppo.actor import Acting
+from lib.experience.stream import EnvRange
+from lib.ppo.actor import ActorSettings
 from lib.ppo.goal import SINGLE_EPOCH_FROM, GoalModel
 from lib.ppo.learner import PPOLearner
 from lib.run.episodes import last_step
@@ -72,7 +72,7 @@ def learner_of(acting):
 
 
 def acting_of(**options):
-    return Acting(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
+    return ActorSettings(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
 
 
 def weights_of(learner):
@@ -350,6 +350,6 @@ def test_a_cluster_with_another_version_of_ray_is_reported(tmp_path, monkeypatch
 
 
 def test_parts_of_a_stream_know_their_environments():
-    part = Part(4, 2, total_envs=8)
-    assert list(part.indices) == [4, 5]
-    assert acting_of(envs=8, actors=4).part(2) == part
+    env_range = EnvRange(4, 2, total_envs=8)
+    assert list(env_range.indices) == [4, 5]
+    assert acting_of(envs=8, actors=4).env_range(2) == env_range

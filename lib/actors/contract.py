@@ -129,8 +129,8 @@ class Actors(ABC):
         self._deadlines: dict[int, float] = {}
         self._losses: Counter[int] = Counter()  # losses since the actor's last segment
         self._new = set(range(number))  # actors without a segment so far
-        self._lasted = dict.fromkeys(range(number), 0.0)  # time that each actor's last segment took
-        self._looked = time.monotonic()  # last look for segments
+        self._last_seconds = dict.fromkeys(range(number), 0.0)  # time that each actor's last segment took
+        self._last_poll = time.monotonic()  # time of the last look for segments
 
     def __enter__(self) -> Self:
         return self
@@ -163,11 +163,11 @@ class Actors(ABC):
             self._start_waiting(index)
         self._order(index, self.model.version)
 
-    def take(self, least: int = 1) -> list[tuple[int, Any]]:
+    def take(self, wanted: int = 1) -> list[tuple[int, Any]]:
         """Wait for at least one segment.
 
         Args:
-            least: number of segments to wait for on engines that can wait for several at once. Fewer may be returned.
+            wanted: number of segments to wait for, if the engine can wait for several at once. Fewer may be returned.
 
         Returns:
             (actor number, segment) in order of arrival. A segment stays valid until the actor's next one has been taken
@@ -182,7 +182,7 @@ class Actors(ABC):
         """
         taken: list[tuple[int, Any]] = []
         stop_seen: float | None = None
-        self._look()
+        self._note_poll()
         while not taken:
             if not self._deadlines:
                 raise RuntimeError("no segment was ordered")
@@ -191,8 +191,8 @@ class Actors(ABC):
                 if time.monotonic() - stop_seen > self.STOPPING:
                     self._report_awaited()
                     raise Stopped
-            patience = min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))
-            for index, result in self._results(patience, least):
+            timeout = min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))
+            for index, result in self._results(timeout, wanted):
                 if isinstance(result, Failed):
                     raise (
                         UsageError(result.text)
@@ -202,10 +202,10 @@ class Actors(ABC):
                 if isinstance(result, Lost):
                     self._replace(index, result.reason)
                 else:
-                    self._lasted[index] = getattr(result, "seconds", 0.0)
+                    self._last_seconds[index] = getattr(result, "seconds", 0.0)
                     self._close_order(index)
                     taken.append((index, result))
-            self._look()
+            self._note_poll()
             self._replace_late()
         return taken
 
@@ -234,13 +234,13 @@ class Actors(ABC):
     def _start_waiting(self, index: int) -> None:
         extra = self.STARTING + self.delay_of(index) if index in self._new else 0.0
         self._waiting_since[index] = time.monotonic()
-        patience = max(self.patience, 3.0 * self._lasted[index])
+        patience = max(self.patience, 3.0 * self._last_seconds[index])
         self._deadlines[index] = self._waiting_since[index] + patience + extra
 
-    def _look(self) -> None:
-        """Note the time. If this process was away since the last look, do not count that time as an actor's."""
+    def _note_poll(self) -> None:
+        """Record the time of this poll. If the learner was suspended since the last one, extend all deadlines."""
         now = time.monotonic()
-        away, self._looked = now - self._looked, now
+        away, self._last_poll = now - self._last_poll, now
         if away > self.ABSENCE:
             for index, since in self._waiting_since.items():
                 absence = min(away, now - since)
@@ -306,12 +306,12 @@ class Actors(ABC):
         """Send an order. If the actor is lost, `_results` reports that later."""
 
     @abstractmethod
-    def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
-        """Wait up to `patience` seconds, and return (actor number, result). A result is a segment, Failed or Lost.
+    def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
+        """Wait up to `timeout` seconds, and return (actor number, result). A result is a segment, Failed or Lost.
 
         Args:
-            patience: seconds to wait for the first result.
-            least: number of results to wait for, if waiting for several at once is cheaper.
+            timeout: seconds to wait for the first result.
+            wanted: number of results to wait for, if waiting for several at once is cheaper.
         """
 
 

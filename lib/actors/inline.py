@@ -35,7 +35,7 @@ class InlineActors(Actors):
     def _order(self, index: int, version: int) -> None:
         self._queue.append((index, version))
 
-    def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
+    def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
         index, version = self._queue.popleft()
         actor = self._actors[index]
         if not isinstance(actor, Failed):

@@ -88,13 +88,13 @@ class ProcessActors(Actors):
         with suppress(OSError):  # the process is gone, which `_results` reports
             self._children[index].connection.send(version)
 
-    def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
+    def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
         ends = {
             end: index
             for index in self._deadlines
             for end in (self._children[index].connection, self._children[index].process.sentinel)
         }
-        for index in {ends[end] for end in connection.wait(list(ends), patience)}:
+        for index in {ends[end] for end in connection.wait(list(ends), timeout)}:
             child = self._children[index]
             try:
                 if not child.connection.poll():

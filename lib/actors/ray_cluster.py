@@ -32,7 +32,7 @@ from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
 from lib.system.machine import cores
 from lib.system.parent import Reaper
-from lib.system.processes import signals_blocked
+from lib.system.processes import pickled, signals_blocked
 from lib.system.shared_memory import TensorLayout
 
 log = logging.getLogger(__name__)
@@ -151,7 +151,7 @@ class RayActors(Actors):
         return share
 
     def _start(self, index: int) -> None:
-        payload = cloudpickle.dumps((self.make, self.state_of(index)))
+        payload = pickled((self.make, self.state_of(index)), self.name_of(index), "Use --engine inline")
         self._references[index].clear()
         self._actors[index] = self._remote.remote(payload, index, list(self.model.tensors), self._layout)
         self._started[index] = self._actors[index].started.remote()
@@ -215,16 +215,16 @@ class RayActors(Actors):
         reference = self._actors[index].segment.remote(version, self._weights[version])
         self._references[index].append(reference)
 
-    def _results(self, patience: float, least: int) -> Iterable[tuple[int, Any]]:
+    def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
         owing = {references[0]: index for index, references in self._references.items() if references}
         with interruptible():
             # Ray transfers a segment from another node only while `wait` waits for it.
-            least = min(least, len(owing))
-            ready, _ = self._ray.wait(list(owing), num_returns=least, timeout=max(1.0, patience))
-            if ready and least < len(owing):
+            wanted = min(wanted, len(owing))
+            ready, _ = self._ray.wait(list(owing), num_returns=wanted, timeout=max(1.0, timeout))
+            if ready and wanted < len(owing):
                 # The learner may have been away for longer than the patience, with segments ready on other nodes.
-                timeout = self.TRANSFER if time.monotonic() > min(self._deadlines.values()) else 0.0
-                ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=timeout)
+                transfer = self.TRANSFER if time.monotonic() > min(self._deadlines.values()) else 0.0
+                ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=transfer)
         if not ready or time.monotonic() > self._head_seen + HEAD_INTERVAL:  # segments come without the head as well
             self._require_head()
         if ready:

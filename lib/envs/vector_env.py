@@ -57,21 +57,18 @@ def make_vector_env(
     env_id: str,
     num_envs: int,
     threads: int = 0,
-    noop_max: int = NOOP_MAX,
-    clip_rewards: bool = True,
     processes: bool = False,
 ) -> DiscreteVectorEnv:
     """Make several environments that step together.
 
-    States of an Atari game are (num_envs, 4, 84, 84) uint8, equal to those of single_env.make_env; see NativeAtari. Any
-    other environment is made by single_env.make_env. They step one after the other, or at the same time in processes.
+    States of an Atari game are (num_envs, 4, 84, 84) uint8, equal to those of single_env.make_env; see NativeAtari. Its
+    rewards are clipped to [-1, 1]; infos["episode"]["r"] is the unclipped return. Any other environment is made by
+    single_env.make_env. They step one after the other, or at the same time in processes.
 
     Args:
         env_id: id registered with gymnasium; "package.module:Id" imports the module first.
         num_envs: number of environments.
         threads: number of threads that step Atari games; 0 for one per core.
-        noop_max: maximum number of no-op actions at the start of an episode of an Atari game.
-        clip_rewards: clip an Atari game's rewards to [-1, 1]. infos["episode"]["r"] is always the unclipped return.
         processes: step each environment in a process of its own; not for Atari games, which have native threads.
 
     Returns:
@@ -104,8 +101,8 @@ def make_vector_env(
             f"{env_id!r}: native environments always use the default preprocessing; 04_wrappers.py has options for it"
         )
     game = _registered_arguments(env, env_id)
-    envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads, noop_max))
-    return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0) if clip_rewards else envs)
+    envs = RecordEpisodeStatistics(NativeAtari(game, num_envs, threads))
+    return cast(DiscreteVectorEnv, ClipReward(envs, -1.0, 1.0))
 
 
 def _as_float32(rewards: np.ndarray) -> np.ndarray:

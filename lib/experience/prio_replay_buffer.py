@@ -17,16 +17,6 @@ BETA_START = 0.4
 BETA_FRAMES = 100_000  # values of update_beta's argument until beta is 1
 
 
-class SampledIndices(np.ndarray):
-    """Indices of sampled transitions that know which transitions they were when they were sampled.
-
-    Attributes:
-        numbers: number of each transition, in the order in which they were added; None in arrays derived from this one.
-    """
-
-    numbers: np.ndarray | None = None
-
-
 class PrioReplayBuffer:
     """Prioritised replay, Schaul et al. (2016), https://arxiv.org/abs/1511.05952, with a sum tree.
 
@@ -39,8 +29,6 @@ class PrioReplayBuffer:
 
     Attributes:
         beta: exponent of the importance-sampling weights.
-        overwritten: number of priorities that came too late, because their transitions had been overwritten. It starts
-            at 0 in a resumed run.
 
     Raises:
         UsageError: if buf_size or prob_alpha is out of range.
@@ -57,10 +45,6 @@ class PrioReplayBuffer:
         self.buffer: list[ExperienceFirstLast] = []
         self._transitions = iter(exp_source)
         self._position = 0
-        self._added = 0
-        self._numbers = np.zeros(buf_size, np.int64)  # number of each transition, in the order in which they were added
-        self._sampled = np.zeros(buf_size, np.int64)  # number of the one last sampled at each index; 0 if none was
-        self.overwritten = 0
         self._highest = 1.0
         self._tree = SumTree(buf_size)  # priority ** prob_alpha
         # Seeded by torch, because a script seeds torch, and numpy's global generator remains for the environments.
@@ -82,8 +66,6 @@ class PrioReplayBuffer:
                 self.buffer.append(transition)
             else:
                 self.buffer[self._position] = transition
-            self._added += 1
-            self._numbers[self._position] = self._added
             self._tree[np.array([self._position])] = self._highest**self.prob_alpha
             self._position = (self._position + 1) % self.capacity
 
@@ -103,22 +85,17 @@ class PrioReplayBuffer:
                 "least 1"
             )
         indices = self._tree.find(self._generator.random(batch_size) * self._tree.total)
-        numbers = self._sampled[indices] = self._numbers[indices]
         probs = self._tree[indices] / self._tree.total
         weights = (len(self.buffer) * probs) ** -self.beta
-        transitions = [self.buffer[index] for index in indices]
-        sampled = indices.view(SampledIndices)
-        sampled.numbers = numbers
-        return transitions, sampled, (weights / weights.max()).astype(np.float32)
+        return [self.buffer[index] for index in indices], indices, (weights / weights.max()).astype(np.float32)
 
     def update_priorities(self, batch_indices: np.ndarray, batch_priorities: np.ndarray) -> None:
         """Set the priorities of sampled transitions. If an index occurs several times, its last priority counts.
 
-        If `populate` has overwritten a transition since it was sampled, its priority is ignored and counted.
+        Call it before the next `populate`, which may overwrite a sampled transition.
 
         Args:
-            batch_indices: (batch_size,) indices from `sample`. Plain arrays and lists are taken to refer to the newest
-                sample of each index.
+            batch_indices: (batch_size,) indices from `sample`.
             batch_priorities: (batch_size,) priorities. NaN and infinity are replaced. In this case the loss is not
                 finite either, which stops the run.
 
@@ -141,11 +118,6 @@ class PrioReplayBuffer:
                 f"the indices range from {indices.min()} to {indices.max()}; the buffer holds "
                 f"{len(self.buffer)} transitions"
             )
-        numbers = batch_indices.numbers if isinstance(batch_indices, SampledIndices) else None
-        sampled = self._sampled[indices] if numbers is None else numbers
-        kept = (sampled == self._numbers[indices]) | (sampled == 0)
-        self.overwritten += int((~kept).sum())
-        indices, priorities = indices[kept], priorities[kept]
-        if len(indices):
+        if indices.size:
             self._tree[indices] = priorities**self.prob_alpha
             self._highest = max(self._highest, float(priorities.max()))

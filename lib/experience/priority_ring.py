@@ -32,22 +32,10 @@ class PrioritisedRing(Ring):
     probability p among n transitions is (n * p) ** -beta, divided by the largest weight in the batch.
 
     Args:
-        capacity: see Ring.
-        num_envs: see Ring.
-        frame_shape: see Ring.
-        stack: see Ring.
-        n_step: see Ring.
-        gamma: see Ring.
-        dtype: see Ring.
-        seed: see Ring.
-        source: see Ring.
+        capacity, num_envs, frame_shape, stack, n_step, gamma, dtype, seed, source: see Ring.
         alpha: exponent of the priorities; 0 for uniform sampling, 1 for sampling in proportion to the priorities.
         beta: initial exponent of the importance-sampling weights, 0 to 1; 1 corrects the sampling bias fully.
         beta_steps: agent steps from the first batch until beta has risen linearly to 1.
-
-    Attributes:
-        overwritten: number of priorities that came too late, because their steps had been overwritten. It starts at 0
-            in a resumed run.
 
     Raises:
         UsageError: if alpha, beta or beta_steps is out of range, or if Ring raises it.
@@ -82,7 +70,6 @@ class PrioritisedRing(Ring):
         self.alpha = alpha
         self._initial_beta = beta
         self._beta_steps = beta_steps
-        self.overwritten = 0
         self._first_batch: int | None = None  # agent steps when the first batch was sampled
         self._highest = 1.0
         self._tree = SumTree(self.length * self.num_envs)  # priority ** alpha; 0 if a step cannot be sampled
@@ -143,8 +130,7 @@ class PrioritisedRing(Ring):
     def update_priorities(self, indices: torch.Tensor, priorities: torch.Tensor) -> None:
         """Set the priorities of sampled transitions.
 
-        Steps that cannot be sampled any more are ignored. `overwritten` counts those that the ring has lost since their
-        batch was sampled.
+        Steps that cannot be sampled any more are ignored.
 
         Args:
             indices: (batch,) indices of a Batch.
@@ -166,7 +152,6 @@ class PrioritisedRing(Ring):
         if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self._steps_added:
             raise ValueError("some indices are not those of a batch of this ring")
         kept = numbers >= self._steps_added - self.length
-        self.overwritten += int((~kept).sum())
         steps, new = (numbers % self.length * self.num_envs + envs)[kept], new[kept]
         sampleable = self._tree[steps] > 0.0
         steps, new = steps[sampleable], new[sampleable]

@@ -37,12 +37,12 @@ class Step(NamedTuple):
     final_states: np.ndarray
 
 
-class Part(NamedTuple):
-    """Part of a run's environments, if several processes step them.
+class EnvRange(NamedTuple):
+    """Range of a run's environments, if several processes step them.
 
     Attributes:
         first: index of the first environment.
-        num_envs: number of environments in this part.
+        num_envs: number of environments in the range.
         total_envs: number of environments in the whole run.
     """
 
@@ -70,7 +70,7 @@ class Stream(ExperienceSource):
     Args:
         envs: vector environment of lib.envs.vector_env.
         seed: seed from which the environments' reset seeds are derived.
-        part: part of the run's environments that this stream steps; None for all of them.
+        env_range: part of the run's environments that this stream steps; None for all of them.
 
     Attributes:
         states: (num_envs, ...) latest states.
@@ -85,10 +85,10 @@ class Stream(ExperienceSource):
     RESTART = 500_000
     LONGEST = 100_000
 
-    def __init__(self, envs: VectorEnv, seed: int = 0, part: Part | None = None):
+    def __init__(self, envs: VectorEnv, seed: int = 0, env_range: EnvRange | None = None):
         self.envs = envs
         self.seed = seed
-        self.part = part or Part(0, envs.num_envs, envs.num_envs)
+        self.env_range = env_range or EnvRange(0, envs.num_envs, envs.num_envs)
         self.states: np.ndarray = np.zeros(0)
         self.steps_done = 0
         self.clock = Stopwatch()
@@ -96,7 +96,7 @@ class Stream(ExperienceSource):
         self.native = vector_env.is_native(envs)
         self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
-        self._snapshot = snapshot_of(seed, self.part)
+        self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
         self._warned = False
@@ -149,7 +149,7 @@ class Stream(ExperienceSource):
     @property
     def _lifetime(self) -> int:
         """Steps of each environment in RESTART agent steps of the run."""
-        return math.ceil(self.RESTART / self.part.total_envs)
+        return math.ceil(self.RESTART / self.env_range.total_envs)
 
     def _warn_of_long_episode(self, env: int) -> None:
         if not self._warned:
@@ -157,7 +157,7 @@ class Stream(ExperienceSource):
                 "Environment %d has not ended its episode for %d steps. The episode was truncated, so that checkpoints "
                 "can be restored in a limited time, and does not count. If the game has no end, register it with "
                 "max_episode_steps. This warning is shown once.",
-                self.part.first + env,
+                self.env_range.first + env,
                 self.LONGEST,
             )
         self._warned = True
@@ -298,11 +298,11 @@ class ExperienceStream(Stream):
             )
 
 
-def snapshot_of(seed: int, part: Part) -> Snapshot:
+def snapshot_of(seed: int, env_range: EnvRange) -> Snapshot:
     """Return an empty snapshot of a part of a run's environments. Resets are numbered by the part's agent steps."""
-    return Snapshot(partial(_reset_seeds, seed, part), part.num_envs)
+    return Snapshot(partial(_reset_seeds, seed, env_range), env_range.num_envs)
 
 
-def _reset_seeds(seed: int, part: Part, reset: int) -> list[int]:
-    seeds = derived_seeds(hashed_seed(seed, 0, part.total_steps(reset)), part.total_envs)
-    return [int(seeds[index]) for index in part.indices]
+def _reset_seeds(seed: int, env_range: EnvRange, reset: int) -> list[int]:
+    seeds = derived_seeds(hashed_seed(seed, 0, env_range.total_steps(reset)), env_range.total_envs)
+    return [int(seeds[index]) for index in env_range.indices]

@@ -15,10 +15,10 @@ from lib.envs import vector_env
 from lib.envs.vector_env import DiscreteVectorEnv, is_native, vector_frame_skip
 from lib.errors import UsageError, counted, divisors
 from lib.experience.episodes import Episode
-from lib.experience.stream import Part
+from lib.experience.stream import EnvRange
 from lib.ppo.goal import GoalModel
 from lib.ppo.rollout import Agent, Rollout, Sampler
-from lib.system.machine import cores
+from lib.system.machine import cores, has_fast_bfloat16
 
 
 class EnvFacts(NamedTuple):
@@ -30,7 +30,7 @@ class EnvFacts(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Acting:
+class ActorSettings:
     """Settings of a run's actors.
 
     Args:
@@ -43,7 +43,7 @@ class Acting:
         patience: seconds to wait for a segment; see actors.contract.Actors.
         address: address of a Ray cluster, or None.
         cpus: CPUs per actor on Ray, or None.
-        dtype: dtype in which the actors' models calculate.
+        fast: calculate in bfloat16 on machines that are faster with it.
 
     Raises:
         UsageError: if the actors cannot share the environments evenly.
@@ -58,7 +58,7 @@ class Acting:
     patience: float = 60.0
     address: str | None = None
     cpus: float | None = None
-    dtype: torch.dtype = torch.float32
+    fast: bool = False
 
     def __post_init__(self) -> None:
         if self.actors < 1 or self.envs % self.actors:
@@ -94,16 +94,17 @@ class Acting:
     @property
     def segment_size(self) -> int:
         """Upper bound on the bytes of an actor's segment: a rollout, the states at its end, and array alignment."""
-        return self.part(0).num_envs * Rollout.forecast(self.space, self.rollout + 1) + 2**16
+        return self.env_range(0).num_envs * Rollout.forecast(self.space, self.rollout + 1) + 2**16
 
-    def part(self, number: int) -> Part:
+    def env_range(self, number: int) -> EnvRange:
         """Return the part of the environments that an actor plays."""
         num_envs = self.envs // self.actors
-        return Part(number * num_envs, num_envs, self.envs)
+        return EnvRange(number * num_envs, num_envs, self.envs)
 
     def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
-        """Make `num_envs` environments. Inline actors use all cores in turn; other actors share the cores."""
-        threads = 0 if self.engine == "inline" else max(1, cores() // self.actors)
+        """Make `num_envs` environments. Inline actors use all cores in turn; processes share the cores."""
+        shares = {"inline": 0, "ray": max(1, int(self.cpus or 1))}
+        threads = shares.get(self.engine, max(1, cores() // self.actors))
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 
@@ -134,9 +135,9 @@ class Segment:
         arrays: fields of Rollout as arrays (T, N, ...).
         episodes: episodes that ended in the segment.
         steps_done: agent steps of the actor at the end of the segment.
-        resets: agent steps of the actor before each reset with new seeds since the previous segment, and the
-            environments that were reset, (num_envs,) bool.
-        states: (N, ...) states of the environments at the end of the segment.
+        resets: a pair per reset with new seeds since the previous segment: the actor's agent steps before it, and a
+            mask, (num_envs,) bool, of the environments that were reset.
+        final_states: (N, ...) states of the environments at the end of the segment.
         seconds: time that the segment took.
     """
 
@@ -145,7 +146,7 @@ class Segment:
     episodes: list[EndedEpisode]
     steps_done: int
     resets: list[tuple[int, np.ndarray]]
-    states: np.ndarray
+    final_states: np.ndarray
     seconds: float
 
     def __len__(self) -> int:
@@ -161,13 +162,14 @@ class PPOActor:
         state: state of a Sampler to start from, or None for a new one.
     """
 
-    def __init__(self, acting: Acting, number: int, state: Mapping[str, Any] | None = None):
+    def __init__(self, acting: ActorSettings, number: int, state: Mapping[str, Any] | None = None):
         self.number = number
-        envs = acting.make_envs(acting.part(number).num_envs)
+        envs = acting.make_envs(acting.env_range(number).num_envs)
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
-            self._model = GoalModel(envs.single_observation_space, int(envs.single_action_space.n), acting.dtype)
+            dtype = torch.bfloat16 if acting.fast and has_fast_bfloat16(torch.device("cpu")) else torch.float32
+            self._model = GoalModel(envs.single_observation_space, int(envs.single_action_space.n), dtype)
         self._version = -1
-        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.part(number))
+        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(number))
         self._resets: list[tuple[int, np.ndarray]] = []
         self._sampler.on_reset = lambda steps, envs: self._resets.append((steps, envs))
         if state is not None:
@@ -198,12 +200,12 @@ class PPOActor:
             ],
             steps_done=self._sampler.steps_done,
             resets=resets,
-            states=self._sampler.states.copy(),
+            final_states=self._sampler.states.copy(),
             seconds=time.perf_counter() - start,
         )
 
     def __str__(self) -> str:
-        indices, steps = self._sampler.part.indices, self._sampler.steps_done
+        indices, steps = self._sampler.env_range.indices, self._sampler.steps_done
         return (
             f"Actor {self.number}, with {counted('environment', indices.start, indices.stop - 1)} and the seed "
             f"{self._sampler.seed}, after {steps} steps of its own"

@@ -66,7 +66,7 @@ class ProcessGroup(LearnerGroup):
             self._backend.broadcast([tensor], distributed.BroadcastOptions()).wait()
         return tensor
 
-    def part(self, batch: torch.Tensor) -> torch.Tensor:
+    def shard(self, batch: torch.Tensor) -> torch.Tensor:
         """Return this learner's part of a minibatch: every `size`-th entry, starting at `rank`."""
         return batch[self.rank :: self.size]
 

@@ -220,7 +220,7 @@ class FastTrainer(Trainer):
     @torch.no_grad()
     def _divergence(self, transitions: Transitions) -> float:
         """Return the divergence of the present policy from that of the rollout, over all transitions."""
-        states, actions, log_probs, *_ = (self.group.part(column) for column in transitions)
+        states, actions, log_probs, *_ = (self.group.shard(column) for column in transitions)
         now = F.log_softmax(self.model(states)[0], dim=1).gather(1, actions[:, None]).squeeze(1)
         kl = approximate_kl(now, log_probs)
         self.group.average([kl])
@@ -244,7 +244,7 @@ class FastTrainer(Trainer):
             group["lr"] = min(group["lr"] * factor, max(group["lr"], self.settings.learning_rate_max))
 
 
-def rollouts(sampler: Sampler, model: FastModel) -> Iterator[Rollout]:
+def normalise_by_first_rollout(sampler: Sampler, model: FastModel) -> Iterator[Rollout]:
     """Yield a run's rollouts. In a new run, the first one is used only to fit the input normalisation."""
     every_rollout = iter(sampler)
     if not sampler.steps_done:

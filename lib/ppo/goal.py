@@ -11,7 +11,7 @@ from lib.ppo.fast import FastModel, FastSettings, FastTrainer
 from lib.ppo.progress import Estimate
 from lib.ppo.update import Transitions, fetched
 
-PARTS = ("entropy", "kl", "epochs", "temperature")
+SCHEDULES = ("entropy", "kl", "epochs", "temperature")
 FINAL_TEMPERATURE_FROM = 0.75  # value of Estimate.lower_bound from which the final temperature is used
 SINGLE_EPOCH_FROM = 0.95  # progress from which an update has a single epoch
 
@@ -51,26 +51,27 @@ class GoalSettings(FastSettings):
     Attributes:
         kl_final: value of `kl_target` at progress 1; None for a constant target.
         final_temperature: temperature of the policy near the goal.
-        finishing: set the final temperature permanently after this update.
+        finishing: set the final temperature permanently after this update. `at` decides it.
     """
 
     kl_final: float | None = None
     final_temperature: float = 1.0
-    finishing: bool = False
+    finishing: bool = dataclasses.field(default=False, metadata={"derived": True})
 
     def at(self, progress: Estimate, without: Collection[str] = ()) -> Self:
         """Return the settings for an update at the given progress.
 
         Args:
             progress: progress toward the goal; see Progress.
-            without: names from PARTS that ignore the progress.
+            without: names from SCHEDULES that ignore the progress.
         """
         now: dict[str, Any] = {}
         if "entropy" not in without:  # the bonus for random actions falls linearly to 0
             now["entropy"] = self.entropy * (1.0 - progress.mean)
         if "kl" not in without:  # large steps of the policy at first, small ones near the goal
             now["kl_target"] = self._kl_target_at(progress.mean)
-        if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:  # the last games are played sooner
+        # A short update lets the games that decide be played sooner.
+        if "epochs" not in without and progress.mean >= SINGLE_EPOCH_FROM:
             now["epochs"] = 1
         if "temperature" not in without:  # a sharper policy makes fewer random mistakes near the end
             # The switch is permanent, so a few lucky episodes should not cause it. Equal returns can, because their

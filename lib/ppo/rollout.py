@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.vector import VectorEnv
 from torch.nn import functional as F
 
-from lib.experience.stream import Part, Step, Stream
+from lib.experience.stream import EnvRange, Step, Stream
 from lib.nets.encoders import channels_last
 from lib.ppo.model import ActorCritic
 from lib.ppo.progress import Progress
@@ -115,7 +115,7 @@ class Sampler(Stream):
         agent: an Agent, or any object with its `device`, `__call__` and `values`.
         steps: steps of each environment in a rollout.
         seed: seed of the run.
-        part: part of the run's environments that this sampler plays; None for all.
+        env_range: part of the run's environments that this sampler plays; None for all.
 
     Attributes:
         progress: progress of the mean return of recent episodes, `num_envs` of them, but at least Progress.LEAST.
@@ -127,8 +127,8 @@ class Sampler(Stream):
 
     PARTS = ("act", "environment", "store")
 
-    def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, part: Part | None = None):
-        super().__init__(envs, seed, part)
+    def __init__(self, envs: VectorEnv, agent: Agent, steps: int, seed: int = 0, env_range: EnvRange | None = None):
+        super().__init__(envs, seed, env_range)
         space = envs.single_observation_space
         assert isinstance(space, spaces.Box)
         require_memory(space, envs.num_envs, steps)
@@ -221,7 +221,7 @@ class Sampler(Stream):
         assert isinstance(space, spaces.Discrete)
         rollout_index = self.steps_done // (self.steps * self.envs.num_envs)
         noise = []
-        for env_index in self.part.indices:
+        for env_index in self.env_range.indices:
             generator = np.random.default_rng([self.seed, env_index, rollout_index])
             noise.append(generator.standard_exponential((self.steps, int(space.n)), np.float32))
         return torch.from_numpy(np.stack(noise, axis=1))

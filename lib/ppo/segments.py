@@ -25,8 +25,8 @@ from lib.errors import counted
 from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.experience.snapshot import REPLAYING, Snapshot
-from lib.experience.stream import Part, snapshot_of
-from lib.ppo.actor import Acting, EndedEpisode, PPOActor, Segment
+from lib.experience.stream import EnvRange, snapshot_of
+from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Segment
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Progress
 from lib.ppo.rollout import channels_first, require_memory
@@ -68,7 +68,7 @@ class Segments(ExperienceSource):
     METRICS = ("policy_lag", "actor_fps", "replaced", "dropped")
     STARTING = 5  # seconds in which actors start, roughly
 
-    def __init__(self, acting: Acting, learner: PPOLearner, max_lag: int | None = None):
+    def __init__(self, acting: ActorSettings, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":
             log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
         # Copies of a rollout in memory: two for the learner, which are the segments and their concatenation. Actors on
@@ -86,7 +86,7 @@ class Segments(ExperienceSource):
         self._restoring: TaskProgress | None = None
         self.frame_skip = acting.env_facts.frame_skip
         self.native = self.frame_skip > 1
-        self._handles = [_Handle(acting.seed, acting.part(number)) for number in range(acting.actors)]
+        self._handles = [_Handle(acting.seed, acting.env_range(number)) for number in range(acting.actors)]
         self._episodes: list[Episode] = []
         self._lags: deque[int] = deque([0], maxlen=acting.actors)  # lags of the last segments, in updates
         self._played, self._busy = 0, 0.0  # the actors' agent steps and seconds since the last call of `metrics`
@@ -145,7 +145,7 @@ class Segments(ExperienceSource):
         )
 
     def _name_of(self, number: int) -> str:
-        indices, acting = self.acting.part(number).indices, self.acting
+        indices, acting = self.acting.env_range(number).indices, self.acting
         environments = counted("environment", indices.start, indices.stop - 1)
         return f"actor {number} ({environments} of {acting.env_name}, seed {acting.seed})"
 
@@ -200,7 +200,7 @@ class Segments(ExperienceSource):
         if self._restoring is not None:
             self._restoring.close()
             self._restoring = None
-        num_envs = self.acting.part(0).num_envs
+        num_envs = self.acting.env_range(0).num_envs
         ended: list[tuple[EndedEpisode, LazyTrace]] = []
         for index, segment in segments:
             ended += zip(segment.episodes, self._handles[index].follow(segment), strict=True)
@@ -264,9 +264,9 @@ class _Handle:
         seconds_per_step: time in which the actor plays one step of all its environments.
     """
 
-    def __init__(self, seed: int, part: Part):
-        self._part = part
-        self._snapshot = snapshot_of(seed, part)
+    def __init__(self, seed: int, env_range: EnvRange):
+        self._env_range = env_range
+        self._snapshot = snapshot_of(seed, env_range)
         self._steps_done = 0
         self.seconds_per_step = 0.0
 
@@ -283,7 +283,7 @@ class _Handle:
             traces.append(_trace(self._snapshot, segment, episode, before + episode.step + 1))
         for reset in resets:
             self._restart(reset, segment, before)
-        self._snapshot.states = segment.states.copy()
+        self._snapshot.states = segment.final_states.copy()
         self._steps_done = segment.steps_done
         self.seconds_per_step = segment.seconds / len(actions)
         return traces
@@ -293,7 +293,7 @@ class _Handle:
 
     def _steps_before(self, reset: tuple[int, np.ndarray], segment: Segment) -> int:
         """Return the number of the segment's steps before a reset."""
-        return (reset[0] - (segment.steps_done - len(segment))) // self._part.num_envs
+        return (reset[0] - (segment.steps_done - len(segment))) // self._env_range.num_envs
 
     @property
     def seconds_to_replay(self) -> float:
@@ -308,7 +308,7 @@ class _Handle:
             "steps_done": self._steps_done,
             "snapshot": self._snapshot.state_dict(),
             "episodes": [],
-            "progress": Progress(self._part.num_envs).state_dict(),
+            "progress": Progress(self._env_range.num_envs).state_dict(),
         }
 
     def state_dict(self) -> dict[str, Any]:
@@ -331,7 +331,7 @@ def _trace(snapshot: Snapshot, segment: Segment, episode: EndedEpisode, end: int
 
 def run(
     num_of_actors: int,
-    acting: Acting,
+    acting: ActorSettings,
     learner: PPOLearner,
     updates: int,
     max_lag: int | None = None,

@@ -52,9 +52,13 @@ class UpdateSettings:
 
     @classmethod
     def of(cls, params: object) -> Self:
-        """Copy the settings from a run's hyperparameters. Those that it lacks keep their defaults."""
-        names = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{name: getattr(params, name) for name in names if hasattr(params, name)})
+        """Copy the settings from a run's hyperparameters.
+
+        Raises:
+            AttributeError: if they lack a setting.
+        """
+        names = [field.name for field in dataclasses.fields(cls) if not field.metadata.get("derived")]
+        return cls(**{name: getattr(params, name) for name in names})
 
 
 class Transitions(NamedTuple):
@@ -76,14 +80,14 @@ class Transitions(NamedTuple):
 
 
 class LearnerGroup:
-    """One trainer's view of the learners that share every minibatch. This one has no other learners."""
+    """Learners that share every minibatch. This default has one learner, so its methods do nothing."""
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Overwrite the tensor with that of the first learner, and return it."""
         return tensor
 
-    def part(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return this learner's part of a minibatch."""
+    def shard(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return this learner's share of a minibatch."""
         return batch
 
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -170,11 +174,11 @@ class Trainer:
 
     def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor) -> torch.Tensor:
         """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""
-        # Advantages are normalised over the whole minibatch, even if other learners take parts of it.
-        advantages = self.group.part(self.normalise(transitions.advantages.index_select(0, indices)))
-        indices = self.group.part(indices)
+        # Advantages are normalised over the whole minibatch, even if learners share it.
+        advantages = self.group.shard(self.normalise(transitions.advantages.index_select(0, indices)))
+        indices = self.group.shard(indices)
         batch = Transitions(*(column.index_select(0, indices) for column in transitions))
-        loss, metrics = self._loss(batch, advantages)
+        loss, metrics = self._loss(batch._replace(advantages=advantages))
         self.optimizer.zero_grad()
         torch.autograd.backward(loss)
         gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
@@ -183,13 +187,13 @@ class Trainer:
         self.optimizer.step()
         return torch.stack(list(metrics.values()))
 
-    def _loss(self, batch: Transitions, advantages: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Compute the loss and its metrics, all scalars, with normalised `advantages` in place of the batch's own."""
+    def _loss(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        """Compute the loss of a batch with normalised advantages, and its metrics, all scalars."""
         clip = self.settings.clip
         logits, values = self.model(batch.states)
         all_log_probs = F.log_softmax(logits, dim=1)
         log_probs = all_log_probs.gather(1, batch.actions[:, None]).squeeze(1)
-        surrogate = policy_loss(log_probs, batch.log_probs, advantages, clip)
+        surrogate = policy_loss(log_probs, batch.log_probs, batch.advantages, clip)
         value_error = self.value_loss(values, batch.value_targets)
         entropy = -(all_log_probs.exp() * all_log_probs).sum(1).mean()
         loss = surrogate + VALUE_WEIGHT * value_error - self.settings.entropy * entropy

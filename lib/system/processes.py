@@ -111,13 +111,25 @@ def to_shared_memory(payload: Any, name: str, advice: str) -> SharedBlock:
     Raises:
         UsageError: if the object cannot be pickled, or there is no room for it.
     """
+    content = pickled(payload, name, advice)
+    block = SharedBlock(len(content))
+    block.memory[:] = content
+    return block
+
+
+def pickled(payload: Any, name: str, advice: str) -> bytes:
+    """Pickle an object for another process.
+
+    Args:
+        payload, name, advice: see to_shared_memory.
+
+    Raises:
+        UsageError: if the object cannot be pickled.
+    """
     try:
-        pickled = cloudpickle.dumps(payload)
+        return bytes(cloudpickle.dumps(payload))
     except (TypeError, AttributeError, ValueError, pickle.PicklingError) as error:
         raise UsageError(f"{name} cannot be sent to another process: {error}. {advice}") from error
-    block = SharedBlock(len(pickled))
-    block.memory[:] = pickled
-    return block
 
 
 class Child:

@@ -376,8 +376,8 @@ def test_the_time_in_which_the_learner_was_stopped_is_not_an_actors(stopped):
         crew.order(0)
         for times in (crew._waiting_since, crew._deadlines):
             times[0] -= 5.0 + stopped  # five seconds before, the order was given
-        crew._looked -= stopped
-        crew._look()
+        crew._last_poll -= stopped
+        crew._note_poll()
         assert crew._waited(0) == pytest.approx(5.0, abs=1.0)
         assert crew._deadlines[0] - time.monotonic() == pytest.approx(195.0, abs=1.0)
         crew.take()
@@ -578,9 +578,9 @@ def test_more_processes_than_fit_into_the_memory_are_refused(monkeypatch):
         started("process", 50)
 
 
-def test_a_state_that_cannot_be_pickled_is_refused():
+def test_a_state_that_cannot_be_pickled_is_refused(losable):
     with pytest.raises(UsageError, match=r"cannot be sent to another process.*--engine inline"):
-        start_actors("process", fakes.Counter, 1, model_of(1), lambda number: threading.Lock())
+        start_actors(losable, fakes.Counter, 1, model_of(1), lambda number: threading.Lock())
 
 
 def test_arrays_that_do_not_fit_into_shared_memory_go_through_the_pipe():

@@ -68,17 +68,6 @@ def test_transitions_are_drawn_in_proportion_to_priority_to_the_power_of_alpha()
     assert np.allclose(np.bincount(indices) / 40_000, np.array([1, 2, 3, 4]) / 10, atol=0.01)
 
 
-def test_priorities_of_overwritten_transitions_are_counted_and_change_nothing():
-    buffer = PrioReplayBuffer(iter(range(20)), 4, 1.0)
-    buffer.populate(4)
-    _, indices, _ = buffer.sample(40)
-    buffer.populate(2)
-    before = buffer._tree[np.arange(4)].copy()
-    buffer.update_priorities(indices, np.full(40, 9.0))
-    assert buffer.overwritten == (indices < 2).sum() > 0
-    assert buffer._tree[np.arange(4)].tolist() == [*before[:2], 9.0, 9.0]
-
-
 def test_torchs_seed_decides_what_is_drawn():
     def draw(seed):
         torch.manual_seed(seed)
@@ -135,14 +124,3 @@ def test_priorities_that_are_not_finite_leave_it_to_the_loss_to_stop_the_run():
     buffer.update_priorities(indices, np.array([np.nan, np.inf, 1.0, np.nan], np.float32))
     *_, weights = buffer.sample(4)
     assert np.isfinite(weights).all()
-
-
-def test_priorities_of_an_older_sample_do_not_reach_newer_transitions():
-    buffer = PrioReplayBuffer(iter(range(20)), 4, 1.0)
-    buffer.populate(4)
-    _, older, _ = buffer.sample(40)
-    buffer.populate(4)
-    buffer.sample(40)
-    buffer.update_priorities(older, np.full(40, 9.0))
-    assert buffer.overwritten == 40
-    assert buffer._tree[np.arange(4)].tolist() == [1.0] * 4

@@ -12,7 +12,7 @@ import fakes
 from lib.envs import vector_env
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
-from lib.experience.stream import ExperienceStream, Part, Stream
+from lib.experience.stream import EnvRange, ExperienceStream, Stream
 
 
 def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, monkeypatch):
@@ -123,7 +123,7 @@ def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
 def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplog):
     monkeypatch.setattr(Stream, "RESTART", 6)
     monkeypatch.setattr(Stream, "LONGEST", 5)
-    stream = Stream(vectorised(lambda: fakes.Counting(100), 2), seed=1, part=Part(3, 2, 6))
+    stream = Stream(vectorised(lambda: fakes.Counting(100), 2), seed=1, env_range=EnvRange(3, 2, 6))
     stream.begin()
     ends = [stream.step(np.zeros(2, np.int64)).truncated.tolist() for _ in range(12)]
     assert ends == ([[False] * 2] * 5 + [[True] * 2]) * 2

@@ -7,7 +7,7 @@ from gymnasium import spaces
 
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS
 from lib.ppo.fast import FastModel, FastSettings
-from lib.ppo.goal import PARTS, GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.goal import SCHEDULES, GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Estimate
 from oracles import ppo_update
@@ -85,12 +85,12 @@ def test_updates_agree_with_the_slow_twin(progress):
     ],
 )
 def test_each_part_changes_its_own_setting_and_can_be_left_out(part, progress, changes):
-    others = set(PARTS) - {part}
+    others = set(SCHEDULES) - {part}
     expected = pytest.approx(dataclasses.asdict(SETTINGS) | changes)
     assert dataclasses.asdict(SETTINGS.at(sure(progress), without=others)) == expected
     without = dataclasses.asdict(SETTINGS.at(sure(progress), without={part}))
     assert {name: without[name] for name in changes} == {name: getattr(SETTINGS, name) for name in changes}
-    assert SETTINGS.at(sure(progress), without=PARTS) == SETTINGS
+    assert SETTINGS.at(sure(progress), without=SCHEDULES) == SETTINGS
 
 
 def test_without_a_target_or_a_final_one_the_divergence_has_no_schedule():
@@ -107,7 +107,7 @@ def test_the_fast_script_is_the_goal_script_without_its_parts():
     weights = []
     for kind, settings in (
         (FastModel, FastSettings.of(fast_pong)),
-        (GoalModel, GoalSettings.of(pong).at(sure(0.9), PARTS)),
+        (GoalModel, GoalSettings.of(pong).at(sure(0.9), SCHEDULES)),
     ):
         torch.manual_seed(3)
         model = kind(space, 4)

@@ -2,7 +2,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from lib.ppo.actor import Acting, PPOActor
+from lib.ppo.actor import ActorSettings, PPOActor
 from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner, join_segments
 from ppo_setup import trainer_of
@@ -10,7 +10,7 @@ from ppo_setup import trainer_of
 
 def learner_and_segments():
     """A learner, and a segment of each of two actors with two environments of CartPole each."""
-    acting = Acting("CartPole-v1", envs=4, actors=2, rollout=8, seed=5)
+    acting = ActorSettings("CartPole-v1", envs=4, actors=2, rollout=8, seed=5)
     torch.manual_seed(0)
     learner = PPOLearner(trainer_of(GoalModel(acting.space, acting.n_actions), minibatch=16))
     return learner, [PPOActor(acting, number).get_trajectory_segment() for number in range(2)]

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fakes import Bandit, Counting
 from lib.envs import vector_env
 from lib.errors import UsageError
-from lib.experience.stream import Part
-from lib.ppo.fast import FastModel, rollouts
+from lib.experience.stream import EnvRange
+from lib.ppo.fast import FastModel, normalise_by_first_rollout
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.system import memory
@@ -122,7 +122,7 @@ def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, env_i
 
     def played(first, num_envs):
         envs = vector_env.make_vector_env(env_id, num_envs)
-        sampler = Sampler(envs, Agent(model), steps=5, seed=2, part=Part(first, num_envs, total))
+        sampler = Sampler(envs, Agent(model), steps=5, seed=2, env_range=EnvRange(first, num_envs, total))
         rollouts = [fields(rollout) for _, rollout in zip(range(3), sampler, strict=False)]
         assert (sampler.last_resets > 0).all() == was_reset
         return rollouts
@@ -164,11 +164,11 @@ def test_environments_that_cannot_be_restored_are_logged(caplog):
 def test_the_first_rollout_of_a_new_run_only_fits_the_normalisation():
     model = FastModel(spaces.Box(0, 255, (1,), np.uint8), 2)
     sampler = Sampler(vectorised(lambda: Counting(100), 2), Agent(model), steps=4)
-    assert next(rollouts(sampler, model)).states[:, 0, 0].tolist() == [4, 5, 6, 7]
+    assert next(normalise_by_first_rollout(sampler, model)).states[:, 0, 0].tolist() == [4, 5, 6, 7]
     assert model.body.mean.item() == 1.5
     resumed = Sampler(vectorised(lambda: Counting(100), 2), Agent(model), steps=4)
     resumed.load_state_dict(sampler.state_dict())
-    assert next(rollouts(resumed, model)).states[:, 0, 0].tolist() == [8, 9, 10, 11]
+    assert next(normalise_by_first_rollout(resumed, model)).states[:, 0, 0].tolist() == [8, 9, 10, 11]
     assert model.body.mean.item() == 1.5
 
 

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 
+from lib.envs import vector_env
 from lib.errors import UsageError
+from lib.ppo import actor as actor_module
 from lib.ppo import segments as segments_module
-from lib.ppo.actor import Acting, PPOActor, Segment
+from lib.ppo.actor import ActorSettings, PPOActor, Segment
 from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Rollout, Sampler
@@ -29,7 +31,7 @@ def learner_of(acting, **options):
 
 
 def acting_of(**options):
-    return Acting(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
+    return ActorSettings(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
 
 
 def weights_of(learner):
@@ -40,6 +42,20 @@ def weights_of(learner):
 def played():
     """Digests of the steps that actors have played, by the number of actors and the update."""
     return {}
+
+
+@pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_each_actor_decides_by_its_own_machine_whether_it_uses_bfloat16(monkeypatch, supported, dtype):
+    monkeypatch.setattr(actor_module, "has_fast_bfloat16", lambda device: supported)
+    assert PPOActor(acting_of(env_name="PongNoFrameskip-v4", fast=True), 0)._model.body.dtype == dtype
+
+
+@pytest.mark.parametrize(("cpus", "threads"), [(None, 1), (0.5, 1), (3.0, 3)])
+def test_an_actor_on_ray_steps_games_with_the_cpus_that_it_has(monkeypatch, cpus, threads):
+    used = []
+    monkeypatch.setattr(vector_env, "make_vector_env", lambda env_id, num_envs, threads: used.append(threads))
+    acting_of(engine="ray", cpus=cpus).make_envs(2)
+    assert used == [threads]
 
 
 def test_a_segment_stays_valid_while_the_next_one_is_played():
@@ -59,7 +75,7 @@ def test_the_arrays_of_a_segment_fit_into_the_forecast_size(env_name, envs, acto
     acting = acting_of(env_name=env_name, envs=envs, actors=actors, rollout=rollout)
     segment = PPOActor(acting, 0).get_trajectory_segment()
     header, _, sizes = Slots(1, acting.segment_size).pack(segment, 0)
-    assert sum(sizes) > segment.arrays["states"].nbytes + segment.states.nbytes
+    assert sum(sizes) > segment.arrays["states"].nbytes + segment.final_states.nbytes
     assert len(header) < 4096
 
 
@@ -139,7 +155,7 @@ def test_resumed_segments_continue_bit_for_bit(monkeypatch, restart):
 
 def test_an_actor_whose_environments_cannot_be_restored_continues_from_their_reset(caplog):
     acting = acting_of(env_name="CartPole-v1", actors=1)
-    handle = segments_module._Handle(acting.seed, acting.part(0))
+    handle = segments_module._Handle(acting.seed, acting.env_range(0))
     actor = PPOActor(acting, 0)
     for _ in range(2):
         handle.follow(actor.get_trajectory_segment())
@@ -177,7 +193,7 @@ def test_the_memory_of_actors_and_learner_is_forecast_together(monkeypatch, engi
 
 def test_the_environments_of_all_actors_are_forecast_together(monkeypatch):
     monkeypatch.setattr("lib.system.memory.free", lambda: 10**9)
-    here = Acting("PongNoFrameskip-v4", 800, 2, 64, seed=1)
+    here = ActorSettings("PongNoFrameskip-v4", 800, 2, 64, seed=1)
     with pytest.raises(
         UsageError, match=r"^800 environments need 1\.68 GB .* 1 GB are free; .* at most --set envs=381"
     ):

@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from fakes import Bandit, Chain
 from lib.hyperparameters import PPO_HYPERPARAMS
-from lib.ppo.fast import FastModel
+from lib.ppo.fast import FastModel, FastSettings
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.update import Trainer, UpdateSettings
@@ -27,6 +27,8 @@ def test_settings_are_copied_from_hyperparameters():
     settings = UpdateSettings.of(params)
     assert dataclasses.asdict(settings).items() <= dataclasses.asdict(params).items()
     assert (settings.minibatch, settings.entropy) == (64, 0.07)
+    with pytest.raises(AttributeError, match="kl_target"):  # never replaced by a default
+        FastSettings.of(params)
 
 
 def test_a_minibatch_of_1_is_refused():

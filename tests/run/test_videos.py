@@ -21,7 +21,7 @@ from lib.errors import UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.experience.stream import ExperienceStream, Stream
-from lib.ppo.actor import Acting
+from lib.ppo.actor import ActorSettings
 from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Sampler
@@ -71,7 +71,7 @@ def sampler_source(env_id, num_envs):
 
 
 def segment_source(env_id, num_envs):
-    acting = Acting(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
+    acting = ActorSettings(env_id, envs=num_envs, actors=2, rollout=16, seed=5)
     model = build_model(acting.space, acting.n_actions)
     optimizer = torch.optim.Adam(model.parameters())
     settings = GoalSettings(minibatch=32, epochs=1, gamma=0.9, lam=0.9, clip=0.2, entropy=0.01)
