@@ -171,26 +171,17 @@ def tool(doc: str | None, kind: type[Parser] = Parser) -> Parser:
     return kind(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
-def runs_tool(doc: str | None, kind: type[Parser] = Parser) -> Parser:
+def runs_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that takes runs, which may be names in --runs-dir; see `tool`."""
-    parser = tool(doc, kind)
+    parser = tool(doc)
     help_text = "folder of runs that are given by name (default: runs/)"
     parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
     return parser
 
 
-class _RunParser(Parser):
-    """Parser that replaces the name of a run by its folder."""
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        parsed, rest = super().parse_known_args(args, namespace)
-        parsed.run = run_checks.find(parsed.run, parsed.runs_dir)
-        return parsed, rest
-
-
 def checkpoint_tool(doc: str | None) -> Parser:
-    """Return the parser of a tool that reads a run's checkpoint: run, module, network, checkpoint."""
-    parser = runs_tool(doc, _RunParser)
+    """Return the parser of a tool that reads a run's checkpoint: run, module, network, checkpoint; see `run_args`."""
+    parser = runs_tool(doc)
     add = parser.add_argument
     add("run", metavar="RUN", help="the run's folder, or its name in --runs-dir")
     add("--env-module", metavar="M", help="allow the import of this module, which registers the run's environment")
@@ -198,6 +189,13 @@ def checkpoint_tool(doc: str | None) -> Parser:
     add("--network", metavar="FILE.py:NAME", help=network_help)
     add("--checkpoint", default="best", metavar="best|last|STEP", help="checkpoint to load (default: best)")
     return parser
+
+
+def run_args(parser: Parser) -> argparse.Namespace:
+    """Parse the command line of a `checkpoint_tool` or `run_tool`, and replace the run's name by its folder."""
+    args = parser.parse_args()
+    args.run = run_checks.find(args.run, args.runs_dir)
+    return args
 
 
 def run_tool(doc: str | None) -> Parser:
@@ -228,8 +226,11 @@ def main(train: Train, parser: Parser, script: str) -> None:
             sys.exit(search.search(params, args, script, sys.argv[1:]))
         prepare(args.seed)
         with checked_env.closing():
-            state: Any = train(params, args)
-        sys.exit(EXIT_CODES[state.stopped])
+            state = train(params, args)
+        if not isinstance(state, State):
+            raise TypeError(f"train returned {state!r}; its last line has to be: return engine.run(...)")
+        stopped: str = state.stopped  # type: ignore[attr-defined]  # see setup_ignite
+        sys.exit(EXIT_CODES[stopped])
 
 
 @contextlib.contextmanager
@@ -282,8 +283,7 @@ def _threads_ended() -> Iterator[None]:
 
 
 def prepare(seed: int) -> None:
-    """Prepare the process before anything is built in it: memory, determinism, seeds."""
-    memory.keep_freed_memory()
+    """Prepare the process before anything is built in it: determinism, seeds."""
     # TensorBoard's writer thread stores an OSError, and the next write raises it. So it is not printed here.
     threading.excepthook = lambda args: None if isinstance(args.exc_value, OSError) else threading.__excepthook__(args)
     # A resumed run has to equal the uninterrupted one.

@@ -13,7 +13,7 @@ from lib.system.checked import Checked, at_least, require, within
 log = logging.getLogger(__name__)
 
 
-LARGEST = 1e30  # magnitude of any number; a checkpoint holds float32 numbers
+LARGEST = 1e30  # largest magnitude of a hyperparameter; float32 holds numbers up to 3e38
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import errno
 import os
@@ -170,6 +171,17 @@ def test_a_wrong_option_in_a_config_is_named(tmp_path, content, message):
     parser.add_argument("--address", default=None)
     with pytest.raises(UsageError, match=message):
         cli.resolve(parser, ["--config", str(config)], "01_baseline")
+
+
+def test_a_script_that_returns_no_state_is_told_what_to_return(monkeypatch):
+    def train(params, args):
+        pass
+
+    monkeypatch.setattr("sys.argv", ["own.py"])
+    monkeypatch.setattr(cli, "exit_codes", contextlib.nullcontext)
+    monkeypatch.setattr(cli, "prepare", lambda seed: None)
+    with pytest.raises(TypeError, match=r"train returned None; its last line has to be: return engine\.run"):
+        cli.main(train, cli.parser("Summary."), "own")
 
 
 @pytest.mark.parametrize("option", [("--engine", "ray"), ("--address", "127.0.0.1:1")])

@@ -29,7 +29,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write instead of evaluation.json")
     parser.add_argument("--quiet", action="store_true", help="hide the progress bar")
-    args = parser.parse_args()
+    args = cli.run_args(parser)
     is_run = (args.run / "episodes.csv").exists()  # a published model's card quotes its evaluation.json, which stays
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)

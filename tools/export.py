@@ -29,7 +29,7 @@ def main() -> None:
     add("--output", type=Path, metavar="FOLDER", help="output folder (default: export/ in the run folder)")
     add("--states", default=1000, type=cli.positive, metavar="N", help="number of compared states (default: 1000)")
     add("--seed", default=1, type=cli.seed, metavar="N", help="seed of the episodes (default: 1)")
-    args = parser.parse_args()
+    args = cli.run_args(parser)
     kinds = tuple(export.FILES) if args.format is None else (args.format,)
     export.require_packages(kinds)
     output = args.output or args.run / "export"

@@ -99,7 +99,7 @@ def main() -> None:
         "--scale", default=1.0, type=cli.above_zero, metavar="S", help="size of the window (default: 1)"
     )
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
-    args = parser.parse_args()
+    args = cli.run_args(parser)
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
     env = agent.make_env(render_mode="rgb_array")
     if args.record:

@@ -9,6 +9,7 @@ model is a reduced run folder, so play.py, evaluate.py, export.py and --init acc
 
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -62,7 +63,7 @@ def main() -> None:
         "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
     )
     parser.add_argument("--seed", default=1, type=cli.seed, metavar="N", help="seed of the episodes (default: 1)")
-    args = parser.parse_args()
+    args = cli.run_args(parser)
     require_replaceable(args.model, args.run)
     agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module, network=args.network)
     with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +160,7 @@ def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], 
     return CARD.format(
         name=model.name,
         env_id=agent.env_id,
-        command=" ".join(without(LIMITS, first["argv"]) if later else first["argv"]),
+        command=shlex.join(without(LIMITS, first["argv"]) if later else first["argv"]),
         resumed=f" in {len(sessions)} sessions, on {devices}" if later else "",
         step=agent.step,
         commit=(commits := "`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions))),

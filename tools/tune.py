@@ -6,8 +6,8 @@
 
 The learning rate is drawn log-uniformly from r / 10 to r, but at least learning_rate_final; r is the script's own rate
 or that of --set. gamma is 0.9, 0.92, 0.95, 0.98, 0.99 or 0.995. A trial stops early if it learns too little or too
-slowly. All further options go to the script.
-The results are in runs/tune/, and the same command continues an interrupted search.
+slowly. All further options go to the script. The results are in runs/tune/, and the same command continues an
+interrupted search.
 """
 
 import os

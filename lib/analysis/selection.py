@@ -30,9 +30,13 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
         try:
             runs[_usable_run(name, runs_dir, with_episodes)] = None
         except (UsageError, OSError) as error:  # a run of another user may not be readable
-            if not any(path.exists() or path.is_symlink() for path in (Path(name), runs_dir / name)):
+            places = run_checks.places(name, runs_dir)
+            if not any(path.exists() or path.is_symlink() for path in places):
                 raise
-            reasons.append(str(error).replace(f"{Path(name).resolve().parent}/", ""))  # a page may be sent to others
+            reason = str(error)
+            for path in places:  # a page may be sent to others
+                reason = reason.replace(f"{path.resolve().parent}/", "")
+            reasons.append(reason)
     if not runs:
         raise UsageError(reasons[0])
     return list(runs), reasons

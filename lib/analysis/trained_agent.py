@@ -18,7 +18,7 @@ from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.run import checkpoint_reading, provenance, run_checks, run_json
-from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, step_of
+from lib.run.checkpoint_files import BEST, LAST, find_checkpoint, numbered, step_of
 from lib.run.policy import GreedyPolicy, SampledPolicy
 from lib.system.console_log import quoted
 
@@ -81,14 +81,14 @@ class TrainedAgent:
             raise _network_error(self.file, params, error, network) from error
         finally:
             env.close()
-        self.policy = GreedyPolicy(net.to(device), device)
+        self.policy = GreedyPolicy(net.to(device))
 
     def _load(self) -> dict[str, Any]:
         try:
             return checkpoint_reading.load(self.file)
         except Fault as fault:
-            steps = {step_of(file) for file in (self.run / "checkpoints").glob("step-*.pt")}
-            for which in (LAST, *map(str, sorted(steps, reverse=True)), BEST):
+            steps = [str(step) for step, _ in reversed(numbered(self.run / "checkpoints", "step"))]
+            for which in (LAST, *steps, BEST):
                 other = find_checkpoint(self.run, which)
                 if other != self.file and _is_intact(other):
                     raise Fault(f"{fault}. Another one is intact: add --checkpoint {which}") from fault
@@ -100,7 +100,7 @@ class TrainedAgent:
         Raises:
             UsageError: if the network gives action values instead of probabilities.
         """
-        return SampledPolicy(self.policy.net, self.policy.device)
+        return SampledPolicy(self.policy.net)
 
     def make_env(self, render_mode: str | None = None) -> gym.Env:
         """Build a single environment with the default wrappers of make_env."""

@@ -121,7 +121,6 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         params,
         table[options["game"]],
         run_options.seed,
-        RunOptions.seed,
     )
     run_options = dataclasses.replace(run_options, changes=changes)
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
@@ -297,7 +296,7 @@ def _require_own_address(run: Path, recorded: str | None, given: str | None, eng
 
 def _recorded_option(parser: Parser, run: Path, name: str, value: Any) -> Any:
     """Return the recorded value of an option, as the command line would read it."""
-    [action] = [action for action in parser._actions if action.dest == name and action.option_strings][:1]
+    action = next(action for action in parser._actions if action.dest == name)
     try:
         return value if value is None else config_file.option_value(action, value)
     except (ValueError, argparse.ArgumentTypeError) as error:

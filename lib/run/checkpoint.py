@@ -19,7 +19,8 @@ import torch
 from ignite.engine import Engine, Events
 from ignite.handlers import Checkpoint
 from ignite.handlers.checkpoint import BaseSaveHandler
-from torch.optim import Optimizer
+from torch import nn
+from torch.optim import Adam, Optimizer
 
 from lib.errors import Fault, UsageError
 from lib.run.checkpoint_files import digest_path, numbered
@@ -204,7 +205,7 @@ class Checkpointer:
         self._acting = False
 
     def attach(self, engine: Engine) -> None:
-        """Attach this after the handlers that change the saved objects, and before one that raises errors again."""
+        """Attach this after the handlers that change the saved objects, and before the one that raises errors again."""
         engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
@@ -274,7 +275,7 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
         for name, each in objects.items():
             if isinstance(each, Optimizer):
                 _require_fit(each, content[name])
-            elif not isinstance(each, Settings):
+            elif _is_checked(each):
                 _require_same_types(each.state_dict(), content[name], name)
         # An object that keeps a tensor would keep the file on the disk, even after it was removed, so it gets a copy.
         # The replay is too large to be copied here; it copies its data itself.
@@ -288,6 +289,12 @@ def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None
             "the checkpoint does not fit: it is of another version, or the environment's observations or actions have "
             f"changed. Restore them, or start a new run ({problem})"
         ) from error
+
+
+def _is_checked(each: Stateful) -> bool:
+    """Whether the types of an object's numbers are fixed: a network or an object of the project, except settings."""
+    is_own = type(each).__module__.partition(".")[0] == "lib"
+    return isinstance(each, nn.Module) or (is_own and not isinstance(each, Settings))
 
 
 def _require_same_types(own: Any, saved: Any, place: str) -> None:
@@ -336,6 +343,8 @@ def _require_fit(optimizer: Optimizer, state: Mapping[str, Any]) -> None:
         for name in own:
             if type(own[name]) is not type(saved[name]) or (name == "params" and own[name] != saved[name]):
                 raise ValueError(f"the optimizer's {name} is {saved[name]!r}")
+    if not isinstance(optimizer, Adam):  # other optimizers may keep averages of other shapes
+        return
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     names = {frozenset(averages) for averages in state["state"].values()}
     if len(names) > 1:

@@ -18,7 +18,7 @@ def digest_path(file: Path) -> Path:
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
     """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
-    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
+    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.glob("*.pt"))
     return sorted((int(match[1]), file) for match, file in named if match)
 
 
@@ -45,8 +45,8 @@ def find_checkpoint(run: Path, which: str) -> Path:
     Raises:
         UsageError: if there is no such checkpoint. The message lists the available ones.
     """
-    files = [file for file in (run / "checkpoints").glob("*.pt") if step_of(file) >= 0]
-    files.sort(key=lambda file: (step_of(file), file.name))
+    folder = run / "checkpoints"
+    files = [file for _, file in sorted(numbered(folder, BEST) + numbered(folder, "step"))]
     if not files:
         raise UsageError(
             f"{run} has no checkpoint. If it was stopped before it learnt anything, resume it. If its checkpoints were "
@@ -67,6 +67,5 @@ def find_checkpoint(run: Path, which: str) -> Path:
 
 
 def step_of(file: Path) -> int:
-    """Return the agent step in a checkpoint's name, or -1 if the file is no checkpoint."""
-    match = re.fullmatch(r"(?:best|step)-(\d+)\.pt", file.name)
-    return int(match[1]) if match else -1
+    """Return the agent step in a checkpoint's name."""
+    return int(file.stem.partition("-")[2])

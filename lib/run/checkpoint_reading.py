@@ -19,7 +19,7 @@ from lib.system import files, memory
 
 log = logging.getLogger(__name__)
 
-LARGEST = 2**256  # no number in a checkpoint reaches it; those of random generators have 128 bits
+LARGEST = 2**256  # bound of the finite numbers in a checkpoint; states of random generators have 128 bits
 
 
 class Damaged(Fault):
@@ -76,13 +76,14 @@ def load(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise Damaged(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
     try:
-        numbers_fit = all(abs(number) < LARGEST or number == -math.inf for number in _numbers(content))
+        # A best mean or a learning-rate scheduler starts at an infinite number.
+        numbers_fit = all(abs(number) < LARGEST or abs(number) == math.inf for number in _numbers(content))
         finite = all(bool(torch.isfinite(tensor).all()) for tensor in _weights(content))
     except RecursionError as error:
         raise Damaged(f"{file} holds an object that contains itself; it was not loaded") from error
     except RuntimeError as error:  # of tensors without numbers
         raise Damaged(f"{file} holds weights of an unknown kind; it was not loaded") from error
-    if not numbers_fit or not finite:  # minus infinity is a first best mean
+    if not numbers_fit or not finite:
         raise Damaged(f"{file} holds NaN or a number that is too large; it was not loaded")
     return content
 

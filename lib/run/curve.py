@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lib.errors import Fault, UsageError
 from lib.run import run_json
 from lib.run.episodes import WINDOW, Episodes
 from lib.run.next_steps import shown
@@ -53,11 +52,7 @@ def draw_or_warn(run: Path, stop_reward: float | None) -> None:
     """Draw the learning curve of a run that has ended, or log why it could not be drawn; see `draw_curve`."""
     try:
         log.info("Learning curve: %s", shown(draw_curve(run, stop_reward)))
-    # No space, a damaged file of the run, or no memory for the imports of pandas and matplotlib.
-    except (
-        *(Fault, UsageError, OSError, MemoryError, ImportError),
-        *(ValueError, TypeError, KeyError, AttributeError),
-    ) as error:
+    except Exception as error:  # noqa: BLE001 - the run is saved, and only a picture is lost
         log.warning("The learning curve could not be drawn: %s: %s", type(error).__name__, error)
 
 

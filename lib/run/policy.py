@@ -37,15 +37,13 @@ class GreedyPolicy:
 
     Args:
         net: ppo.model.ActorCritic, or a network whose forward or qvals returns Q-values, (batch, n_actions).
-        device: device of the network.
 
     Attributes:
         score_name: meaning of the scores, "Q" or "probability".
     """
 
-    def __init__(self, net: nn.Module, device: torch.device | str = "cpu"):
+    def __init__(self, net: nn.Module):
         self.net = net
-        self.device = device
         self.score_name = "probability" if isinstance(net, ActorCritic) else "Q"
 
     @torch.no_grad()
@@ -58,7 +56,8 @@ class GreedyPolicy:
         was_training = self.net.training
         self.net.eval()
         try:
-            scores = scores_of(self.net, torch.as_tensor(states, device=self.device))
+            device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
+            scores = scores_of(self.net, torch.as_tensor(states, device=device))
         finally:
             self.net.train(was_training)
         return scores.cpu().numpy()
@@ -87,14 +86,13 @@ class SampledPolicy(GreedyPolicy):
 
     Args:
         net: ppo.model.ActorCritic.
-        device: device of the network.
 
     Raises:
         UsageError: if the network gives action values instead of probabilities.
     """
 
-    def __init__(self, net: nn.Module, device: torch.device | str = "cpu"):
-        super().__init__(net, device)
+    def __init__(self, net: nn.Module):
+        super().__init__(net)
         if self.score_name != "probability":
             raise UsageError(
                 "--sample needs a network that gives probabilities, and this run's gives action values; use --epsilon"

@@ -25,7 +25,7 @@ def find(name: str, runs_dir: Path) -> Path:
     Raises:
         UsageError: if the folder does not exist or is not a run.
     """
-    for path in (Path(name), runs_dir / name, files.PROJECT / name):
+    for path in places(name, runs_dir):
         if path.is_dir():
             require_no_control_characters(path.resolve())
             if not (path / "params.json").is_file():
@@ -33,6 +33,11 @@ def find(name: str, runs_dir: Path) -> Path:
             _require_plain_files(path)
             return path.resolve()
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
+
+
+def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
+    """Return the paths that a run's name may stand for, in the order in which they are tried."""
+    return Path(name), runs_dir / name, files.PROJECT / name
 
 
 def require_utf8(path: Path) -> None:

@@ -24,7 +24,7 @@ FILES = {"files": Each({"size": (int,), "sha256": (str, NoneType)})}  # shape of
 
 EVALUATION = {"mean": NUMBER}  # shape of evaluation.json
 
-# Shape of params.json, all of whose entries are required, and of result.json.
+# Shape of params.json, whose top-level entries are required, and of result.json.
 PARAMS = {
     "script": TEXT,
     "game": TEXT,

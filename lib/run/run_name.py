@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lib.hyperparameters import RunParameters
+from lib.run.options import RunOptions
 
 MAX_LENGTH = 150  # characters of the changes
 WITH_RUN_NAME = 200  # characters of run_name and the changes; with the script they fit into run_folder.LONGEST_NAME
@@ -20,7 +21,6 @@ def changes_in_name(
     params: RunParameters,
     usual: RunParameters,
     seed: int,
-    usual_seed: int,
 ) -> str:
     """Return the suffix of a run's name after the script's name, such as "=3-learning_rate=0.0003-seed2".
 
@@ -28,12 +28,11 @@ def changes_in_name(
         knobs: the script's own options that affect the result.
         defaults: default of each of them.
         named: name of the option whose value always follows the script's name, or None.
-        kinds: words that come next, such as "best" for --params best.
+        kinds: words after that, such as "best" for --params best.
         params: hyperparameters of the run.
         usual: hyperparameters of the game. Differences in run_name, stop_reward and milestone are not shown, nor one in
             env_name if run_name differs as well.
         seed: seed of the run.
-        usual_seed: default of the seed.
     """
     parts = [] if named is None else [f"={_text(knobs[named])}"]
     parts += [f"-{kind}" for kind in kinds]
@@ -47,7 +46,7 @@ def changes_in_name(
         if not hidden and value != getattr(usual, field.name):
             parts.append(f"-{_assignment(field.name, value)}")
     changes = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "".join(parts))
-    end = "" if seed == usual_seed else f"-seed{seed}"
+    end = "" if seed == RunOptions.seed else f"-seed{seed}"
     room = min(MAX_LENGTH, WITH_RUN_NAME - len(params.run_name))
     if len(changes + end) > room:
         end = f"-{hashlib.sha256(changes.encode()).hexdigest()[:6]}{end}"  # long names still differ

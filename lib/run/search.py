@@ -31,7 +31,7 @@ from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
-from lib.run.run_json import read_json, write_json
+from lib.run.run_json import PARAMS, RESULT, read_json, write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
 from lib.run.tuning import UNSOLVED, base_space, ray_tune, start_ray, trial_resources
 from lib.system import files
@@ -192,14 +192,14 @@ def _folder_of(config: Mapping[str, Any], trials: Path, number: str) -> Path:
 
 def _runs_have(folder: Path, config: Mapping[str, Any]) -> bool:
     """Return whether all runs of a trial's folder have these hyperparameters."""
-    runs = [json.loads(file.read_bytes())["hyperparameters"] for file in folder.glob("runs/*/params.json")]
+    runs = [read_json(file, PARAMS)["hyperparameters"] for file in folder.glob("runs/*/params.json")]
     return all(run.get(name) == value for run in runs for name, value in config.items())
 
 
 def _complete(folder: Path) -> dict[str, Any]:
     """Return the result of a trial's run, or {} if no run of it has finished. A diverged run would diverge again."""
     for file in sorted((folder / "runs").glob("*/result.json")):
-        result: dict[str, Any] = json.loads(file.read_bytes())
+        result = read_json(file, RESULT)
         if EXIT_CODES.get(result["stopped"]) == 0 or result["stopped"] == NOT_FINITE:
             return result
     return {}

@@ -61,7 +61,7 @@ from lib.system.seeds import RandomState, undisturbed
 
 log = logging.getLogger(__name__)
 
-TUNER_REWARD_MIN = -19.0  # of Pong: little more than its lowest return
+TUNER_REWARD_MIN = -19.0  # least smoothed return of a Pong trial; the lowest return is -21
 
 
 def setup_ignite(
@@ -90,8 +90,9 @@ def setup_ignite(
             smoothed return is below `tuner_reward_min`.
         tuner_reward_min: see `tuner_reward_episode`; None: -19 in Pong, no minimum elsewhere.
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
-        save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. If a run is resumed,
-            they are restored before this function returns. A solved run ends with an evaluation of "net".
+        save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. Their state_dicts
+            consist of tensors and plain values without NaN. If a run is resumed, they are restored before this function
+            returns. A solved run ends with an evaluation of "net".
         figures: functions that draw a figure for TensorBoard, by name. Those with a state_dict are saved, too.
 
     Returns:
@@ -100,12 +101,14 @@ def setup_ignite(
     Raises:
         UsageError: if the run to resume is in use, or its episodes cannot be recorded.
         Fault: if no checkpoint of the run to resume can be read.
-        TypeError: if checkpoints are saved and exp_source is a plain PTAN source.
+        TypeError: if checkpoints are saved and exp_source is a plain PTAN source, or `save` has no "net".
         ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate has to decay
             and `save` has no "optimizer".
     """
     start_console()
     checked = as_hyperparameters(params)
+    if save is not None and not isinstance(save.get("net"), nn.Module):
+        raise TypeError(f"save holds {', '.join(save) or 'nothing'}; it has to hold the network as save['net']")
     source = adapt_source(exp_source, engine, saved=save is not None)
     options = args or options_of_book()
     show_progress(not options.quiet)
@@ -247,7 +250,7 @@ class _Setup:
         return content or {}
 
     def _require_steps_left(self) -> None:
-        """Refuse a run at its step limit, unless it was stopped before its result or before it was confirmed."""
+        """Refuse a run at its step limit, unless its result or its confirmation is still missing."""
         if self._at_limit() and (not self.run.read_result() or self.episodes.is_waiting):
             return
         learning_rate.require_above_zero(self.params, self.run.path, self.steps())
@@ -329,7 +332,7 @@ class _Setup:
             return
         with undisturbed():
             envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
-        evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
+        evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.should_stop)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
         self.periodic_evaluation.attach(self.engine, evaluating, self.steps, self._evaluating)
         self._opened += envs
@@ -524,11 +527,12 @@ class _Setup:
         self._failure = error
         if is_new and self.tracker is not None:
             self.tracker.fail()
+        with suppress(OSError):
+            self.board.close()
         if is_new and self.run.path.exists():
             self._draw_curve()
-        for close in (self.board.close, self.run.close):
-            with suppress(OSError):
-                close()
+        with suppress(OSError):
+            self.run.close()
         self.stopper.release_signals()
         raise error
 
@@ -541,7 +545,7 @@ class _Setup:
     def _log_next_steps(self, stopped: str) -> None:
         saved = bool(checkpoint_files.numbered(self.run.checkpoints, "step"))
         at_limit = self.steps() >= self.params.max_steps
-        steps = next_steps(
+        commands = next_steps(
             self.run.path,
             self.params.env_name,
             self.options,
@@ -551,11 +555,10 @@ class _Setup:
             steps_done=self.steps() if at_limit else None,
             has_episode=self.episodes.count > 0,
         )
-        for purpose, command in steps.items():
+        for purpose, command in commands.items():
             log.info("%s  # %s", command, purpose)
 
     def _policy(self) -> GreedyPolicy:
-        assert self.save is not None
-        net = self.save["net"]
+        net = (self.save or {})["net"]
         assert isinstance(net, nn.Module)
-        return GreedyPolicy(net, self.options.device)
+        return GreedyPolicy(net)

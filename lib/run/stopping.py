@@ -200,7 +200,7 @@ class Stopper:
 
 
 def announce_signals() -> None:
-    """Let SIGTERM and SIGHUP end this process with a line while no run handles them."""
+    """Let SIGTERM and SIGHUP end this process with one line, as long as no run handles them."""
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             if signal.getsignal(number) == signal.SIG_DFL:
@@ -275,7 +275,7 @@ def as_ctrl_c() -> Iterator[list[int]]:
 
 
 def pass_on(numbers: Sequence[int]) -> None:
-    """Give signals that the run has handled to the script's own handlers, or to the default ones."""
+    """Raise signals again after the run has handled them, for the script's own or the default handlers."""
     for number in numbers:
         if signal.getsignal(number) == signal.SIG_DFL:
             Watchdog.dismiss_watcher()  # otherwise it would report that this process was killed

@@ -54,7 +54,7 @@ LAYOUT = {
 
 
 def end_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return end/*.
+    """Return the scalars that describe a finished run, by their tags, end/<name>.
 
     Args:
         result: content of result.json.

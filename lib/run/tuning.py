@@ -186,7 +186,7 @@ def ray_tune() -> Any:
         import_ray(local_only=True)  # first, because Ray reads on its import where it may listen
         from ray import tune
     except (ImportError, UsageError) as error:
-        raise UsageError(f"--tune needs Ray Tune, which is not installed; run {install_command('tune')}") from error
+        raise UsageError(f"--tune needs Ray Tune; run {install_command('tune')} ({error})") from error
     return tune
 
 

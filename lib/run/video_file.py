@@ -117,7 +117,7 @@ class Video:
         return self.path
 
     def _require_all_frames(self) -> None:
-        """OpenCV ignores errors of the system when it writes, so the frames are counted."""
+        """Raise a Fault if the file lacks frames, because OpenCV does not report errors of writing."""
         with _silent_stderr():
             capture = cv2.VideoCapture(self._name())
             frames = 0

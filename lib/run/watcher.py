@@ -100,7 +100,7 @@ class Watcher:
         return STOP.sub(b"", line)
 
     def _alive(self, message: dict[str, Any]) -> None:
-        """The run has handled all signals so far, or is about to."""
+        """Handle a sign of life: the run is not silent, and has handled all signals so far, or is about to."""
         self.deadline = math.inf if message["limit"] is None else time.monotonic() + message["limit"]
         self.environment = message["environment"]
         self.uses_ray = message["ray"]

@@ -31,7 +31,7 @@ os.register_at_fork(after_in_child=_begin_child)
 def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Show an error of a process that starts, except those of files and pipes that it shares with its parent.
 
-    They are usual if the parent ends meanwhile, and a parent that goes on reports that the process has died.
+    Such errors are normal if the parent ends first. A parent that goes on reports the death of the process itself.
     """
     frames = traceback.extract_tb(trace)
     in_multiprocessing = frames and Path(frames[-1].filename).parent == Path(multiprocessing.__file__).parent

@@ -20,8 +20,8 @@ def cores() -> int:
 def has_fast_bfloat16(device: torch.device) -> bool:
     """Return whether the device calculates faster in bfloat16 than in float32.
 
-    AMD's processors do with the flag avx512_bf16, and Intel's with amx_bf16. Intel's with avx512_bf16 alone, as in
-    virtual machines that hide AMX, take 1.3 to 1.6 times as long in bfloat16 as in float32. Arm's flag is bf16.
+    AMD's processors do if they have the flag avx512_bf16, Intel's if they have amx_bf16, and Arm's if they have bf16.
+    Intel's with avx512_bf16 but no amx_bf16, as in virtual machines that hide AMX, take 1.3 to 1.6 times as long.
     """
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))

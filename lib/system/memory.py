@@ -17,10 +17,10 @@ from lib.errors import Fault, UsageError
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 
 # Largest block, in bytes, that glibc may serve from its heap.
-LARGEST = 32 * 2**20
+HEAP_BLOCK = 32 * 2**20
 
 # Free bytes that glibc may keep at the top of its heap before it returns them to the system.
-KEPT = 8 * LARGEST
+KEPT = 8 * HEAP_BLOCK
 
 # Files of a control group's limit, its usage, and the key of the reclaimable cache in its memory.stat.
 VERSION_2 = ("memory.max", "memory.current", "inactive_file")
@@ -29,7 +29,7 @@ VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_f
 
 LESS_DATA = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
 FEWER_THREADS = "a higher ulimit -u, fewer --actors, or more memory"
-# What an error says if there was no memory for a tensor, an object of C++, a thread or a library, and what helps.
+# Texts of errors that mean too little memory for a tensor, a C++ object, a thread or a library, and what helps.
 SIGNS = {
     "DefaultCPUAllocator": LESS_DATA,
     "bad_alloc": LESS_DATA,
@@ -53,7 +53,7 @@ def keep_freed_memory() -> bool:
     if sys.platform != "linux":
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, LARGEST) and mallopt(M_TRIM_THRESHOLD, KEPT))
+    return mallopt is not None and bool(mallopt(M_MMAP_THRESHOLD, HEAP_BLOCK) and mallopt(M_TRIM_THRESHOLD, KEPT))
 
 
 class Trimmer:

@@ -167,6 +167,17 @@ def test_actions_may_differ_between_equal_scores_only():
         export.compare(Original(), takes(2), states, "x")
 
 
+def test_scores_that_are_not_finite_are_no_equal_ones():
+    class Original:
+        def scores(self, states):
+            return np.zeros((len(states), 2), np.float32)
+
+    with pytest.raises(Fault, match="3 of 3"):
+        export.compare(
+            Original(), lambda states: (np.zeros(3, int), np.full((3, 2), np.nan)), np.zeros((3, 1), np.float32), "x"
+        )
+
+
 def test_missing_packages_are_reported(monkeypatch):
     monkeypatch.setattr(export, "find_spec", lambda name: None if name == "onnxscript" else name)
     with pytest.raises(

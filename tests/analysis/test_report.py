@@ -16,6 +16,7 @@ from finished_runs import add_scalars, add_videos, edit_params, make_run
 from lib.analysis import comparison, report
 from lib.analysis.selection import select_runs
 from lib.errors import Fault, UsageError
+from lib.system import files
 from running import full_disk
 
 COMPARE, REPORT = Path("tools/compare.py"), Path("tools/report.py")
@@ -220,6 +221,15 @@ def test_what_cannot_be_shown_is_skipped_with_a_note(ends, tmp_path, small_pictu
     assert set(notes) <= set(texts)
     assert good.name in texts
     assert str(tmp_path) not in html  # the page may be sent to others
+
+
+def test_names_and_models_that_cannot_be_shown_are_skipped_without_their_folder(tmp_path, monkeypatch):
+    good, _ = make_run(tmp_path / "good"), make_run(tmp_path / "new", episodes=0)
+    make_run(tmp_path / "project" / "models" / "pong", episodes=0)
+    monkeypatch.setattr(files, "PROJECT", tmp_path / "project")
+    runs, reasons = select_runs(["good", "new", "models/pong"], tmp_path, with_episodes=True)
+    assert runs == [good]
+    assert [reason.split()[0] for reason in reasons] == ["new", "pong"]
 
 
 def test_a_run_that_may_not_be_read_is_skipped_with_a_note(tmp_path, monkeypatch):

@@ -14,7 +14,7 @@ PONG = HYPERPARAMS["pong"]
 
 
 def name(knobs=None, defaults=None, named=None, kinds=(), params=PONG, seed=1):
-    return changes_in_name(knobs or {}, defaults or {}, named, kinds, params, PONG, seed, 1)
+    return changes_in_name(knobs or {}, defaults or {}, named, kinds, params, PONG, seed)
 
 
 @pytest.mark.parametrize(
