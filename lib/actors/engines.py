@@ -22,22 +22,19 @@ def start_actors(
     model: Weights,
     state_of: Callable[[int], Any] = lambda number: None,
     *,
-    patience: float = 60.0,
-    delay_of: Callable[[int], float] = lambda number: 0.0,
-    stop_asked: Callable[[], bool] = lambda: False,
-    depth: int = 1,
-    name_of: Callable[[int], str] = "actor {}".format,
     room: int = 2**20,
     address: str | None = None,
     cpus: float | None = None,
+    **options: Any,
 ) -> Actors:
     """Start actors.
 
     Args:
         engine: key of ENGINES.
-        make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of: see Actors.
+        make, number, model, state_of: see Actors.
         room: see ProcessActors.
         address, cpus: see RayActors.
+        options: further arguments of Actors.
 
     Raises:
         UsageError: if the engine is unknown or not installed, if it cannot run that many actors, or if `number` is
@@ -53,6 +50,4 @@ def start_actors(
         "process": {"room": room},
         "ray": {"room": room, "address": address, "cpus": cpus},
     }
-    return ENGINES[engine](
-        make, number, model, state_of, patience, delay_of, stop_asked, depth, name_of, **own.get(engine, {})
-    )
+    return ENGINES[engine](make, number, model, state_of, **options, **own.get(engine, {}))

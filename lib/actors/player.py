@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lib.actors.contract import Weights
-from lib.envs.frames import FrameStack
+from lib.envs.frames import frame_layout
 from lib.errors import counted
 from lib.experience import packing
 from lib.experience.source import ExperienceSourceFirstLast
@@ -28,8 +28,8 @@ class Block:
     Attributes:
         arrays: packed transitions as arrays; see packing.pack.
         lazy: whether states are LazyFrames.
-        known: number of frames that were new in the previous block. The indices refer to these frames, followed by
-            the new frames of this block.
+        continues: whether the indices also refer to the new frames of the previous block, which come before those of
+            this block.
         ends: (return, length) of the episodes that ended, by the index of their last transition.
         seconds: time in which the block was played.
         restored: snapshots of the environments before the first block of a new player; None in later blocks.
@@ -37,7 +37,7 @@ class Block:
 
     arrays: dict[str, np.ndarray]
     lazy: bool
-    known: int
+    continues: bool
     ends: dict[int, tuple[float, int]]
     seconds: float
     restored: list[dict[str, Any]] | None
@@ -80,13 +80,13 @@ class Player:
         lazy = packed.pop("lazy")
         frames = packed["frames"]
         arrays = {name: tensor.numpy() for name, tensor in packed.items() if tensor is not None}
-        known, self._known = len(self._known), () if frames is None else list(frames.numpy())
+        continues, self._known = bool(self._known), () if frames is None else list(frames.numpy())
         restored, self._restored = self._restored, None
         ends = {
             episode.step - steps_before - 1: (episode.total, episode.length) for episode in self._source.pop_episodes()
         }
         self._block += 1
-        return Block(arrays, lazy, known, ends, time.perf_counter() - start, restored)
+        return Block(arrays, lazy, continues, ends, time.perf_counter() - start, restored)
 
     def __str__(self) -> str:
         first = self._source.first_env
@@ -107,14 +107,11 @@ def block_size(env: gym.Env, transitions: int, envs: int) -> int:
         transitions: number of transitions in a block.
         envs: number of environments that take turns.
     """
-    space = env.observation_space
-    assert space.shape is not None
-    assert space.dtype is not None
-    stack, frame_shape = (space.shape[0], space.shape[1:]) if isinstance(env, FrameStack) else (1, space.shape)
+    stack, frame_shape, dtype = frame_layout(env)
     frames = 2 * transitions + stack * envs  # a step adds one frame, and a second one if it ends an episode
     per_transition = 2 * 4 * stack + 1 + 8 + 8  # two states, done, action, reward; see packing.pack
     alignment = 64 * 6
-    return frames * math.prod(frame_shape) * space.dtype.itemsize + transitions * per_transition + alignment
+    return frames * math.prod(frame_shape) * dtype.itemsize + transitions * per_transition + alignment
 
 
 def selector_values(selector: Any) -> dict[str, float]:

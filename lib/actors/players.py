@@ -56,7 +56,7 @@ class _Handle:
     def add(self, block: Block) -> None:
         """Unpack a block that has arrived. Its arrays are copied."""
         new = list(block.arrays["frames"].copy()) if "frames" in block.arrays else []
-        known = self._frames if block.known else ()
+        known = self._frames if block.continues else ()
         transitions = packing.unpack({**block.arrays, "lazy": block.lazy}, [*known, *new])
         self._frames = new
         if block.lazy:

@@ -1,6 +1,7 @@
 """ptan's replay buffer with a memory forecast and a state_dict."""
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -9,7 +10,7 @@ import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.frames import FrameStack
+from lib.envs.frames import frame_layout
 from lib.errors import UsageError
 from lib.experience import packing
 from lib.system import memory
@@ -61,11 +62,8 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             buffer_size: number of transitions.
             saved: whether to include the copy of the frames that a checkpoint needs.
         """
-        space = env.observation_space
-        assert space.shape is not None
-        assert space.dtype is not None
-        shape = space.shape[1:] if isinstance(env, FrameStack) else space.shape
-        frame_bytes = int(np.prod(shape)) * space.dtype.itemsize
+        _, shape, dtype = frame_layout(env)
+        frame_bytes = math.prod(shape) * dtype.itemsize
         return buffer_size * (frame_bytes * (2 if saved else 1) + cls.TRANSITION_BYTES)
 
     def populate(self, samples: int) -> None:
