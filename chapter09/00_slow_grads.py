@@ -31,7 +31,7 @@ def train(params, args):
     tgt_net = ptan.agent.TargetNet(net)
     selector = selectors.EpsilonGreedyActionSelector(epsilon=params.epsilon_start)
     epsilon_tracker = common.EpsilonTracker(selector, params)
-    recording = torch.enable_grad()(net)  # PTAN's agent calls it with gradients disabled
+    recording = torch.enable_grad()(net)  # PTAN's agent disables gradients around its call
     agent = ptan.agent.DQNAgent(recording, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(env, agent, gamma=params.gamma, seed=args.seed)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)

@@ -5,7 +5,7 @@ Idea    one native call steps all games; the replay stores each frame once in an
         sampled, in the memory layout that the network needs
 Parent  04_wrappers.py, with native environments and a replay ring
 Keeps   statistics: states, rewards and episode ends are the same. An episode starts with 0 to 30 no-ops instead of 1
-        to 30. A game starts with a new seed about every 500,000 steps, so that a run can be resumed within minutes
+        to 30. A game gets a new seed about every 500,000 agent steps, so that a run can be resumed within minutes
 Paper   Weng et al., EnvPool, 2022, https://arxiv.org/abs/2206.10558
 Run     ./05_native_envs.py --cuda --envs 8
 Read    lib/envs/vector_env.py, then lib/experience/stream.py and lib/experience/ring.py

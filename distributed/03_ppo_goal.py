@@ -2,12 +2,12 @@
 """PPO with a goal: entropy weight, KL target, epochs and temperature follow the progress toward `stop_reward`.
 
 Idea    the policy explores at first. The nearer the mean return is to the goal, the less random its actions and the
-        smaller its updates. Unlike its parents, this script knows the goal
+        smaller its updates. Unlike its parents, this script uses the goal
 Parent  02_ppo_fast.py
-Keeps   exact with all parts left out; with them, it changes the algorithm
+Keeps   exact with all schedules left out; with them, it changes the algorithm
 Paper   none
-Run     ./03_ppo_goal.py --without temperature --without epochs
-Read    lib/ppo/goal.py for the parts, lib/ppo/progress.py for the progress
+Run     ./03_ppo_goal.py --cuda
+Read    lib/ppo/goal.py for the schedules, lib/ppo/progress.py for the progress
 """
 
 import sys

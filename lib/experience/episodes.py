@@ -33,10 +33,10 @@ class LazyTrace:
     """Callable that assembles the trace of an episode only when it is needed, because few episodes are ever replayed.
 
     Attributes:
-        seeds_of: function that returns the seeds, (num_envs,), of the reset with this number.
+        seeds_of: function that returns the seeds, (num_envs,), of the episode's last reset with new seeds.
         blocks: actions, each block (steps, num_envs).
         env: index of the episode's environment.
-        start: steps in `blocks` before its last seeded reset.
+        start: steps in `blocks` before that reset.
         end: steps in `blocks` when the episode ended.
         length: agent steps of the episode.
         last_state: see EpisodeTrace.

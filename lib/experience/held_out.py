@@ -12,8 +12,8 @@ from lib.experience.ring import Ring
 class HeldOutStates:
     """Fixed states, evenly spaced in the replay ring. They stay the same for the whole run, as in the book.
 
-    They are taken when they are used for the first time, soon after the warm-up. They may also be in batches. No random
-    number is drawn.
+    They are taken at the first use, soon after the warm-up, without random numbers. They stay in the ring, so training
+    may sample them, too.
 
     Args:
         ring: replay ring.

@@ -291,7 +291,7 @@ class Ring:
         return states
 
     def _arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays (length, num_envs, ...) by their names in a checkpoint."""
+        """Return the arrays (length, num_envs, ...) by their names in checkpoints, which must not change."""
         return {
             "frames": self._frames,
             "actions": self._actions,
@@ -341,8 +341,8 @@ class Ring:
         self._steps_added = state["added"]
         self._populated = state.get("populated", 0)  # earlier versions did not save it
         self._generator.bit_generator.state = state["draws"]
-        if self._source is not None and self._source.last_frames is not None:
-            self.truncate_episodes(self._source.last_frames)
+        if self._source is not None and self._source.interrupted_frames is not None:
+            self.truncate_episodes(self._source.interrupted_frames)
 
 
 def frame_layout(source: ExperienceStream) -> tuple[int, tuple[int, ...], DTypeLike]:

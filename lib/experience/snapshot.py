@@ -14,7 +14,7 @@ import torch
 
 from lib.experience.episodes import LazyTrace
 
-REPLAYING = "Replaying actions"  # what restoring an environment is called on the screen
+REPLAYING = "Replaying actions"  # title of the progress bar while an environment is restored
 
 
 class Snapshot:

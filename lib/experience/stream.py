@@ -63,9 +63,9 @@ class EnvRange(NamedTuple):
 class Stream(ExperienceSource):
     """Steps of environments that are stepped together. A resumed stream gives the same steps bit for bit.
 
-    A stream is restored by replaying its actions from the reset seeds. To limit the time that this takes, an
-    environment is reset with a new seed after the first episode that ends RESTART agent steps, of all environments
-    together, after its last seeded reset. An episode that has not ended LONGEST steps later is truncated.
+    A stream is restored by repeating its actions from the reset seeds. To limit the time that this takes, each
+    environment is reset with a new seed about every RESEED_EVERY agent steps, summed over environments, when its
+    current episode ends. If that episode lasts another MAX_OVERDUE steps of its own, it is truncated.
 
     Args:
         envs: vector environment of lib.envs.vector_env.
@@ -82,8 +82,8 @@ class Stream(ExperienceSource):
             reset instead; None otherwise.
     """
 
-    RESTART = 500_000
-    LONGEST = 100_000
+    RESEED_EVERY = 500_000  # agent steps, summed over environments
+    MAX_OVERDUE = 100_000  # agent steps of one environment
 
     def __init__(self, envs: VectorEnv, seed: int = 0, env_range: EnvRange | None = None):
         self.envs = envs
@@ -135,7 +135,7 @@ class Stream(ExperienceSource):
         self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
         overdue = self._snapshot.steps_since_reset - self._lifetime
-        cut = ~ended & (overdue >= self.LONGEST)
+        cut = ~ended & (overdue >= self.MAX_OVERDUE)
         if cut.any():
             self._warn_of_long_episode(int(np.flatnonzero(cut)[0]))
             final_states = final_states.copy()
@@ -148,8 +148,8 @@ class Stream(ExperienceSource):
 
     @property
     def _lifetime(self) -> int:
-        """Steps of each environment in RESTART agent steps of the run."""
-        return math.ceil(self.RESTART / self.env_range.total_envs)
+        """Steps of each environment in RESEED_EVERY agent steps of the run."""
+        return math.ceil(self.RESEED_EVERY / self.env_range.total_envs)
 
     def _warn_of_long_episode(self, env: int) -> None:
         if not self._warned:
@@ -158,7 +158,7 @@ class Stream(ExperienceSource):
                 "can be restored in a limited time, and does not count. If the game has no end, register it with "
                 "max_episode_steps. This warning is shown once.",
                 self.env_range.first + env,
-                self.LONGEST,
+                self.MAX_OVERDUE,
             )
         self._warned = True
 
@@ -270,7 +270,7 @@ class ExperienceStream(Stream):
         self.stacked = observation_kind(envs.single_observation_space) is ObservationKind.IMAGE
 
     @property
-    def last_frames(self) -> np.ndarray | None:
+    def interrupted_frames(self) -> np.ndarray | None:
         """Newest frames, (num_envs, *frame_shape), of the interrupted episodes; None unless restoring has failed."""
         return None if self.interrupted_states is None else self._newest(self.interrupted_states)
 

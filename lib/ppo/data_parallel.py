@@ -41,7 +41,7 @@ class ProcessGroup(LearnerGroup):
     Args:
         rank: number of this learner; the first learner is 0.
         size: number of learners.
-        meeting: path of a file through which the learners find each other. It can be deleted once the
+        rendezvous: path of a file through which the learners find each other. It can be deleted once the
             constructor has returned.
         device: device of this learner.
 
@@ -49,19 +49,19 @@ class ProcessGroup(LearnerGroup):
         Fault: if the other learners cannot be reached.
     """
 
-    def __init__(self, rank: int, size: int, meeting: str, device: torch.device | str):
+    def __init__(self, rank: int, size: int, rendezvous: str, device: torch.device | str):
         self.rank = rank
         self.size = size
-        store = distributed.FileStore(meeting, size)  # type: ignore[attr-defined, unused-ignore]
+        store = distributed.FileStore(rendezvous, size)  # type: ignore[attr-defined, unused-ignore]
         store.set_timeout(START_TIMEOUT)
-        with _exchange():
+        with _collective():
             self._backend = _backend(store, rank, size, torch.device(device))
         # After this first exchange, all learners have read the file.
         self.average([torch.zeros(1, device=device)])
 
     def broadcast(self, tensor: torch.Tensor) -> torch.Tensor:
         """Overwrite the tensor with that of the first learner, and return it."""
-        with _exchange():
+        with _collective():
             # The default options broadcast from rank 0.
             self._backend.broadcast([tensor], distributed.BroadcastOptions()).wait()
         return tensor
@@ -73,7 +73,7 @@ class ProcessGroup(LearnerGroup):
     def average(self, tensors: Sequence[torch.Tensor]) -> None:
         """Overwrite each tensor with its mean over all learners, in one exchange."""
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        with _exchange():
+        with _collective():
             self._backend.allreduce([flat]).wait()  # the default options compute the sum
         flat /= self.size
         start = 0
@@ -127,17 +127,17 @@ class DataParallelTrainer:
         payload = to_shared_memory(self.trainer, "the trainer", "Use --learners 1")
         atexit.register(self.close)
         with tempfile.TemporaryDirectory(dir=get_temp_dir()) as folder:  # after kill -9, the next run removes it
-            meeting = f"{folder}/meeting"
+            rendezvous = f"{folder}/rendezvous"
             for rank in range(1, self.learners):
                 child = Child(f"learner {rank}")
                 self._children.append(child)
-                child.launch(run_learner, payload, rank, self.learners, meeting, threads)
+                child.launch(run_learner, payload, rank, self.learners, rendezvous, threads)
             torch.set_num_threads(threads)
-            self.trainer.group = self._meet(meeting)
+            self.trainer.group = self._join(rendezvous)
 
-    def _meet(self, meeting: str) -> ProcessGroup:
+    def _join(self, rendezvous: str) -> ProcessGroup:
         """Join the group. Another thread waits for the learners, so that this one sees signals and lost processes."""
-        joining = in_thread(lambda: ProcessGroup(0, self.learners, meeting, self.trainer.device))
+        joining = in_thread(lambda: ProcessGroup(0, self.learners, rendezvous, self.trainer.device))
         while not joining.done():
             wait([joining], 0.5)
             dead = [child for child in self._children if child.process.exitcode is not None]
@@ -157,7 +157,7 @@ class DataParallelTrainer:
             self.trainer.group.broadcast(column)
 
 
-def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, threads: int) -> None:
+def run_learner(link: Any, payload: Any, rank: int, size: int, rendezvous: str, threads: int) -> None:
     """Main function of the other learners' processes: learn until the first learner ends.
 
     Args:
@@ -165,7 +165,7 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, thr
         payload: pickled trainer in shared memory; see to_shared_memory.
         rank: number of this learner.
         size: number of learners.
-        meeting: path of the file through which the learners find each other.
+        rendezvous: path of the file through which the learners find each other.
         threads: number of torch threads.
     """
     end_with_learner()
@@ -175,7 +175,7 @@ def run_learner(link: Any, payload: Any, rank: int, size: int, meeting: str, thr
         trainer: Trainer = pickle.loads(payload.memory)
         if torch.device(trainer.device).type == "cuda":
             trainer.move_to(torch.device("cuda", rank))
-        trainer.group = group = ProcessGroup(rank, size, meeting, trainer.device)
+        trainer.group = group = ProcessGroup(rank, size, rendezvous, trainer.device)
         while True:
             layout, trainer.settings = receive(link)
             columns = [torch.empty(shape, dtype=dtype, device=trainer.device) for shape, dtype in layout]
@@ -218,7 +218,7 @@ def _backend(store: Any, rank: int, size: int, device: torch.device) -> Any:
 
 
 @contextmanager
-def _exchange() -> Iterator[None]:
+def _collective() -> Iterator[None]:
     """Turn the error of a failed exchange into a Fault. The usual cause is that another learner has died."""
     try:
         yield

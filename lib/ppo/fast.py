@@ -123,8 +123,8 @@ class FastModel(ActorCritic):
         Hasselt et al. (2016), https://arxiv.org/abs/1602.07714, equation 9. The first call does not change the weights,
         so the values start near the mean of the first returns.
 
-        The statistics are means over all returns at first. Once the new returns' share is below RETURN_RATE per return,
-        they are exponential averages, so that they follow returns that grow or narrow.
+        At first, the statistics are means over all returns. After about 1 / RETURN_RATE returns, they become
+        exponential averages, so that they follow returns that grow or narrow.
 
         Args:
             returns: new returns, of any shape.

@@ -55,9 +55,9 @@ class Progress:
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
 
-        It is 0 without a goal, and until there are enough episodes for the running mean. The first episodes to end are
-        short ones, whose returns may be high. If their mean reaches the goal, the lowest mean so far replaces it; while
-        that reaches the goal, too, the progress is 0.
+        It is 0 without a goal, and until there are enough episodes for the running mean. Short episodes end first, and
+        their returns may be high. If their mean is already at the goal, progress is measured from the lowest running
+        mean instead. It stays 0 until that mean is below the goal.
         """
         if self._first_mean is None or self._lowest_mean is None or goal is None:
             return NONE

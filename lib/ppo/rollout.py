@@ -182,8 +182,8 @@ class Sampler(Stream):
 
     def sample(self, rollout: Rollout) -> None:
         """Play the next steps and store them in `rollout`, overwriting its contents."""
-        # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. The
-        # outer autocast context is disabled. So the model's own autocast casts the weights only once per rollout.
+        # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch drops
+        # its cast weights when the outermost autocast context ends. This one casts nothing; it keeps them meanwhile.
         with one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
             self._play(rollout)
 

@@ -66,7 +66,7 @@ class Segments(ExperienceSource):
 
     PARTS = ("wait",)
     METRICS = ("policy_lag", "actor_fps", "replaced", "dropped")
-    STARTING = 5  # seconds in which actors start, roughly
+    STARTING = 5  # approximate start-up time of the actors in seconds
 
     def __init__(self, acting: ActorSettings, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":

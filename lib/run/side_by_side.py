@@ -86,8 +86,8 @@ def _play(
 
 
 def _next(results: Iterator[EpisodeResult]) -> EpisodeResult | None:
-    # One thread is enough for a small batch. The outer autocast context is disabled. So the network's own autocast
-    # casts the weights only once per result.
+    # One thread is enough for a small batch. torch drops its cast weights when the outermost autocast context ends.
+    # This one casts nothing; it keeps them for a result.
     with one_torch_thread(), torch.autocast("cpu", enabled=False):
         return next(results, None)
 

@@ -93,7 +93,7 @@ def test_slow_environments_step_at_the_same_time(make):
 def test_a_stream_is_restored_bit_for_bit(make):
     def stream(processes):
         source = Stream(make(CATCH, processes=processes), seed=3)
-        source.RESTART = 60  # environments are reset at different steps
+        source.RESEED_EVERY = 60  # environments are reset at different steps
         source.begin()
         return source
 
@@ -101,7 +101,7 @@ def test_a_stream_is_restored_bit_for_bit(make):
         return [source.step(np.full(3, (first + t) % 3)).rewards.tolist() for t in range(steps)], source.states.copy()
 
     uninterrupted, stopped, resumed = stream(False), stream(True), Stream(make(CATCH), seed=3)
-    resumed.RESTART = 60
+    resumed.RESEED_EVERY = 60
     play(uninterrupted, 50), play(stopped, 50)
     resumed.load_state_dict(stopped.state_dict())
     rewards, states = play(uninterrupted, 40, 50)

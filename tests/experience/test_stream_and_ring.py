@@ -111,7 +111,7 @@ def vectorised(make, num_envs):
 
 @pytest.mark.parametrize("num_envs", [2, 16])
 def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
-    monkeypatch.setattr(Stream, "RESTART", 24)
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 24)
     stream = Stream(vectorised(lambda: fakes.Counting(10), num_envs), seed=1)
     stream.begin()
     for _ in range(40):
@@ -121,8 +121,8 @@ def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
 
 
 def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplog):
-    monkeypatch.setattr(Stream, "RESTART", 6)
-    monkeypatch.setattr(Stream, "LONGEST", 5)
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 6)
+    monkeypatch.setattr(Stream, "MAX_OVERDUE", 5)
     stream = Stream(vectorised(lambda: fakes.Counting(100), 2), seed=1, env_range=EnvRange(3, 2, 6))
     stream.begin()
     ends = [stream.step(np.zeros(2, np.int64)).truncated.tolist() for _ in range(12)]
@@ -139,7 +139,7 @@ def test_a_game_without_an_end_is_truncated_and_reported_once(monkeypatch, caplo
 def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(
     monkeypatch, env_id, envs, restart, saved_at, until
 ):
-    monkeypatch.setattr(Stream, "RESTART", restart)
+    monkeypatch.setattr(Stream, "RESEED_EVERY", restart)
 
     def make_stream():
         return Stream(vector_env.make_vector_env(env_id, envs), seed=1)
@@ -168,8 +168,8 @@ def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(
 
 @pytest.mark.parametrize("length", [3, 100])
 def test_truncated_episodes_are_bootstrapped_from_their_final_states(monkeypatch, length):
-    monkeypatch.setattr(Stream, "RESTART", 4)
-    monkeypatch.setattr(Stream, "LONGEST", 1)
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 4)
+    monkeypatch.setattr(Stream, "MAX_OVERDUE", 1)
     source = ExperienceStream(vectorised(lambda: fakes.Counting(length, truncates=True), 2), idle, seed=1)
     ring = Ring.for_source(source, 40, n_step=2, gamma=0.5)
     ring.populate(24)

@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 from lib.errors import Fault, UsageError
 from lib.ppo import data_parallel
-from lib.ppo.data_parallel import DataParallelTrainer, _exchange
+from lib.ppo.data_parallel import DataParallelTrainer, _collective
 from lib.ppo.goal import GoalModel
 from lib.ppo.progress import Estimate
 from lib.ppo.rollout import Rollout
@@ -110,7 +110,7 @@ def test_devices_that_several_learners_cannot_use_are_refused(monkeypatch, devic
 
 
 def test_a_failed_exchange_becomes_a_fault_that_names_resume():
-    with pytest.raises(Fault, match=r"probably because one of them died, .*--resume"), _exchange():
+    with pytest.raises(Fault, match=r"probably because one of them died, .*--resume"), _collective():
         raise RuntimeError("Connection closed\nby peer")
 
 
@@ -121,7 +121,7 @@ def test_a_learner_that_dies_while_it_starts_ends_the_waiting(monkeypatch):
     monkeypatch.setattr(trainer, "_children", [died])
     begun = time.monotonic()
     with pytest.raises(Fault, match="learner 1 was killed by SIGKILL while it started"):
-        trainer._meet("nowhere")
+        trainer._join("nowhere")
     assert time.monotonic() - begun < 5
 
 

@@ -84,7 +84,7 @@ def test_images_have_their_channels_last():
     ("env_id", "restart", "was_reset"), [("PongNoFrameskip-v4", 10**6, False), ("fakes:Catch-v0", 40, True)]
 )
 def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, env_id, restart, was_reset):
-    monkeypatch.setattr(Sampler, "RESTART", restart)
+    monkeypatch.setattr(Sampler, "RESEED_EVERY", restart)
     envs = vector_env.make_vector_env(env_id, 2)
     model = Model(envs.single_observation_space, int(envs.single_action_space.n))
 
@@ -114,7 +114,7 @@ def test_a_resumed_sampler_continues_bit_for_bit(monkeypatch, env_id, restart, w
     [("PongNoFrameskip-v4", 10**6, False, (1, 1)), ("fakes:Catch-v0", 24, True, (1, 3))],
 )
 def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, env_id, restart, was_reset, sizes):
-    monkeypatch.setattr(Sampler, "RESTART", restart)
+    monkeypatch.setattr(Sampler, "RESEED_EVERY", restart)
     envs = vector_env.make_vector_env(env_id, 1)
     model = Model(envs.single_observation_space, int(envs.single_action_space.n))
 
@@ -133,8 +133,8 @@ def test_several_samplers_together_play_the_same_steps_as_one(monkeypatch, env_i
 
 
 def test_a_truncation_before_a_reset_is_bootstrapped(monkeypatch):
-    monkeypatch.setattr(Sampler, "RESTART", 8)
-    monkeypatch.setattr(Sampler, "LONGEST", 2)
+    monkeypatch.setattr(Sampler, "RESEED_EVERY", 8)
+    monkeypatch.setattr(Sampler, "MAX_OVERDUE", 2)
     sampler = Sampler(vectorised(lambda: Counting(100), 2), Fixed(), steps=4)
     played = iter(sampler)
     for states, next_values, ended in (

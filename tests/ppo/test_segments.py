@@ -140,7 +140,7 @@ def test_episodes_come_in_the_order_of_one_sampler():
 
 @pytest.mark.parametrize("restart", [10**6, 100, 64])
 def test_resumed_segments_continue_bit_for_bit(monkeypatch, restart):
-    monkeypatch.setattr(Sampler, "RESTART", restart)
+    monkeypatch.setattr(Sampler, "RESEED_EVERY", restart)
     acting = acting_of(env_name="CartPole-v1")
     learner = learner_of(acting)
     first, resumed = Segments(acting, learner), Segments(acting, learner)

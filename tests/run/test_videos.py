@@ -133,7 +133,7 @@ def play(build, env_id, num_envs, count):
     [(single_source, 200), (player_source, 200), (stream_source, 100), (sampler_source, 8), (segment_source, 8)],
 )
 def test_a_replay_shows_exactly_the_states_of_the_episode(monkeypatch, build, count):
-    monkeypatch.setattr(Stream, "RESTART", 90)  # a seeded reset in the middle of a rollout
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 90)  # a seeded reset in the middle of a rollout
     items, episodes = play(build, CODED, 4, count)
     # In CODED the first four pixels identify the episode (two numbers), the step, and all earlier actions.
     acted_in = [tuple(code) for frames, _ in items for code in frames[:, :, 0, :4].reshape(-1, 4).tolist()]
