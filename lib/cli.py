@@ -122,7 +122,7 @@ def parser(
             help="change a hyperparameter; repeatable; --set help explains them",
         ),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
-        add("--time-limit", metavar="SECONDS", type=positive, help="stop this process after this time (default: none)"),
+        add("--time-limit", metavar="SECONDS", type=positive, help="stop after this time, checked after each update"),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
         add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),

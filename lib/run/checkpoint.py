@@ -11,7 +11,7 @@ import logging
 import resource
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -26,7 +26,6 @@ from lib.errors import Fault, UsageError
 from lib.run.checkpoint_files import digest_path, numbered
 from lib.run.checkpoint_reading import first_line
 from lib.run.events import EpisodeEvents
-from lib.run.run_folder import resume_options
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
 
@@ -189,15 +188,23 @@ class Checkpointer:
         stopper: stopper of the run; provides the agent steps so far and the reason for the end.
         warms_up: whether the first batch is preceded by a warm-up. Before that batch nothing is saved, because a run
             that is stopped in its warm-up starts again from the beginning.
+        how_to_continue: function that returns the command that continues the run.
     """
 
     def __init__(
-        self, objects: Mapping[str, Stateful], folder: Path, every: int, stopper: Stopper, warms_up: bool = False
+        self,
+        objects: Mapping[str, Stateful],
+        folder: Path,
+        every: int,
+        stopper: Stopper,
+        warms_up: bool = False,
+        how_to_continue: Callable[[], str] = lambda: "--resume",
     ):
         self.folder = folder
         self.every = every
         self.stopper = stopper
         self.warms_up = warms_up
+        self.how_to_continue = how_to_continue
         self._saver = VerifiedSaver(folder)
         self._resumable = self._handler("step", objects, keep=2)
         self._playable = self._handler("best", {name: objects[name] for name in PLAYABLE if name in objects}, keep=1)
@@ -260,7 +267,7 @@ class Checkpointer:
         """Save the last complete iteration, because an error is about to end the run."""
         try:
             self._save_resumable(engine)
-            log.info("The last complete iteration is saved; continue with %s", resume_options(self.folder.parent))
+            log.info("The last complete iteration is saved; continue with %s", self.how_to_continue())
         except (Fault, UsageError, OSError) as fault:
             log.warning("%s", fault)  # the first error is the one to raise
 

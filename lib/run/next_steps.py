@@ -45,12 +45,18 @@ def next_steps(
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
     elif not complete and options.resumable:
-        commands["continue the run"] = command(
-            Path(sys.argv[0]), "--resume", shown(run), *module_option(env_id), *_again(run, options)
-        )
+        commands["continue the run"] = continue_command(run, env_id, options)
         if steps_done is not None:
             commands["continue the run"] += f" --stop-after {2 * steps_done}"
     return commands
+
+
+def continue_command(run: Path, env_id: str, options: RunOptions) -> str:
+    """Return the command that continues a run, or its options for a program without our command line."""
+    words = ["--resume", shown(run), *module_option(env_id)]
+    if not options.resumable:
+        return " ".join(map(quoted, words))
+    return command(Path(sys.argv[0]), *words, *_again(run, options))
 
 
 def tool_command(tool: str, run: Path, env_id: str, *options: str) -> str:

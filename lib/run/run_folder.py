@@ -26,7 +26,6 @@ from typing import Any
 import filelock
 import psutil
 
-from lib.envs.single_env import module_of
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters
 from lib.run import provenance, run_checks, run_json
@@ -207,12 +206,6 @@ def in_use(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
-
-
-def resume_options(path: Path) -> str:
-    """Return the options that resume a run, as a shell reads them."""
-    module = module_of(str(run_json.read_params(path)["hyperparameters"].get("env_name")))
-    return f"--resume {quoted(str(path))}" + (f" --env-module {quoted(module)}" if module else "")
 
 
 def _new_folder(runs_dir: Path, name: str) -> Path:

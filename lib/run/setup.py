@@ -42,7 +42,7 @@ from lib.run.final_evaluation import FinalEvaluation
 from lib.run.goal_progress import GoalProgress
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
-from lib.run.next_steps import next_steps
+from lib.run.next_steps import continue_command, next_steps
 from lib.run.optional_work import unless_interrupted
 from lib.run.options import RunOptions, options_of_book, without_free
 from lib.run.policy import GreedyPolicy
@@ -430,7 +430,12 @@ class _Setup:
         own: dict[str, Stateful] = {"settings": self._settings(), "speed": self.speed}
         objects = own | self._run_state() | self._loop_state() | growing
         self.checkpointer = checkpoint.Checkpointer(
-            objects, self.run.checkpoints, self.params.checkpoint_every, self.stopper, self.params.warm_up > 0
+            objects,
+            self.run.checkpoints,
+            self.params.checkpoint_every,
+            self.stopper,
+            self.params.warm_up > 0,
+            partial(continue_command, self.run.path, self.params.env_name, self.options),
         )
         self.checkpointer.attach(self.engine)
 
