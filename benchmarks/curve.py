@@ -24,7 +24,7 @@ matplotlib.use("Agg")
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_json
 from lib.run.curve import rolling_mean
-from lib.run.options import FREE
+from lib.run.options import CHANGEABLE_ON_RESUME
 
 from matplotlib import pyplot as plt
 
@@ -125,7 +125,7 @@ def rung_of(params: lab.Stamp) -> str:
     """Return the name of a run's script with its own options."""
     words = [params["script"]]
     for name, value in params["knobs"].items():
-        if name in FREE or value is None or value is False or value == DEFAULT_OPTIONS.get(name):
+        if name in CHANGEABLE_ON_RESUME or value is None or value is False or value == DEFAULT_OPTIONS.get(name):
             continue
         option = f"--{name.replace('_', '-')}"
         words.append(option if value is True else f"{option} {value}")

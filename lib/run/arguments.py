@@ -16,7 +16,7 @@ from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameter
 from lib.run import config_file, run_checks, run_json, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
-from lib.run.options import DEFAULT_RUNS_DIR, FREE, RunOptions, without_free
+from lib.run.options import CHANGEABLE_ON_RESUME, DEFAULT_RUNS_DIR, RunOptions, affecting_results
 from lib.run.overrides import HELP, explain, override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
@@ -114,7 +114,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         require_same_game(run_options.init, params.env_name, script)
     kinds = {"best": table is not parser.hyperparams, "init": run_options.init is not None}
     changes = changes_in_name(
-        without_free(knobs),
+        affecting_results(knobs),
         defaults,
         parser.named,
         [kind for kind, applies in kinds.items() if applies],
@@ -263,7 +263,7 @@ def _resume(
         if name == "address":
             _require_own_address(run, knobs[name], value, given_knobs["engine"])
             knobs[name] = value
-        elif value is not None and name in FREE:
+        elif value is not None and name in CHANGEABLE_ON_RESUME:
             knobs[name] = value
         elif value is not None:
             settings.append((name, knobs[name], value))

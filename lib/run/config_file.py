@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters, recorded_fields
-from lib.run.options import without_free
+from lib.run.options import affecting_results
 from lib.system.checked import as_field_type, require_type
 
 
@@ -49,7 +49,7 @@ def read(path: Path, parser: argparse.ArgumentParser, kind: type[RunParameters])
         )
     of_run = isinstance(content.get("hyperparameters"), dict) and isinstance(content.get("knobs"), dict)
     if of_run:
-        content = recorded_fields(kind, content["hyperparameters"]) | without_free(content["knobs"])
+        content = recorded_fields(kind, content["hyperparameters"]) | affecting_results(content["knobs"])
         content["env_name"] = without_options(str(content.get("env_name")))  # the options are among the knobs
     fields = {field.name for field in dataclasses.fields(kind)}
     actions = {action.dest: action for action in parser._actions if action.default is not argparse.SUPPRESS}

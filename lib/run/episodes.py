@@ -61,7 +61,7 @@ class Episodes:
 
     Attributes:
         confirm: function that `ask` calls. It returns whether the game is solved, or None if it cannot tell. After
-            False it is called again when AGAIN more episodes have ended.
+            False it is called again when CONFIRM_INTERVAL more episodes have ended.
         count: number of finished episodes.
         last: the newest of them.
         returns: returns of the last 100 episodes.
@@ -74,7 +74,7 @@ class Episodes:
     """
 
     MINIMUM = 10  # fewest episodes whose mean can be the best
-    AGAIN = WINDOW // 2  # episodes after a refusal until `confirm` is called again
+    CONFIRM_INTERVAL = WINDOW // 2  # episodes after a refusal until `confirm` is called again
     # Episodes of an agent that has hardly learnt: if their mean reaches the goal, the goal is too low.
     FIRST = 50
     FIRST_PER_ENV = 6  # at least this many per environment, because the first episodes to end are short
@@ -104,8 +104,8 @@ class Episodes:
         # process; otherwise it begins now.
         is_first = next(self._runs) == 0
         self.seconds_before = 0.0 if is_first and owns_process else -since_process_start()
-        self._asked: dict[str, float] = {}  # when the mean reached stop_reward; empty unless `confirm` has to answer
-        self._refused_at: int | None = None  # number of episodes when `confirm` last returned False
+        self._goal_reached_at: dict[str, float] = {}  # empty unless `confirm` has to answer
+        self._rejected_at: int | None = None  # number of episodes when `confirm` last returned False
         # Return of all episodes, and the number of them whose mean is compared with the goal; 0 afterwards.
         self._early_total = 0.0
         self._early_count = 0 if trained or stop_reward is None else self.FIRST
@@ -126,34 +126,34 @@ class Episodes:
                 engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)
             self._check_bounds(engine)
 
-    def ask(self, engine: Engine) -> None:
+    def request_confirmation(self, engine: Engine) -> None:
         """Call `confirm` if the mean return has reached stop_reward, and fire BOUND_REWARD_REACHED if it returns True.
 
         Called after each iteration, and on resuming a run that was stopped during the evaluation.
         """
         if self.confirm is None or self.solved is not None:
             return
-        if not self.is_waiting:
-            too_soon = self._refused_at is not None and self.count < self._refused_at + self.AGAIN
+        if not self.awaits_confirmation:
+            too_soon = self._rejected_at is not None and self.count < self._rejected_at + self.CONFIRM_INTERVAL
             if too_soon or not self._is_at(self.stop_reward):
                 return
-            self._asked = self._moment(engine)
+            self._goal_reached_at = self._moment(engine)
         confirmed = self.confirm()
         if confirmed is None:
             return
-        asked, self._asked = self._asked, {}
+        moment, self._goal_reached_at = self._goal_reached_at, {}
         if confirmed:
-            self._record(self.stop_reward, asked)
+            self._record(self.stop_reward, moment)
             self.best_mean = max(self.best_mean, self.mean)
             engine.fire_event(EpisodeEvents.BEST_REWARD_REACHED)  # a higher mean may have been refused before
             engine.fire_event(EpisodeEvents.BOUND_REWARD_REACHED)
         else:
-            self._refused_at = self.count
+            self._rejected_at = self.count
 
     @property
-    def is_waiting(self) -> bool:
+    def awaits_confirmation(self) -> bool:
         """Whether the mean has reached stop_reward and `confirm` has not answered yet."""
-        return bool(self._asked)
+        return bool(self._goal_reached_at)
 
     @property
     def steps(self) -> int:
@@ -261,8 +261,8 @@ class Episodes:
             "best_mean": self.best_mean,
             "reached": self.reached,
             "seconds": self.seconds,
-            "asked": self._asked,
-            "refused_at": self._refused_at,
+            "asked": self._goal_reached_at,
+            "refused_at": self._rejected_at,
             "early": [self._early_total, self._early_count],
         }
 
@@ -277,8 +277,8 @@ class Episodes:
         self.best_mean = state["best_mean"]
         self.reached = state["reached"]
         self.seconds_before += state["seconds"]
-        self._asked = state.get("asked", {})  # earlier versions saved neither this nor the next
-        self._refused_at = state.get("refused_at")
+        self._goal_reached_at = state.get("asked", {})  # earlier versions saved neither this nor the next
+        self._rejected_at = state.get("refused_at")
 
 
 class EpisodeFile:

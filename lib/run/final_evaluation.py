@@ -71,7 +71,7 @@ class FinalEvaluation:
             log.info(
                 "Greedy play has not reached %g, so the run goes on. The next check is at least %d episodes away.",
                 goal,
-                self._episodes.AGAIN,
+                self._episodes.CONFIRM_INTERVAL,
             )
             return False
         self._confirmed = evaluated

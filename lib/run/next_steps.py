@@ -8,7 +8,7 @@ from typing import Any
 
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
-from lib.run.options import FREE, RunOptions
+from lib.run.options import CHANGEABLE_ON_RESUME, RunOptions
 from lib.run.run_json import read_params
 from lib.system.console_log import quoted
 from lib.system.files import PROJECT
@@ -112,7 +112,7 @@ def _again(run: Path, options: RunOptions) -> list[str]:
     --time-limit, --quiet and --verbose are left out: they are about a process, not about the run.
     """
     recorded = _recorded(run).get("knobs", {})
-    both = sorted(FREE & recorded.keys() & options.knobs.keys())
+    both = sorted(CHANGEABLE_ON_RESUME & recorded.keys() & options.knobs.keys())
     changed = {name: options.knobs[name] for name in both if options.knobs[name] != recorded[name]}
     given = {
         "evaluate_every": options.evaluate_every,

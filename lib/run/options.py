@@ -12,12 +12,12 @@ from lib.system.files import PROJECT
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
 # The scripts' own options that a resumed run may change, because no result depends on them.
-FREE = frozenset({"engine", "patience", "address", "actor_cpus", "async_envs"})
+CHANGEABLE_ON_RESUME = frozenset({"engine", "patience", "address", "actor_cpus", "async_envs"})
 
 
-def without_free(knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a script's own options without those of FREE."""
-    return {name: value for name, value in knobs.items() if name not in FREE}
+def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the script's own options on which results depend."""
+    return {name: value for name, value in knobs.items() if name not in CHANGEABLE_ON_RESUME}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -44,7 +44,7 @@ from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import continue_command, next_steps
 from lib.run.optional_work import unless_interrupted
-from lib.run.options import RunOptions, options_of_book, without_free
+from lib.run.options import RunOptions, affecting_results, options_of_book
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
@@ -251,7 +251,7 @@ class _Setup:
 
     def _require_steps_left(self) -> None:
         """Refuse a run at its step limit, unless its result or its confirmation is still missing."""
-        if self._at_limit() and (not self.run.read_result() or self.episodes.is_waiting):
+        if self._at_limit() and (not self.run.read_result() or self.episodes.awaits_confirmation):
             return
         learning_rate.require_above_zero(self.params, self.run.path, self.steps())
         if self.steps() + self.warm_up >= self.stopper.step_limit:
@@ -277,7 +277,7 @@ class _Setup:
             if "evaluations" not in state:  # the saved run had none
                 objects.pop("evaluations", None)
             checkpoint.restore(objects, state)
-            self.episodes.ask(engine)  # the run may have been stopped before it was confirmed
+            self.episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
             if self.episodes.solved is not None:
                 self.stopper.solved(engine)
             elif self._at_limit():
@@ -298,7 +298,7 @@ class _Setup:
         return state
 
     def _settings(self) -> checkpoint.Settings:
-        knobs = without_free(self.options.knobs)
+        knobs = affecting_results(self.options.knobs)
         return checkpoint.Settings({**dataclasses.asdict(self.params), **knobs, "seed": self.options.seed})
 
     def _loop_state(self) -> dict[str, Stateful]:
@@ -409,7 +409,7 @@ class _Setup:
         )
         if self.params.confirm:
             self.episodes.confirm = self.final_evaluation.confirm
-            self.engine.add_event_handler(Events.ITERATION_COMPLETED, self.episodes.ask)
+            self.engine.add_event_handler(Events.ITERATION_COMPLETED, self.episodes.request_confirmation)
 
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float | None) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""

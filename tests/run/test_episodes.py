@@ -25,7 +25,7 @@ def run(returns, iterations, stop_reward=18.0, milestone=17.0, path=None, confir
     episodes = Episodes(source, stop_reward, milestone, trained)
     episodes.attach(engine)
     episodes.confirm = confirm
-    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.ask)
+    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.request_confirmation)
     fired = []
     for event in EpisodeEvents:
         engine.add_event_handler(event, lambda engine, event: fired.append((source.steps_done, event.name)), event)
@@ -117,7 +117,7 @@ def test_the_question_is_asked_after_all_episodes_of_an_iteration():
     engine = Engine(lambda engine, batch: {"loss": 1.0})
     register_events(engine)
     episodes.attach(engine)
-    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.ask)
+    engine.add_event_handler(Events.ITERATION_COMPLETED, episodes.request_confirmation)
     engine.run(source.batches(), max_iters=90, epoch_length=90)
     assert asked == [100, 150]
     assert episodes.solved["episode"] == 150
@@ -195,10 +195,10 @@ def test_a_refusal_is_part_of_the_state():
     resumed.confirm = lambda: True
     engine = Engine(lambda engine, batch: None)
     register_events(engine)
-    resumed.ask(engine)
+    resumed.request_confirmation(engine)
     assert resumed.solved is None
     resumed.count = 150
-    resumed.ask(engine)
+    resumed.request_confirmation(engine)
     assert resumed.solved is not None
 
 
