@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,56 +62,77 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     config = config_file.Config({}, {})
     if "config" in values:
         config = config_file.read(values["config"], parser, _kind_of(parser))
-        own = config.options
         # argparse would append to a list from the file, but the command line decides.
-        lists = [name for name, value in own.items() if isinstance(value, list) and values[name] != defaults[name]]
-        parser.set_defaults(**{name: value for name, value in own.items() if name not in lists})
+        lists = {name for name, value in config.options.items() if isinstance(value, list)}
+        given_lists = {name for name in lists if values[name] != defaults[name]}
+        parser.set_defaults(**{name: value for name, value in config.options.items() if name not in given_lists})
         values = vars(parser.parse_args(argv))
     knobs = {name: value for name, value in values.items() if name not in parser.common}
     options = {name: value for name, value in values.items() if name in parser.common}
     if "runs_dir" in options:
         options["runs_dir"] = _runs_dir(options["runs_dir"])
     options["device"] = usable_device(options.get("device", "cpu"))
-    given_overrides = options.pop("set", [])
-    overrides = [each for each in given_overrides if each != HELP]
-    for name in (assignment.partition("=")[0].strip() for assignment in overrides):
-        if name == "env_name":
-            raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
-        if name in {*knobs, *parser.common} - {field.name for field in dataclasses.fields(_kind_of(parser))}:
-            raise UsageError(f"--set changes hyperparameters, and {name} is an option; see {script}.py --help")
-    tuned = options.pop("params", "common") == "best"
-    if "resume" not in options:
-        _check_engine(knobs, parser.get_default("engine"))
+    all_overrides = options.pop("set", [])
+    overrides = [each for each in all_overrides if each != HELP]
+    _check_overrides(overrides, parser, knobs, script)
     if "track" in options:
         tracking.require(options["track"])
     if "tune" in options:
         _check_search(options, overrides)
-    options.pop("config", None)
     env_id, module = options.pop("env_id", None), options.pop("env_module", None)
-    if env_id is not None or "resume" not in options:
-        env_id = full_id(env_id, module)
-        module = module_of(env_id) if env_id else None
-    if "init" in options:
-        if "resume" in options:
-            raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
-        options["init"] = run_checks.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
     if "resume" in options:
+        if env_id is not None:
+            env_id = full_id(env_id, module)
+            module = module_of(env_id) if env_id else None
+        if "init" in options:
+            raise UsageError("--init starts a new run, and a resumed run has its own weights; leave one of them out")
         if "params" in values or "config" in values or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
         options["resume"] = run_checks.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
-        own = {name: given[name] for name in knobs}
-        resumed = _resume(parser, script, options, own, env_id, module, overrides)
-        _explain_and_exit(resumed[0], given_overrides)
-        return resumed
-    table = parser.best if tuned else parser.hyperparams
+        given_knobs = {name: given[name] for name in knobs}
+        params, run_options = _resume(parser, script, options, given_knobs, env_id, module, overrides)
+    else:
+        _check_engine(knobs, parser.get_default("engine"))
+        env_id = full_id(env_id, module)
+        params, run_options = _new_run(parser, script, options, knobs, defaults, env_id, config, overrides)
+    if HELP in all_overrides:
+        print(explain(params))
+        sys.exit(0)
+    return params, run_options
+
+
+def _new_run(
+    parser: Parser,
+    script: str,
+    options: dict[str, Any],
+    knobs: dict[str, Any],
+    defaults: Mapping[str, Any],
+    env_id: str | None,
+    config: config_file.Config,
+    overrides: list[str],
+) -> tuple[RunParameters, RunOptions]:
+    """Return the hyperparameters and options of a new run.
+
+    Args:
+        parser: parser of the script.
+        script: name of the script.
+        options: common options that were given.
+        knobs: values of the script's own options.
+        defaults: defaults of all options.
+        env_id: value of --env-id.
+        config: content of --config.
+        overrides: values of --set.
+    """
+    options.pop("config", None)
+    table = parser.best if options.pop("params", "common") == "best" else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
     params = _new_params(table, options["game"], env_id, config, overrides)
-    _explain_and_exit(params, given_overrides)
+    if "init" in options:
+        options["init"] = run_checks.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
+        require_same_game(options["init"], params.env_name, script)
     run_options = RunOptions(**options, knobs=knobs, resumable=True)
-    if run_options.init is not None:
-        require_same_game(run_options.init, params.env_name, script)
     kinds = {"best": table is not parser.hyperparams, "init": run_options.init is not None}
     changes = changes_in_name(
         affecting_results(knobs),
@@ -122,13 +143,22 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         table[options["game"]],
         run_options.seed,
     )
-    run_options = dataclasses.replace(run_options, changes=changes)
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
         raise UsageError(
             f"--stop-after {run_options.stop_after} lies within the warm-up of {params.warm_up} steps; "
             "give more, or a smaller --set replay_initial=N"
         )
-    return params, run_options
+    return params, dataclasses.replace(run_options, changes=changes)
+
+
+def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection[str], script: str) -> None:
+    """Refuse --set for what is not a hyperparameter, or for the environment."""
+    fields = {field.name for field in dataclasses.fields(_kind_of(parser))}
+    for name in (assignment.partition("=")[0].strip() for assignment in overrides):
+        if name == "env_name":
+            raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
+        if name in {*knobs, *parser.common} - fields:
+            raise UsageError(f"--set changes hyperparameters, and {name} is an option; see {script}.py --help")
 
 
 def _check_engine(knobs: Mapping[str, Any], default: str | None) -> None:
@@ -175,13 +205,6 @@ def full_id(env_id: str | None, module: str | None) -> str | None:
     if ":" in env_id:
         raise UsageError(f"--env-id {env_id} names a module already; leave out --env-module {module}")
     return f"{module}:{env_id}"
-
-
-def _explain_and_exit(params: RunParameters, overrides: Sequence[str]) -> None:
-    """With --set help, show the hyperparameters and exit."""
-    if HELP in overrides:
-        print(explain(params))
-        sys.exit(0)
 
 
 def _new_params(
