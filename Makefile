@@ -82,7 +82,7 @@ check: lint  ## format, lint, types and the fast tests: at most 90 seconds, for 
 test: lint $(BROWSER)  ## format, lint, types and all tests but the long ones: 6 to 7 minutes on two cores
 	$(BIN)/python -m pytest $(ARGS)
 
-test-long: $(DEV)  ## the slow tests and cases that make test leaves out
+test-long: $(DEV)  ## the long tests, which make test leaves out
 	$(BIN)/python -m pytest -m long $(ARGS)
 
 docs-check: $(READY)  ## compare the pages with their CSV files, check links and count words
