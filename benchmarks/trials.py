@@ -35,7 +35,7 @@ PAGE = "benchmarks/notes/trials.md"
 GOAL_TRIAL = "distributed/03_ppo_goal with confirm"
 # The trials that the README compares: greedy play has to confirm the goal in both.
 HAS_GOAL_SCHEDULES = {"distributed/02_ppo_fast": "no", GOAL_TRIAL: "**yes**"}
-PARTS_TRIAL = f"{GOAL_TRIAL}, seeds 811 to 820"  # the reference of 03_ppo_goal --without PART
+SCHEDULES_TRIAL = f"{GOAL_TRIAL}, seeds 811 to 820"  # the reference of 03_ppo_goal --without PART
 
 
 class Row(NamedTuple):
@@ -58,10 +58,10 @@ PONG = (
     Row("01_ppo", timed="distributed/01_ppo"),
     Row("02_ppo_fast", "distributed/02_ppo_fast", GOAL_TRIAL, "distributed/02_ppo_fast"),
     Row("03_ppo_goal", GOAL_TRIAL, timed="distributed/03_ppo_goal"),
-    Row("03_ppo_goal", PARTS_TRIAL),
+    Row("03_ppo_goal", SCHEDULES_TRIAL),
     *(
-        Row(f"03_ppo_goal --without {part}", f"distributed/03_ppo_goal --without {part}", PARTS_TRIAL)
-        for part in SCHEDULES
+        Row(f"03_ppo_goal --without {schedule}", f"distributed/03_ppo_goal --without {schedule}", SCHEDULES_TRIAL)
+        for schedule in SCHEDULES
     ),
     Row("04_ppo_actors", timed="distributed/04_ppo_actors"),
 )

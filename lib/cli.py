@@ -51,6 +51,7 @@ __all__ = [
     "prepare",
     "quotient",
     "resolve",
+    "run_args",
     "run_tool",
     "runs_tool",
     "seed",
@@ -122,7 +123,12 @@ def parser(
             help="change a hyperparameter; repeatable; --set help explains them",
         ),
         add("--stop-after", metavar="STEPS", type=positive, help="stop at this agent step (default: max_steps)"),
-        add("--time-limit", metavar="SECONDS", type=positive, help="stop after this time, checked after each update"),
+        add(
+            "--time-limit",
+            metavar="SECONDS",
+            type=positive,
+            help="stop after this time, checked between updates (default: none)",
+        ),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
         add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
         add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
@@ -166,9 +172,9 @@ def add_env_option(parser: Parser) -> None:
     )
 
 
-def tool(doc: str | None, kind: type[Parser] = Parser) -> Parser:
+def tool(doc: str | None) -> Parser:
     """Return a tool's parser, of this kind. The tool's docstring is its help text; the tool adds its options."""
-    return kind(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
+    return Parser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def runs_tool(doc: str | None) -> Parser:
@@ -283,7 +289,8 @@ def _threads_ended() -> Iterator[None]:
 
 
 def prepare(seed: int) -> None:
-    """Prepare the process before anything is built in it: determinism, seeds."""
+    """Prepare the process before anything is built in it: memory, determinism, seeds."""
+    memory.keep_freed_memory()
     # TensorBoard's writer thread stores an OSError, and the next write raises it. So it is not printed here.
     threading.excepthook = lambda args: None if isinstance(args.exc_value, OSError) else threading.__excepthook__(args)
     # A resumed run has to equal the uninterrupted one.

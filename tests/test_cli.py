@@ -193,6 +193,23 @@ def test_an_engine_is_refused_if_nobody_plays_elsewhere(option):
         cli.resolve(parser, option, "04_wrappers")
 
 
+def test_a_script_may_have_an_option_parallel_of_its_own():
+    parser = cli.parser("Summary.")
+    parser.add_argument("--parallel", action="store_true")
+    assert not cli.resolve(parser, [], "own")[1].parallel
+
+
+@pytest.mark.parametrize("more", [("--stop-after", "5"), ("--engine", "ray")])
+def test_hyperparameters_are_explained_before_other_options_are_checked(capsys, more):
+    parser = cli.parser("Summary.")
+    parser.add_argument("--parallel", action="store_true")
+    cli.add_engine_options(parser, "players", "block")
+    with pytest.raises(SystemExit) as ended:
+        cli.resolve(parser, ["--set", "help", *more], "04_wrappers")
+    assert ended.value.code == 0
+    assert "learning_rate" in capsys.readouterr().out
+
+
 def test_the_name_of_a_run_says_best_only_if_the_script_has_tuned_hyperparameters():
     assert resolve("--params", "best")[1].changes.startswith("-best")
     _, args = cli.resolve(cli.parser("Summary.", PPO_HYPERPARAMS), ["--params", "best"], "01_ppo")

@@ -189,8 +189,7 @@ def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], s
     """Return the largest difference between the scores of an exported policy and the original.
 
     Raises:
-        Fault: if the exported policy takes a different action in any state, except for ties, or its scores are not
-            finite.
+        Fault: if the exported policy takes a different action in any state, except for ties, or a score is NaN.
     """
     wrong, largest = 0, 0.0
     for batch in np.split(states, range(BATCH, len(states), BATCH)):
@@ -198,10 +197,11 @@ def compare(original: GreedyPolicy, exported: Callable[[np.ndarray], Outputs], s
         expected = original.scores(batch)
         best = expected.max(1)
         taken = expected[np.arange(len(batch)), actions]
-        wrong += int((~np.isfinite(scores).all(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))).sum())
+        wrong += int((np.isnan(scores).any(1) | (best - taken > TIE * np.maximum(1.0, np.abs(best)))).sum())
         largest = max(largest, float(np.abs(scores - expected).max()))
     if wrong:
-        raise Fault(f"{name} takes another action than the run's policy in {wrong} of {len(states)} states; not kept")
+        problem = "takes another action than the run's policy, or has a score of NaN,"
+        raise Fault(f"{name} {problem} in {wrong} of {len(states)} states; not kept")
     return largest
 
 

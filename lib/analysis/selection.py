@@ -34,8 +34,8 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
             if not any(path.exists() or path.is_symlink() for path in places):
                 raise
             reason = str(error)
-            for path in places:  # a page may be sent to others
-                reason = reason.replace(f"{path.resolve().parent}/", "")
+            for parent in sorted((str(path.resolve().parent) for path in places), key=len, reverse=True):
+                reason = reason.replace(f"{parent}/", "")  # a page may be sent to others
             reasons.append(reason)
     if not runs:
         raise UsageError(reasons[0])

@@ -148,15 +148,14 @@ def _are_identical(a: Frames, b: Frames) -> bool:
 def frame_layout(env: gym.Env) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
     """Return the number of frames in a state of an environment, the shape of a frame, and its data type.
 
-    States that are not stacked are frames themselves. A wrapper around a FrameStack may leave its states as they are.
+    Only states of a FrameStack are stacked. Others are frames themselves.
     """
-    space, inner = env.observation_space, env
-    assert isinstance(space, spaces.Box)
-    while isinstance(inner, gym.Wrapper):
-        if isinstance(inner, FrameStack) and inner.observation_space == space:
-            return space.shape[0], space.shape[1:], space.dtype
-        inner = inner.env
-    return 1, space.shape, space.dtype
+    space = env.observation_space
+    assert space.shape is not None
+    assert space.dtype is not None
+    return (
+        (space.shape[0], space.shape[1:], space.dtype) if isinstance(env, FrameStack) else (1, space.shape, space.dtype)
+    )
 
 
 class ContiguousFrameStack(FrameStack):

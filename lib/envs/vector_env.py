@@ -190,7 +190,7 @@ class NativeAtari(VectorWrapper):
         game: arguments with which ale_py registered the game, such as game and repeat_action_probability.
         num_envs: see make_vector_env.
         threads: see make_vector_env.
-        noop_max: see make_vector_env.
+        noop_max: maximum number of no-op actions at the start of an episode.
     """
 
     def __init__(self, game: Mapping[str, Any], num_envs: int, threads: int = 0, noop_max: int = NOOP_MAX):

@@ -100,7 +100,7 @@ class Ring:
             capacity: see the class.
             options: further arguments of the class, such as n_step and gamma.
         """
-        stack, shape, dtype = frame_layout(source)
+        stack, shape, dtype = frames_of(source)
         envs = source.envs.num_envs
         return cls(capacity, envs, shape, stack, dtype=dtype, seed=source.seed, source=source, **options)
 
@@ -345,7 +345,7 @@ class Ring:
             self.truncate_episodes(self._source.interrupted_frames)
 
 
-def frame_layout(source: ExperienceStream) -> tuple[int, tuple[int, ...], DTypeLike]:
+def frames_of(source: ExperienceStream) -> tuple[int, tuple[int, ...], DTypeLike]:
     """Return the number of frames in a state, the shape of a frame, and its data type."""
     space = source.envs.single_observation_space
     assert isinstance(space, spaces.Box)

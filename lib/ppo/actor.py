@@ -102,9 +102,15 @@ class ActorSettings:
         return EnvRange(number * num_envs, num_envs, self.envs)
 
     def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
-        """Make `num_envs` environments. Inline actors use all cores in turn; processes share the cores."""
-        shares = {"inline": 0, "ray": max(1, int(self.cpus or 1))}
-        threads = shares.get(self.engine, max(1, cores() // self.actors))
+        """Make `num_envs` environments.
+
+        Inline actors use all cores in turn. Actors on this machine share its cores. On a cluster, each has its CPUs.
+        """
+        threads = max(1, cores() // self.actors)
+        if self.engine == "inline":
+            threads = 0
+        elif self.address is not None or self.cpus is not None:
+            threads = max(1, int(self.cpus or 1))
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 

@@ -93,14 +93,18 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         given_knobs = {name: given[name] for name in knobs}
         params, run_options = _resume(parser, script, options, given_knobs, env_id, module, overrides)
+        _explain_and_exit(params, all_overrides)
     else:
-        _check_engine(knobs, parser.get_default("engine"))
         env_id = full_id(env_id, module)
-        params, run_options = _new_run(parser, script, options, knobs, defaults, env_id, config, overrides)
-    if HELP in all_overrides:
+        params, run_options = _new_run(parser, script, options, knobs, defaults, env_id, config, all_overrides)
+    return params, run_options
+
+
+def _explain_and_exit(params: RunParameters, overrides: Sequence[str]) -> None:
+    """With --set help, show the hyperparameters and exit."""
+    if HELP in overrides:
         print(explain(params))
         sys.exit(0)
-    return params, run_options
 
 
 def _new_run(
@@ -123,12 +127,15 @@ def _new_run(
         defaults: defaults of all options.
         env_id: value of --env-id.
         config: content of --config.
-        overrides: values of --set.
+        overrides: values of --set, which may be HELP.
     """
     options.pop("config", None)
     table = parser.best if options.pop("params", "common") == "best" else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
-    params = _new_params(table, options["game"], env_id, config, overrides)
+    params = _new_params(table, options["game"], env_id, config, [each for each in overrides if each != HELP])
+    _explain_and_exit(params, overrides)
+    _require_actors(knobs, defaults)
+    _check_engine(knobs)
     if "init" in options:
         options["init"] = run_checks.find(options["init"], options.get("runs_dir", DEFAULT_RUNS_DIR))
         require_same_game(options["init"], params.env_name, script)
@@ -161,17 +168,14 @@ def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection
             raise UsageError(f"--set changes hyperparameters, and {name} is an option; see {script}.py --help")
 
 
-def _check_engine(knobs: Mapping[str, Any], default: str | None) -> None:
-    """Refuse an --engine or --address that would not be used, before a run folder is made.
-
-    An address also has to answer and to accept this process.
-
-    Args:
-        knobs: values of the script's own options.
-        default: default of --engine.
-    """
-    if knobs.get("parallel") is False and (knobs["engine"] != default or knobs["address"]):
+def _require_actors(knobs: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Refuse an --engine or --address if --parallel is an option of the script and was not given."""
+    if knobs.get("parallel") is False and any(knobs.get(name) != defaults.get(name) for name in ("engine", "address")):
         raise UsageError("--engine and --address go with --parallel; without it, this process plays")
+
+
+def _check_engine(knobs: Mapping[str, Any]) -> None:
+    """Refuse an --address that is not used, does not answer or rejects this process, before a run folder is made."""
     if knobs.get("address") is None:
         return
     if knobs["engine"] != "ray":
@@ -293,7 +297,7 @@ def _resume(
     changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if _unordered(old) != _unordered(new)]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
-    _check_engine(knobs, parser.get_default("engine"))
+    _check_engine(knobs)
     init = recorded.get("init")
     options |= {"game": recorded["game"], "seed": recorded["seed"], "init": None if init is None else Path(init)}
     return params, RunOptions(**options, knobs=knobs, resumable=True)

@@ -267,7 +267,8 @@ class Checkpointer:
         """Save the last complete iteration, because an error is about to end the run."""
         try:
             self._save_resumable(engine)
-            log.info("The last complete iteration is saved; continue with %s", self.how_to_continue())
+            log.info("The last complete iteration is saved.")
+            log.info("To continue: %s", self.how_to_continue())
         except (Fault, UsageError, OSError) as fault:
             log.warning("%s", fault)  # the first error is the one to raise
 

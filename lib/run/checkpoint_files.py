@@ -18,7 +18,7 @@ def digest_path(file: Path) -> Path:
 
 def numbered(folder: Path, kind: str) -> list[tuple[int, Path]]:
     """List the checkpoints of a kind as (agent steps, path), oldest first. A user's copies are not listed."""
-    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.glob("*.pt"))
+    named = ((re.fullmatch(rf"{kind}-(\d+)\.pt", file.name), file) for file in folder.iterdir())
     return sorted((int(match[1]), file) for match, file in named if match)
 
 
@@ -46,7 +46,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
         UsageError: if there is no such checkpoint. The message lists the available ones.
     """
     folder = run / "checkpoints"
-    files = [file for _, file in sorted(numbered(folder, BEST) + numbered(folder, "step"))]
+    files = [file for _, file in sorted(numbered(folder, BEST) + numbered(folder, "step"))] if folder.is_dir() else []
     if not files:
         raise UsageError(
             f"{run} has no checkpoint. If it was stopped before it learnt anything, resume it. If its checkpoints were "

@@ -108,7 +108,7 @@ def setup_ignite(
     start_console()
     checked = as_hyperparameters(params)
     if save is not None and not isinstance(save.get("net"), nn.Module):
-        raise TypeError(f"save holds {', '.join(save) or 'nothing'}; it has to hold the network as save['net']")
+        raise TypeError(f"save['net'] is {type(save.get('net')).__name__}; it has to be the network, an nn.Module")
     source = adapt_source(exp_source, engine, saved=save is not None)
     options = args or options_of_book()
     show_progress(not options.quiet)
@@ -332,7 +332,7 @@ class _Setup:
             return
         with undisturbed():
             envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
-        evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.should_stop)
+        evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
         self.periodic_evaluation.attach(self.engine, evaluating, self.steps, self._evaluating)
         self._opened += envs

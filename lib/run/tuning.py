@@ -185,8 +185,10 @@ def ray_tune() -> Any:
     try:
         import_ray(local_only=True)  # first, because Ray reads on its import where it may listen
         from ray import tune
-    except (ImportError, UsageError) as error:
-        raise UsageError(f"--tune needs Ray Tune; run {install_command('tune')} ({error})") from error
+    except UsageError as error:
+        raise UsageError(f"--tune needs Ray Tune, which is not installed; run {install_command('tune')}") from error
+    except ImportError as error:
+        raise UsageError(f"--tune needs Ray Tune: {error}; run {install_command('tune')}") from error
     return tune
 
 

@@ -23,11 +23,11 @@ def slow_twin(env_id):
     return FrameStack(AtariPreprocessing(gym.make(env_id), noop_max=0, screen_size=84))
 
 
-@pytest.mark.slow
 def unclipped(env_id, num_envs, **options):
     return RecordEpisodeStatistics(vector_env.NativeAtari(gym.spec(env_id).kwargs, num_envs, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "limit"),
     [

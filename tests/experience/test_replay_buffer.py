@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from gymnasium.wrappers import TimeLimit
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -164,5 +163,3 @@ def test_a_buffer_that_does_not_fit_into_memory_is_refused_with_a_size_that_does
     assert ReplayBuffer(source, fitting).capacity == fitting
     saved, unsaved = (ReplayBuffer.forecast(FrameStack(Catch(9)), 1000, saved) for saved in (True, False))
     assert saved - unsaved == 1000 * 81
-    wrapped = TimeLimit(FrameStack(Catch(9)), 5)
-    assert ReplayBuffer.forecast(wrapped, 1000, True) == saved

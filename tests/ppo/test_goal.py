@@ -74,7 +74,7 @@ def test_updates_agree_with_the_slow_twin(progress):
 
 
 @pytest.mark.parametrize(
-    ("part", "progress", "changes"),
+    ("schedule", "progress", "changes"),
     [
         ("entropy", 0.75, {"entropy": 0.0075}),
         ("kl", 0.5, {"kl_target": 0.0625}),
@@ -84,11 +84,11 @@ def test_updates_agree_with_the_slow_twin(progress):
         ("temperature", 0.74, {}),
     ],
 )
-def test_each_part_changes_its_own_setting_and_can_be_left_out(part, progress, changes):
-    others = set(SCHEDULES) - {part}
+def test_each_schedule_changes_its_own_setting_and_can_be_left_out(schedule, progress, changes):
+    others = set(SCHEDULES) - {schedule}
     expected = pytest.approx(dataclasses.asdict(SETTINGS) | changes)
     assert dataclasses.asdict(SETTINGS.at(sure(progress), without=others)) == expected
-    without = dataclasses.asdict(SETTINGS.at(sure(progress), without={part}))
+    without = dataclasses.asdict(SETTINGS.at(sure(progress), without={schedule}))
     assert {name: without[name] for name in changes} == {name: getattr(SETTINGS, name) for name in changes}
     assert SETTINGS.at(sure(progress), without=SCHEDULES) == SETTINGS
 
@@ -99,7 +99,7 @@ def test_without_a_target_or_a_final_one_the_divergence_has_no_schedule():
         assert settings.at(sure(0.5)).kl_target == settings.kl_target
 
 
-def test_the_fast_script_is_the_goal_script_without_its_parts():
+def test_the_fast_script_is_the_goal_script_without_its_schedules():
     """Equal bit for bit: the networks, the hyperparameters of Pong, and the updates."""
     pong, fast_pong = PPO_GOAL_HYPERPARAMS["pong"], PPO_FAST_HYPERPARAMS["pong"]
     assert dataclasses.asdict(fast_pong).items() <= dataclasses.asdict(pong).items()

@@ -511,7 +511,7 @@ def test_an_error_while_acting_saves_the_state_and_says_how_to_continue(tmp_path
     )
     checkpointer.attach(engine)
     engine.run(batches())  # nobody raises the error again
-    assert "is saved; continue with ./own.py --resume here" in caplog.text
+    assert "To continue: ./own.py --resume here" in caplog.text
     assert "step-000000003.pt" in names(tmp_path)
 
 

@@ -295,7 +295,7 @@ def test_an_evaluation_that_cannot_use_processes_goes_on_in_this_one(in_three_pr
 def test_an_interrupted_evaluation_leaves_no_process(in_three_processes, monkeypatch):
     taken = []
 
-    def interrupt(actors, least=1):
+    def interrupt(actors, wanted=1):
         taken.extend(actors.children)
         raise KeyboardInterrupt
 
