@@ -120,14 +120,10 @@ def _new_run(
     """Return the hyperparameters and options of a new run.
 
     Args:
-        parser: parser of the script.
-        script: name of the script.
-        options: common options that were given.
+        parser, script, options, env_id, overrides: see _resume.
         knobs: values of the script's own options.
         defaults: defaults of all options.
-        env_id: value of --env-id.
         config: content of --config.
-        overrides: values of --set, which may be HELP.
     """
     options.pop("config", None)
     table = parser.best if options.pop("params", "common") == "best" else parser.hyperparams
