@@ -24,7 +24,7 @@ matplotlib.use("Agg")
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import run_json
 from lib.run.curve import rolling_mean
-from lib.run.options import CHANGEABLE_ON_RESUME
+from lib.run.options import affecting_results
 
 from matplotlib import pyplot as plt
 
@@ -124,8 +124,8 @@ def origin(params: lab.Stamp) -> lab.Stamp:
 def rung_of(params: lab.Stamp) -> str:
     """Return the name of a run's script with its own options."""
     words = [params["script"]]
-    for name, value in params["knobs"].items():
-        if name in CHANGEABLE_ON_RESUME or value is None or value is False or value == DEFAULT_OPTIONS.get(name):
+    for name, value in affecting_results(params["knobs"]).items():
+        if value is None or value is False or value == DEFAULT_OPTIONS.get(name):
             continue
         option = f"--{name.replace('_', '-')}"
         words.append(option if value is True else f"{option} {value}")

@@ -35,7 +35,7 @@ PAGE = "benchmarks/notes/trials.md"
 GOAL_TRIAL = "distributed/03_ppo_goal with confirm"
 # The trials that the README compares: greedy play has to confirm the goal in both.
 HAS_GOAL_SCHEDULES = {"distributed/02_ppo_fast": "no", GOAL_TRIAL: "**yes**"}
-SCHEDULES_TRIAL = f"{GOAL_TRIAL}, seeds 811 to 820"  # the reference of 03_ppo_goal --without PART
+SCHEDULES_TRIAL = f"{GOAL_TRIAL}, seeds 811 to 820"  # the reference of 03_ppo_goal --without SCHEDULE
 
 
 class Row(NamedTuple):

@@ -173,7 +173,7 @@ def add_env_option(parser: Parser) -> None:
 
 
 def tool(doc: str | None) -> Parser:
-    """Return a tool's parser, of this kind. The tool's docstring is its help text; the tool adds its options."""
+    """Return a tool's parser. The tool's docstring is its help text; the tool adds its options."""
     return Parser(description=doc, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 

@@ -145,17 +145,18 @@ def _are_identical(a: Frames, b: Frames) -> bool:
     return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
-def frame_layout(env: gym.Env) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
-    """Return the number of frames in a state of an environment, the shape of a frame, and its data type.
+def frame_layout(space: spaces.Space[Any], stacked: bool) -> tuple[int, tuple[int, ...], np.dtype[Any]]:
+    """Return the number of frames in a state, the shape of a frame, and its data type.
 
-    Only states of a FrameStack are stacked. Others are frames themselves.
+    Args:
+        space: space of the states.
+        stacked: whether a state is a stack of frames; otherwise it is a frame itself.
     """
-    space = env.observation_space
     assert space.shape is not None
     assert space.dtype is not None
-    return (
-        (space.shape[0], space.shape[1:], space.dtype) if isinstance(env, FrameStack) else (1, space.shape, space.dtype)
-    )
+    if stacked:
+        return space.shape[0], space.shape[1:], space.dtype
+    return 1, space.shape, space.dtype
 
 
 class ContiguousFrameStack(FrameStack):

@@ -96,18 +96,19 @@ class PrioritisedRing(Ring):
         row = self._steps_added % self.length
         super().add(frames, actions, rewards, terminated, truncated, final_frames)
         self._priorities[row] = self._highest
-        zeros = np.zeros(self.num_envs)
-        weights = {row: zeros}  # the next state is not in the ring yet
+        self._set_weights(row, 0.0)  # the next state is not in the ring yet
         if self._end > 0:
             ready = (self._end - 1) % self.length
-            weights[ready] = self._priorities[ready] ** self.alpha
+            self._set_weights(ready, self._priorities[ready] ** self.alpha)
         if self._steps_added == self.length + 1:
             # The ring has just become full: its stack - 1 oldest steps have lost frames of their states.
-            weights |= {step % self.length: zeros for step in range(1, self._start)}
+            for step in range(1, self._start):
+                self._set_weights(step % self.length, 0.0)
         elif self._steps_added > self.length:
-            weights[(self._start - 1) % self.length] = zeros
-        places = np.add.outer(np.fromiter(weights, np.int64) * self.num_envs, np.arange(self.num_envs))
-        self._tree[places.ravel()] = np.concatenate(list(weights.values()))
+            self._set_weights((self._start - 1) % self.length, 0.0)
+
+    def _set_weights(self, row: int, weights: np.ndarray | float) -> None:
+        self._tree[row * self.num_envs + np.arange(self.num_envs)] = weights
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions by their priorities, with replacement.

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from gymnasium import spaces
 from numpy.typing import DTypeLike
 
+from lib.envs.frames import frame_layout
 from lib.errors import UsageError
 from lib.experience.batch import Batch
 from lib.experience.stream import ExperienceStream
@@ -100,9 +100,9 @@ class Ring:
             capacity: see the class.
             options: further arguments of the class, such as n_step and gamma.
         """
-        stack, shape, dtype = frames_of(source)
-        envs = source.envs.num_envs
-        return cls(capacity, envs, shape, stack, dtype=dtype, seed=source.seed, source=source, **options)
+        envs = source.envs
+        stack, shape, dtype = frame_layout(envs.single_observation_space, source.stacked)
+        return cls(capacity, envs.num_envs, shape, stack, dtype=dtype, seed=source.seed, source=source, **options)
 
     @classmethod
     def forecast(cls, capacity: int, frame_shape: tuple[int, ...], dtype: DTypeLike = np.uint8) -> int:
@@ -343,15 +343,6 @@ class Ring:
         self._generator.bit_generator.state = state["draws"]
         if self._source is not None and self._source.interrupted_frames is not None:
             self.truncate_episodes(self._source.interrupted_frames)
-
-
-def frames_of(source: ExperienceStream) -> tuple[int, tuple[int, ...], DTypeLike]:
-    """Return the number of frames in a state, the shape of a frame, and its data type."""
-    space = source.envs.single_observation_space
-    assert isinstance(space, spaces.Box)
-    if source.stacked:
-        return space.shape[0], space.shape[1:], space.dtype
-    return 1, space.shape, space.dtype
 
 
 def _require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

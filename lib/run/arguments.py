@@ -72,8 +72,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
     if "runs_dir" in options:
         options["runs_dir"] = _runs_dir(options["runs_dir"])
     options["device"] = usable_device(options.get("device", "cpu"))
-    all_overrides = options.pop("set", [])
-    overrides = [each for each in all_overrides if each != HELP]
+    overrides = options.pop("set", [])
     _check_overrides(overrides, parser, knobs, script)
     if "track" in options:
         tracking.require(options["track"])
@@ -93,10 +92,10 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         given_knobs = {name: given[name] for name in knobs}
         params, run_options = _resume(parser, script, options, given_knobs, env_id, module, overrides)
-        _explain_and_exit(params, all_overrides)
+        _explain_and_exit(params, overrides)
     else:
         env_id = full_id(env_id, module)
-        params, run_options = _new_run(parser, script, options, knobs, defaults, env_id, config, all_overrides)
+        params, run_options = _new_run(parser, script, options, knobs, defaults, env_id, config, overrides)
     return params, run_options
 
 
@@ -128,7 +127,7 @@ def _new_run(
     options.pop("config", None)
     table = parser.best if options.pop("params", "common") == "best" else parser.hyperparams
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
-    params = _new_params(table, options["game"], env_id, config, [each for each in overrides if each != HELP])
+    params = _new_params(table, options["game"], env_id, config, overrides)
     _explain_and_exit(params, overrides)
     _require_actors(knobs, defaults)
     _check_engine(knobs)
@@ -155,7 +154,7 @@ def _new_run(
 
 
 def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection[str], script: str) -> None:
-    """Refuse --set for what is not a hyperparameter, or for the environment."""
+    """Refuse --set for the environment, and for options that are not hyperparameters."""
     fields = {field.name for field in dataclasses.fields(_kind_of(parser))}
     for name in (assignment.partition("=")[0].strip() for assignment in overrides):
         if name == "env_name":

@@ -46,7 +46,8 @@ def find_checkpoint(run: Path, which: str) -> Path:
         UsageError: if there is no such checkpoint. The message lists the available ones.
     """
     folder = run / "checkpoints"
-    files = [file for _, file in sorted(numbered(folder, BEST) + numbered(folder, "step"))] if folder.is_dir() else []
+    found = sorted(numbered(folder, BEST) + numbered(folder, "step")) if folder.is_dir() else []
+    files = [file for _, file in found]
     if not files:
         raise UsageError(
             f"{run} has no checkpoint. If it was stopped before it learnt anything, resume it. If its checkpoints were "
@@ -59,7 +60,7 @@ def find_checkpoint(run: Path, which: str) -> Path:
         return (best or files)[-1]
     if which == LAST:
         return files[-1]
-    by_step = {step_of(file): file for file in files}
+    by_step = dict(found)
     if not which.isdecimal() or int(which) not in by_step:
         steps = ", ".join(map(str, by_step))
         raise UsageError(f"{run} has no checkpoint {which!r}; give {BEST}, {LAST}, or one of the steps {steps}")

@@ -60,8 +60,8 @@ class Episodes:
             that may do other work first.
 
     Attributes:
-        confirm: function that `ask` calls. It returns whether the game is solved, or None if it cannot tell. After
-            False it is called again when CONFIRM_INTERVAL more episodes have ended.
+        confirm: function that `request_confirmation` calls. It returns whether the game is solved, or None if it cannot
+            tell. After False it is called again when CONFIRM_INTERVAL more episodes have ended.
         count: number of finished episodes.
         last: the newest of them.
         returns: returns of the last 100 episodes.

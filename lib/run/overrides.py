@@ -32,14 +32,14 @@ def override(params: Params, assignments: Sequence[str]) -> Params:
 
 
 def parse(kind: type, assignments: Sequence[str]) -> dict[str, Any]:
-    """Return the values of "field=value" texts for hyperparameters of some type.
+    """Return the values of "field=value" texts for hyperparameters of some type. HELP is skipped.
 
     Raises:
         UsageError: if a field is unknown, or a value has the wrong type.
     """
     fields = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
-    for assignment in assignments:
+    for assignment in (each for each in assignments if each != HELP):
         name, equals, text = assignment.partition("=")
         if not equals:
             raise UsageError(f"--set takes FIELD=VALUE, not {assignment!r}; {_listed(fields)}")

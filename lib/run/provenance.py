@@ -48,9 +48,9 @@ def network(net: nn.Module) -> dict[str, Any]:
     With them, tools recognise a network that they cannot build from its weights.
 
     Returns:
-        class, layers and builder. The builder is FILE.py:CLASS, or None for a class of lib. For other
-        classes, of a package such as torch or defined inside a function, it is SCRIPT.py:NAME. The user replaces NAME
-        by a function that builds the network.
+        class, layers and builder. The builder is FILE.py:CLASS, or None for a class of lib. For other classes, of a
+        package such as torch or defined inside a function, it is SCRIPT.py:NAME. The user replaces NAME by a function
+        that builds the network.
     """
     kind = type(net)
     layers = {name: type(layer).__name__ for name, layer in net.named_modules() if name}

@@ -564,6 +564,7 @@ class _Setup:
             log.info("%s  # %s", command, purpose)
 
     def _policy(self) -> GreedyPolicy:
-        net = (self.save or {})["net"]
+        assert self.save is not None
+        net = self.save["net"]
         assert isinstance(net, nn.Module)
         return GreedyPolicy(net)
