@@ -102,9 +102,10 @@ def ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     A new process would spend most of its time importing.
     """
     from lib import cli
+    from lib.system.seeds import seed_everything
 
     def run_inline(script: Path, *options: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(cli, "prepare", lambda seed: None)  # it changes settings of the whole process
+        monkeypatch.setattr(cli, "prepare", seed_everything)  # its other settings would stay in this process
         monkeypatch.setattr(sys, "argv", [script.name, *map(str, options)])
         code = 0
         try:

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
+import torch
 from gymnasium import spaces
 from torch import nn
 
@@ -618,6 +619,17 @@ class Linear(nn.Module):
         return self.layer(states.reshape(len(states), -1).float() / 255.0)
 
 
+class Table(nn.Module):
+    """Action values from a table. A state is the number of its row, (1,)."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.rows = nn.Parameter(torch.tensor(rows))
+
+    def forward(self, states):
+        return self.rows[states.long().squeeze(1)]
+
+
 def draw_actions(states, randoms):
     """Policy of an evaluation that draws one of two actions from the generators of the episodes."""
     return np.array([random.integers(2) for random in randoms])
@@ -680,6 +692,13 @@ for name, space in SHAPES.items():
     register(f"{name}-info", Shape, space=space, mask="info")
     register(f"{name}-method", Shape, space=space, mask="method")
 register("Board-observation", Shape, space=SHAPES["Board"], mask="observation")
+MASKED = [f"fakes:{name}-{mask}-v0" for name in SHAPES for mask in ("info", "method")]
+
+
+def first_states(env_id: str, num_envs: int = 4) -> tuple[spaces.Box, np.ndarray]:
+    """Return the observation space of some environments, and their first states, (num_envs, ...)."""
+    envs = vector_env.make_vector_env(env_id, num_envs)
+    return envs.single_observation_space, envs.reset(seed=1)[0]
 
 
 class RandomPlay:

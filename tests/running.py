@@ -188,10 +188,13 @@ def checkpoint_of(path: Path) -> dict[str, Any]:
 
 def differences(a: Any, b: Any, name: str = "") -> list[str]:
     """Return the names of the entries of two nested checkpoints that are not equal bit for bit."""
+    if type(a) is not type(b):
+        return [name]
     if isinstance(a, torch.Tensor):
-        return [] if torch.equal(a, b) else [name]
+        return [] if a.dtype == b.dtype and torch.equal(a, b) else [name]
     if isinstance(a, dict):
-        return [d for key in a.keys() | b.keys() for d in differences(a.get(key), b.get(key), f"{name}/{key}")]
+        shared = [d for key in a.keys() & b.keys() for d in differences(a[key], b[key], f"{name}/{key}")]
+        return shared + [f"{name}/{key}" for key in a.keys() ^ b.keys()]
     if isinstance(a, list | tuple):
         pairs = zip(a, b, strict=True)
         return [d for i, (x, y) in enumerate(pairs) for d in differences(x, y, f"{name}/{i}")]

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ignite.engine import Engine
 from ptan.experience import ExperienceFirstLast
-from torch import nn
 
-from fakes import Chain
+from fakes import Chain, Table
 from lib import common, dqn_model
 from lib.envs.frames import LazyFrames
 from lib.experience.interface import Stopped
@@ -45,17 +44,6 @@ def test_unpack_batch_stacks_transitions_and_replaces_a_missing_last_state():
     assert states[:, :, 0, 0].tolist() == [[1, 2], [5, 6]]
     assert last_states[:, :, 0, 0].tolist() == [[2, 9], [5, 6]]
     assert (actions.tolist(), rewards.tolist(), dones.tolist()) == ([3, 0], [0.5, -1.0], [0, 1])
-
-
-class Table(nn.Module):
-    """Action values looked up by the state's single number."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.rows = nn.Parameter(torch.tensor(rows))
-
-    def forward(self, states):
-        return self.rows[states.long().squeeze(1)]
 
 
 BATCH = [
@@ -234,7 +222,7 @@ def test_networks_without_normalisation_are_left_unchanged():
 @pytest.mark.parametrize("no_grad", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_dqn_learns_the_known_values_of_the_chain(tmp_path, no_grad):
     torch.manual_seed(0)
-    net = nn.Linear(3, 2)
+    net = torch.nn.Linear(3, 2)
     target = ptan.agent.TargetNet(net)
     selector = ptan.actions.EpsilonGreedyActionSelector()
     params = dataclasses.replace(

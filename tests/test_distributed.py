@@ -17,12 +17,8 @@ import torch
 from lib.actors import engines
 from lib.actors.ray_package import check_cluster
 from lib.errors import UsageError
-from lib.experience.stream import EnvRange
-from lib.ppo.actor import ActorSettings
-from lib.ppo.goal import SINGLE_EPOCH_FROM, GoalModel
-from lib.ppo.learner import PPOLearner
+from lib.ppo.goal import SCHEDULES, SINGLE_EPOCH_FROM
 from lib.run.episodes import last_step
-from ppo_setup import trainer_of
 from running import (
     ENVIRONMENT,
     PROJECT,
@@ -39,44 +35,16 @@ from running import (
     workers_of,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_workers_find_the_fakes")]
 
-GOAL, ACTORS = Path("distributed/03_ppo_goal.py"), Path("distributed/04_ppo_actors.py")
-SMALL = assignments(
-    "envs=4",
-    "rollout=16",
-    "minibatch=32",
-    "checkpoint_every=128",
-    "stop_reward=1000",
-    "kl_final=0.001",
-    "final_temperature=0.5",
-)
+FAST, GOAL, ACTORS = (Path("distributed", f"{name}.py") for name in ("02_ppo_fast", "03_ppo_goal", "04_ppo_actors"))
+COMMON = assignments("envs=4", "rollout=16", "minibatch=32", "checkpoint_every=128", "stop_reward=1000")
+SMALL = (*COMMON, *assignments("kl_final=0.001", "final_temperature=0.5"))
 POLE = ("--env-id", "CartPole-v1", *SMALL, "--seed", 3, "--quiet")
 SOON = assignments("stop_reward=30")  # the first episodes come nearer to this goal
 # A run comes near this goal, but 100 such episodes take more than LAST steps.
 REACHABLE = (*POLE, *assignments("stop_reward=28"))
 LAST = 2752  # the step at which long runs stop
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _workers_find_the_fakes():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-        yield
-
-
-def learner_of(acting):
-    torch.manual_seed(0)
-    model = GoalModel(acting.space, acting.n_actions)
-    return PPOLearner(trainer_of(model, minibatch=32, lam=0.95, entropy=0.01))
-
-
-def acting_of(**options):
-    return ActorSettings(**{"env_name": "fakes:Catch-v0", "envs": 4, "actors": 2, "rollout": 16, "seed": 5} | options)
-
-
-def weights_of(learner):
-    return {name: weights.clone() for name, weights in learner.trainer.model.state_dict().items()}
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +68,25 @@ def test_the_script_learns_what_03_ppo_goal_learns(plain, tmp_path, options):
     assert scalars["train/replay_ratio"][-1] == (640, 1.0)
     assert max(value for _, value in scalars["train/progress"]) > 0.0
     assert scalars["train/replaced"][-1] == scalars["train/dropped"][-1] == (640, 0.0)
+
+
+def test_without_schedules_the_goal_scripts_learn_what_02_ppo_fast_learns(ends, tmp_path):
+    without_all = [word for schedule in SCHEDULES for word in ("--without", schedule)]
+
+    def net_of(name, script, *options):
+        words = ("--env-id", "CartPole-v1", *options, "--seed", 3, "--quiet", "--stop-after", 640)
+        assert ends(script, *words, "--runs-dir", tmp_path / name)[0] == 0
+        return checkpoint_of(folder(tmp_path / name))["net"]
+
+    fast = net_of("fast", FAST, *COMMON, *SOON)
+    scheduled = net_of("scheduled", GOAL, *SMALL, *SOON)
+    assert not all(torch.equal(scheduled[name], fast[name]) for name in fast)
+    goal = net_of("goal", GOAL, *SMALL, *SOON, *without_all)
+    assert goal.pop("temperature") == 1.0
+    assert differences(goal, fast) == []
+    actors = net_of("actors", ACTORS, *SMALL, *SOON, *without_all, "--engine", "inline")
+    assert actors.pop("temperature") == 1.0
+    assert all(torch.allclose(actors[name].float(), fast[name].float(), atol=1e-4) for name in fast)
 
 
 def test_asynchronous_actors_have_a_lag_that_is_logged(tmp_path):
@@ -234,7 +221,7 @@ def test_a_number_of_actors_that_does_not_divide_the_environments_is_refused_in_
         (["--async", "0"], "0 is below 1"),
     ],
 )
-def test_wrong_options(refused, options, message):
+def test_options_of_actors_out_of_range_are_refused(refused, options, message):
     assert message in refused(ACTORS, *options)
 
 
@@ -347,9 +334,3 @@ def test_a_cluster_with_another_version_of_ray_is_reported(tmp_path, monkeypatch
         pytest.raises(UsageError, match=r"does not accept this process:\nVersion mismatch: (.*\n)*    Ray: 2\.9\.0"),
     ):
         check_cluster(f"127.0.0.1:{server.getsockname()[1]}")
-
-
-def test_parts_of_a_stream_know_their_environments():
-    env_range = EnvRange(4, 2, total_envs=8)
-    assert list(env_range.indices) == [4, 5]
-    assert acting_of(envs=8, actors=4).env_range(2) == env_range

@@ -22,6 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))
 
 from lib import cli
 from lib.analysis.window import action_names
+from lib.envs.atari import statistics_wrapper
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import close_plain_env, make_env, make_plain_env
 from lib.nets.masking import MaskSplitter
@@ -74,6 +75,8 @@ def main() -> None:
     kind = observation_kind(space).value
     print(f"states        {kind}, {space.shape} {space.dtype}")
     print(f"actions       {env.action_space.n}: {', '.join(action_names(env))}")
+    statistics = statistics_wrapper(env)  # every environment of make_env has one
+    assert statistics is not None
     split = MaskSplitter(space)
     rng = np.random.default_rng(tagged_seed("random player", args.seed))  # not the environment's own stream
     rewards: Counter[float] = Counter()
@@ -81,19 +84,18 @@ def main() -> None:
     with recording(args.record, env) as video:
         for episode in tqdm(range(args.episodes), disable=args.episodes < 2 or None):  # None hides it in a file
             state, _ = env.reset(seed=args.seed if episode == 0 else None)
-            total, length, ended = 0.0, 0, False
+            length, ended = 0, False
             while not ended:
                 _, allowed = split(torch.as_tensor(np.asarray(state))[None])
                 actions = np.arange(env.action_space.n) if allowed is None else np.flatnonzero(allowed[0].numpy())
                 legal_shares.append(len(actions) / env.action_space.n)
-                state, reward, terminated, truncated, info = env.step(int(rng.choice(actions)))
+                state, reward, terminated, truncated, _ = env.step(int(rng.choice(actions)))
                 rewards[float(reward)] += 1
                 length += 1
                 ended = terminated or truncated or length == MAX_STEPS
-                total += float(reward)
                 if video is not None and episode == 0:
                     video.write(np.asarray(env.render()))
-            returns.append(float(info.get("episode", {"r": total})["r"]))
+            returns.append(float(statistics.episode_returns))
             lengths.append(length)
     steps = sum(rewards.values())
     shown = [f"{reward:g} ({count / steps:.2%})" for reward, count in rewards.most_common(MOST_REWARDS)]

@@ -223,9 +223,13 @@ def test_the_learners_speed_excludes_waiting(players_of):
     stream = iter(source)
     list(itertools.islice(stream, 20))
     source.metrics()
+    waited, start = source.clock.seconds["wait"], time.perf_counter()
     for _ in itertools.islice(stream, 20):
         time.sleep(0.01)
-    assert 50 < source.metrics()["learner_fps"] <= 101  # it is 50 if the waiting is included
+    speed, seconds = source.metrics()["learner_fps"], time.perf_counter() - start
+    waited = source.clock.seconds["wait"] - waited
+    assert waited > 0.0
+    assert speed == pytest.approx(20 / (seconds - waited), rel=0.05)
 
 
 @pytest.mark.parametrize("kills", [[19], [3, 70]])

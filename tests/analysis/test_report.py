@@ -90,9 +90,7 @@ def test_the_page_and_the_terminal_show_the_same_numbers(answer, runs, page):
         ("differences", ("seed", "gamma")),
     ):
         # One row per run in the page, one column per run in the terminal.
-        text = StrictParser(
-            html[html.index(f'<section id="{section}">') :].partition("</section>")[0] + "</section>"
-        ).text
+        text = StrictParser(section_of(html, section)).text
         header = text[text.index("run") + 1 : text.index(runs[0].name)]
         for column, run in enumerate(runs):
             row = text[text.index(run.name) + 1 :]

@@ -12,8 +12,8 @@ import pytest
 import torch
 from ignite.engine import Events
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
 
+from fakes import Table
 from lib import common, dqn_extra
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Batch
@@ -34,17 +34,6 @@ def load(name, chapter="chapter08"):
 
 
 PARTS = load("08_dqn_rainbow").PARTS
-
-
-class Table(nn.Module):
-    """Action values from a table; a state is the number of its row."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.rows = nn.Parameter(torch.tensor(rows))
-
-    def forward(self, states):
-        return self.rows[states.flatten().long()]
 
 
 def batch_of(states, actions, returns, next_states, discounts):

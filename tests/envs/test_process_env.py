@@ -51,7 +51,7 @@ def test_steps_and_episode_ends_are_those_of_one_after_the_other(make, env_id):
     assert envs.single_observation_space == others.single_observation_space
     seeds = [5, 6, 7]
     states, expected = envs.reset(seed=seeds)[0], others.reset(seed=seeds)[0]
-    rng = np.random.default_rng(1)
+    rng, ends = np.random.default_rng(1), 0
     for step in range(60):
         assert np.array_equal(states, expected)
         actions = allowed_actions(envs, states, rng)
@@ -59,9 +59,11 @@ def test_steps_and_episode_ends_are_those_of_one_after_the_other(make, env_id):
         expected, *others_results, others_infos = others.step(actions)
         assert all(np.array_equal(a, b) for a, b in zip(results, others_results, strict=True))
         assert_equal_infos(infos, others_infos, results[1] | results[2])
+        ends += (results[1] | results[2]).sum()
         if step % 20 == 7:
             which = np.array([False, True, step > 20])
             states, expected = (each.reset(seed=[1, 2, 3], options={"reset_mask": which})[0] for each in (envs, others))
+    assert ends > 0
 
 
 def allowed_actions(envs, states, rng):

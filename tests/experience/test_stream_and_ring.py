@@ -13,6 +13,8 @@ from lib.envs import vector_env
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.experience.stream import EnvRange, ExperienceStream, Stream
+from lib.nets.masking import MaskSplitter
+from ppo_setup import vectorised
 
 
 def test_environments_that_reject_the_saved_actions_are_reset_on_resume(caplog, monkeypatch):
@@ -104,11 +106,6 @@ def test_a_call_that_an_error_interrupted_adds_only_the_missing_steps(kind, monk
     assert back._steps_added == 10
 
 
-def vectorised(make, num_envs):
-    envs = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
-    return RecordEpisodeStatistics(vector_env.FinalStates(envs))
-
-
 @pytest.mark.parametrize("num_envs", [2, 16])
 def test_games_end_however_many_environments_there_are(monkeypatch, num_envs):
     monkeypatch.setattr(Stream, "RESEED_EVERY", 24)
@@ -164,6 +161,31 @@ def test_a_stream_is_restored_whose_environments_were_reset_at_different_times(
     assert [each[:3] for each in first.pop_episodes()] == [each[:3] for each in resumed.pop_episodes()]
     for one, two in ((first.state_dict(), resumed.state_dict()),):
         assert all(torch.equal(one["snapshot"][name], two["snapshot"][name]) for name in one["snapshot"])
+
+
+def test_environments_that_raise_at_an_illegal_action_are_restored(monkeypatch):
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 40)
+
+    def make_stream():
+        return Stream(vector_env.make_vector_env("examples.blocks:Blocks-v0", 3), seed=1)
+
+    def step_both(*streams):
+        _, allowed = MaskSplitter(streams[0].envs.single_observation_space)(torch.from_numpy(streams[0].states))
+        actions = np.array([rng.choice(np.flatnonzero(row)) for row in allowed.numpy()])
+        return [stream.step(actions).rewards.tolist() for stream in streams]
+
+    rng = np.random.default_rng(1)
+    first, resumed = make_stream(), make_stream()
+    first.begin()
+    for _ in range(60):
+        step_both(first)
+    assert len(set(first.state_dict()["snapshot"]["starts"].tolist())) == 3
+    resumed.load_state_dict(first.state_dict())
+    assert resumed.interrupted_states is None
+    for _ in range(20):
+        assert np.array_equal(first.states, resumed.states)
+        rewards, others = step_both(first, resumed)
+        assert rewards == others
 
 
 @pytest.mark.parametrize("length", [3, 100])

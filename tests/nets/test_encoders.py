@@ -1,9 +1,9 @@
-"""Encoders: what the normalisation of their input says."""
+"""Encoders: what the normalisation of their input says, and what a board's cell sees."""
 
 import pytest
 import torch
 
-from lib.nets.encoders import VectorEncoder
+from lib.nets.encoders import BoardEncoder, VectorEncoder
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,16 @@ def test_a_large_constant_entry_does_not_hide_the_others():
     normalised = (states - encoder.mean) * encoder.scale
     assert normalised[:, :4].std() == pytest.approx(1.0, rel=0.2)
     assert not normalised[:, 4].any()
+
+
+def test_a_cell_sees_its_neighbours_its_row_and_its_column():
+    torch.manual_seed(1)
+    encoder = BoardEncoder((1, 9, 12))
+    empty = torch.zeros(1, 9, 12, 1)
+    other = empty.clone()
+    other[0, 2, 7] = 1.0
+    changed = (encoder.encode(other)[1] != encoder.encode(empty)[1]).any(1)[0]
+    row, column = torch.arange(9)[:, None], torch.arange(12)
+    near = ((row - 2).abs() <= 2) & ((column - 7).abs() <= 2)  # two 3 x 3 convolutions
+    lines = ((row - 2).abs() <= 1) | ((column - 7).abs() <= 1)  # means of what the first one has computed
+    assert torch.equal(changed, near | lines)

@@ -5,15 +5,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
-import fakes
+from fakes import MASKED, first_states
 from lib import dqn_extra, dqn_model
-from lib.envs import vector_env
 from lib.envs.masks import MaskedBox, append_mask
 from lib.envs.single_env import make_env
 from lib.nets import losses, noisy
 from lib.nets.masking import INVALID, MaskSplitter
-
-MASKED = [f"fakes:{shape}-{how}-v0" for shape in fakes.SHAPES for how in ("info", "method")]
 
 
 @pytest.mark.parametrize("env_id", MASKED)
@@ -46,11 +43,6 @@ def test_a_mask_can_fill_several_rows_of_a_board():
     observations, allowed = MaskSplitter(space)(torch.from_numpy(masked)[None])
     assert np.array_equal(observations[0].numpy(), state)
     assert np.array_equal(allowed[0].numpy(), mask)
-
-
-def first_states(env_id, num_envs=4):
-    envs = vector_env.make_vector_env(env_id, num_envs)
-    return envs.single_observation_space, envs.reset(seed=1)[0]
 
 
 @pytest.mark.parametrize("env_id", MASKED)

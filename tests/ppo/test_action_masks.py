@@ -4,21 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-import fakes
-from lib.envs import vector_env
+from fakes import MASKED, first_states
 from lib.ppo.fast import FastModel
 from lib.ppo.goal import GoalModel
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent
 from lib.ppo.update import Trainer, Transitions, UpdateSettings
 from lib.run.policy import GreedyPolicy
-
-MASKED = [f"fakes:{shape}-{how}-v0" for shape in fakes.SHAPES for how in ("info", "method")]
-
-
-def first_states(env_id):
-    envs = vector_env.make_vector_env(env_id, 4)
-    return envs.single_observation_space, envs.reset(seed=1)[0]
 
 
 @pytest.mark.parametrize("kind", [Model, FastModel, GoalModel])

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from lib.ppo.fast import FastModel, FastSettings, FastTrainer
+from lib.ppo.fast import CellPolicy, FastModel, FastSettings, FastTrainer
 from lib.ppo.update import METRICS, Transitions
 from oracles import ppo_update
 from ppo_setup import random_rollout, settings_of, trainer_of
@@ -14,6 +14,24 @@ from ppo_setup import random_rollout, settings_of, trainer_of
 def small_model():
     """A model of states of one number, with two actions."""
     return FastModel(spaces.Box(0.0, 1.0, (1,)), 2)
+
+
+def test_actions_of_a_board_are_numbered_by_plane_row_and_column():
+    torch.manual_seed(0)
+    policy = CellPolicy(features=8, filters=4, planes=2)
+    board, cells = torch.randn(1, 8), torch.zeros(1, 4, 3, 5)
+    before = policy(board, cells)
+    cells[0, :, 1, 4] = 1.0
+    changed = (policy(board, cells) != before)[0]
+    assert changed.nonzero().flatten().tolist() == [1 * 5 + 4, 3 * 5 + 1 * 5 + 4]
+
+
+@pytest.mark.parametrize(
+    ("shape", "n_actions", "cells"),
+    [((2, 6, 7), 84, True), ((2, 6, 7), 7, False), ((2, 6, 7), 43, False), ((42,), 42, False)],
+)
+def test_one_head_for_all_cells_needs_a_board_with_actions_for_each_cell(shape, n_actions, cells):
+    assert isinstance(FastModel(spaces.Box(0.0, 1.0, shape), n_actions).policy, CellPolicy) == cells
 
 
 def test_metrics_and_the_norm_of_the_gradient_worked_by_hand():

@@ -9,6 +9,7 @@ import torch
 
 from lib.envs import vector_env
 from lib.errors import UsageError
+from lib.experience.stream import EnvRange
 from lib.ppo import actor as actor_module
 from lib.ppo import segments as segments_module
 from lib.ppo.actor import ActorSettings, PPOActor, Segment
@@ -36,6 +37,11 @@ def acting_of(**options):
 
 def weights_of(learner):
     return {name: weights.clone() for name, weights in learner.trainer.model.state_dict().items()}
+
+
+def test_actors_know_their_environments():
+    assert list(EnvRange(4, 2, total_envs=8).indices) == [4, 5]
+    assert acting_of(envs=8, actors=4).env_range(2) == EnvRange(4, 2, total_envs=8)
 
 
 @pytest.fixture(scope="module")

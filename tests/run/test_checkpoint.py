@@ -255,19 +255,22 @@ def test_a_number_that_is_too_large_is_rejected(tmp_path, number):
 class Code:
     """An object that creates a folder when it is unpickled."""
 
+    def __init__(self, folder):
+        self.folder = str(folder)
+
     def __reduce__(self):
-        return os.mkdir, (str(Path(__file__).parent / "executed"),)
+        return os.mkdir, (self.folder,)
 
 
 @pytest.mark.parametrize("write", [torch.save, lambda content, file: pickle.dump(content, file.open("wb"))])
 def test_code_in_a_checkpoint_is_rejected_and_not_run(tmp_path, write):
     file = save(tmp_path)
-    write({"net": Code()}, file)
+    write({"net": Code(tmp_path / "executed")}, file)
     digest = files.digest(file)
     file.with_name(file.name + ".sha256").write_text(f"{digest}  {file.name}\n")
     with pytest.raises(Fault, match=r"more than tensors and plain values|current checkpoint format"):
         checkpoint_reading.load(file)
-    assert not (Path(__file__).parent / "executed").exists()
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_any_damage_ends_clearly_or_changes_nothing(
         code, output, errors = ends(script, *options)
         assert code in (0, 1, 2), errors
         assert "Traceback" not in errors
+        assert not code or "error: " in errors
         if script == COMPARE and damage is edit_bytes and not errors:
             assert output == undamaged_table
     if code == 0 and damage is not edit_checkpoint:

@@ -179,6 +179,7 @@ class Broken(tracking.Tracker):
 def test_a_tracker_that_fails_is_left_alone(caplog, tmp_path):
     picture = tmp_path / "curve.png"
     picture.touch()
+    Broken.calls = 0
     broken = Broken("broken", lambda: 0, SimpleNamespace(close=None), None)
     result: dict[str, object] = {"mean_100": 1.0, "best_mean": 1.0, "seconds": 1.0, "stopped": "solved"}
     result["this_process"] = {"steps_per_second": 1.0}

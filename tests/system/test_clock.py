@@ -28,3 +28,33 @@ def test_setting_the_clock_of_the_day_changes_no_duration(monkeypatch, jump):
 def test_without_proc_the_import_counts_as_the_start(monkeypatch, tmp_path):
     monkeypatch.setattr(clock, "STAT", tmp_path / "missing")
     assert 0.0 < clock.since_process_start() <= time.monotonic() - clock._IMPORTED
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.2, "10 s"),
+        (10, "10 s"),
+        (11, "20 s"),
+        (50, "50 s"),
+        (51, "1 min"),
+        (61, "2 min"),
+        (89 * 60, "89 min"),
+        (89 * 60 + 1, "2 h"),
+        (47 * 3600, "47 h"),
+        (47 * 3600 + 1, "2 days"),
+        (72 * 3600 + 1, "4 days"),
+    ],
+)
+def test_an_estimate_is_rounded_up_to_one_unit(seconds, text):
+    assert clock.format_estimate(seconds) == text
+
+
+def test_a_duration_has_hours_minutes_and_seconds():
+    assert [clock.format_duration(seconds) for seconds in (0, 59.9, 3599, 3600, 90061)] == [
+        "0:00:00",
+        "0:00:59",
+        "0:59:59",
+        "1:00:00",
+        "25:01:01",
+    ]

@@ -7,6 +7,7 @@ import runpy
 import sys
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,9 @@ DOCTOR = Path("tools/doctor.py")
 
 @pytest.fixture
 def examine(monkeypatch, capsys, tmp_path):
-    """Run the doctor with options, and return its exit code and its output."""
+    """Run the doctor with options where memory and disk are large; return its exit code and its output."""
+    monkeypatch.setattr("lib.system.memory.free", lambda: 10**12)
+    monkeypatch.setattr("psutil.disk_usage", lambda path: SimpleNamespace(free=10**12))
 
     def run(*options):
         spec = importlib.util.spec_from_file_location("doctor", PROJECT / DOCTOR)

@@ -35,6 +35,15 @@ def test_only_legal_actions_are_played():
     assert look("fakes:Vector-info-v0", "--episodes", 10)["legal"].startswith("80%")  # an illegal one would raise
 
 
+def test_the_return_of_an_episode_that_is_cut_counts_unclipped_rewards(answer, monkeypatch):
+    monkeypatch.setattr("lib.run.episode_player.MAX_STEPS", 150)
+    lines = answer(LOOK, "SpaceInvadersNoFrameskip-v4", "--episodes", 1).splitlines()
+    seen = dict(line.split(maxsplit=1) for line in lines)
+    assert seen["cut"].startswith("1 of 1 episodes, at 150 steps")
+    share = float(seen["rewards"].split("1 (")[1].split("%")[0]) / 100
+    assert float(seen["return"].split()[1].rstrip(",")) >= 5 * 150 * share > 0  # the worst alien is worth 5 points
+
+
 def test_the_first_episode_can_be_recorded(tmp_path):
     path = tmp_path / "random.webm"
     assert look("fakes:Shown-v0", "--episodes", 2, "--record", path)["video"] == str(path)

@@ -101,7 +101,7 @@ def test_a_window_needs_pygame(refused, monkeypatch, original_run):
 
 
 def test_a_display_that_does_not_answer_is_reported(refused, monkeypatch, original_run):
-    monkeypatch.setenv("DISPLAY", ":0")
+    monkeypatch.setenv("DISPLAY", ":77")
     monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
     assert "no window can be opened: " in refused(PLAY, original_run, *FAKES)
 

@@ -16,16 +16,16 @@ from running import BASELINE, FAKES, PROJECT, assignments, folder, resuming, sca
 pytestmark = pytest.mark.slow
 
 PUBLISH, EVALUATE = Path("tools/publish.py"), Path("tools/evaluate.py")
-PPO, GOAL = Path("distributed/01_ppo.py"), Path("distributed/03_ppo_goal.py")
+PPO, GOAL, ACTORS = (Path("distributed", f"{name}.py") for name in ("01_ppo", "03_ppo_goal", "04_ppo_actors"))
 PARALLEL = Path("chapter09/03_parallel.py")
 VECTORS = ("--env-id", "fakes:Chain-v0")
 SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
 SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: assignments("envs=4", "rollout=16", "minibatch=32")}
 
 
-def first_weights(run):
+def first_weights(run, network="net"):
     """Return the weights in the first of a run's checkpoints, without PPO's value head, which follows the returns."""
-    net = checkpoint_reading.load(min((run / "checkpoints").glob("step-*.pt")))["net"]
+    net = checkpoint_reading.load(min((run / "checkpoints").glob("step-*.pt")))[network]
     return {name: value for name, value in net.items() if name.endswith("weight") and not name.startswith("value")}
 
 
@@ -148,14 +148,18 @@ def test_a_run_starts_with_the_weights_of_another(ends, tmp_path, script):
     networks = {name: first_weights(folder(tmp_path / name)) for name in "abc"}
     assert equal(networks["c"], networks["a"])
     assert not equal(networks["b"], networks["a"])
+    if script == BASELINE:
+        assert equal(first_weights(folder(tmp_path / "c"), "target"), networks["a"])
     assert "-init" in folder(tmp_path / "c").name
 
 
-def test_trained_weights_that_reach_the_goal_keep_the_settings_of_its_end(ends, tmp_path):
+@pytest.mark.parametrize("script", [GOAL, ACTORS], ids=str)
+def test_trained_weights_that_reach_the_goal_keep_the_settings_of_its_end(ends, tmp_path, script):
     options = (*VECTORS, *SMALL[PPO], "--set", "stop_reward=-2", "--quiet")
+    options += ("--engine", "inline") if script == ACTORS else ()
     outputs = {}
     for name, extra in (("new", ()), ("trained", ("--init", tmp_path / "new"))):
-        code, outputs[name], _ = ends(GOAL, *options, "--runs-dir", tmp_path / "runs", "--seed", 2, *extra)
+        code, outputs[name], _ = ends(script, *options, "--runs-dir", tmp_path / "runs", "--seed", 2, *extra)
         assert code == 0
         next((tmp_path / "runs").iterdir()).rename(tmp_path / name)
     assert "which reaches the goal of -2." in outputs["new"]
