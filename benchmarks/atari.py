@@ -11,7 +11,6 @@ tools/publish.py can make models of them.
 
 import argparse
 import itertools
-import json
 import math
 import os
 import subprocess
@@ -98,7 +97,7 @@ def train(steps: int, device: str, turn: tuple[str, str, int]) -> Path:
 
 def keep(run: Path, steps: int, script: str, game: str, seed: int) -> None:
     """Write a run's curve: agent step, and mean return of the last 100 training episodes. Its end is in the stamp."""
-    result = json.loads((run / "result.json").read_text())
+    result = launch.result_of(run)
     stamped = {
         **curve.origin(run_json.read_params(run)),
         "settings": {"script": script, "game": game, "seed": seed},
@@ -206,7 +205,9 @@ def main() -> None:
     lab.add_experiments(parser, "runs", "tables")
     parser.add_argument("--game", action="append", choices=GAMES, help="only this game; repeatable")
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[], help="seeds (default: 1; 1 to 3 for Breakout)")
+    parser.add_argument(
+        "--seeds", type=cli.positive, nargs="+", default=[], help="seeds (default: 1; 1 to 3 for Breakout)"
+    )
     parser.add_argument("--steps", type=cli.positive, default=STEPS, help=f"agent steps of a run (default: {STEPS:,})")
     parser.add_argument("--device", type=lab.device, default="cpu", help="device of the networks (default: cpu)")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time, with a thread each (default: 2)")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import lab
 import markup
+from lib import cli
 
 import pandas as pd
 from tqdm import tqdm
@@ -92,7 +93,7 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("checkout", nargs="?", type=Path, help="folder of the book's repository")
     what.add_argument("--tables", action="store_true", help="only put the table into the notes")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of the measurement (default: 3)")
+    parser.add_argument("--rounds", type=cli.positive, default=3, help="rounds of the measurement (default: 3)")
     lab.add_go_on(parser)
     args = parser.parse_args()
     if args.checkout:

@@ -22,7 +22,7 @@ from typing import Any
 import lab
 import launch
 import markup
-from lib import common
+from lib import cli, common
 from lib.experience import replay_buffer
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.run.events import TrainingEvents
@@ -51,14 +51,14 @@ def measure(rung: str, what: str, steps: int) -> float:
         steps: agent steps to time, after the warm-up.
     """
     with tempfile.TemporaryDirectory() as folder:
-        module, params, args = launch.load(rung, steps, folder)
+        train, _ = launch.load(rung, steps, folder)
         if what == PLAYERS:
-            return players_alone(module, params, args, steps)
+            return players_alone(train, steps)
         if what == LEARNER:
             replay_buffer.ReplayBuffer = endless_buffer()  # type: ignore[misc]
         marks: list[Mark] = []
         common.setup_ignite = watch(common.setup_ignite, marks, steps)
-        module.train(params, args)
+        train()
     return per_step(marks[0], marks[1])
 
 
@@ -102,8 +102,8 @@ def endless_buffer() -> type[ReplayBuffer]:
     return EndlessBuffer
 
 
-def players_alone(module: Any, params: Any, args: Any, steps: int) -> float:
-    """Return the milliseconds of a step of the rung's players, whose transitions are dropped."""
+def players_alone(train: Callable[[], object], steps: int) -> float:
+    """Return the milliseconds of a step of the players that `train` starts; their transitions are dropped."""
 
     class DroppingBuffer(ReplayBuffer):
         def __init__(self, source: Any, *rest: Any, **options: Any):
@@ -118,10 +118,10 @@ def players_alone(module: Any, params: Any, args: Any, steps: int) -> float:
 
     replay_buffer.ReplayBuffer = DroppingBuffer  # type: ignore[assignment,misc]
     try:
-        module.train(params, args)
+        train()
     except PlayersMeasured as measured:
         return float(measured.args[0])
-    raise RuntimeError(f"{module.__name__} ended without filling a replay buffer")
+    raise RuntimeError("the run ended without filling a replay buffer")
 
 
 def per_step(start: Mark, end: Mark) -> float:
@@ -142,8 +142,10 @@ def table(frame: pd.DataFrame) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
-    parser.add_argument("--steps", type=int, default=1200, help="agent steps of each measurement (default: 1200)")
+    parser.add_argument("--rounds", type=cli.positive, default=5, help="number of rounds (default: 5)")
+    parser.add_argument(
+        "--steps", type=cli.positive, default=1200, help="agent steps of each measurement (default: 1200)"
+    )
     lab.add_go_on(parser)
     parser.add_argument("--one", nargs=2, metavar=("RUNG", "WHAT"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -153,11 +155,12 @@ def main() -> None:
         return
     columns = ("round", "rung", "what", "milliseconds")
     results = lab.Results(NAME, columns, lab.stamp(steps=args.steps), args.go_on)
-    for number, rung, what in tqdm(list(itertools.product(range(args.rounds), RUNGS, (LEARNER, PLAYERS, TOGETHER)))):
+    groups = list(itertools.product(RUNGS, (LEARNER, PLAYERS, TOGETHER)))
+    for number, (rung, what) in tqdm(list(lab.turns(args.rounds, groups))):
         if results.has(round=number, rung=rung, what=what):
             continue
         command = [sys.executable, __file__, "--steps", str(args.steps), "--one", rung, what]
-        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         milliseconds = json.loads(output.splitlines()[-1])
         results.add(round=number, rung=rung, what=what, milliseconds=f"{milliseconds:.3f}")
     print(table(lab.read(NAME)[0]))

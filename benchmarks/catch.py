@@ -3,7 +3,7 @@
 
     ./catch.py               # five seeds of each rung, about a quarter of an hour
     ./catch.py --go-on       # after an interruption
-    ./chapter09.py tables    # then put the table and the picture into docs/chapter09.md
+    ./chapter09.py tables    # then put the table into notes/measurements.md and the picture into docs/chapter09.md
 
 The measure is the mean return over the whole run, which is the area under the curve. A permutation test over the seeds
 compares each rung with the baseline. Rungs that are exactly equal to another one are left out.
@@ -17,6 +17,7 @@ import lab
 import launch
 import markup
 import significance
+from lib import cli
 from lib.system.machine import cores
 
 import pandas as pd
@@ -38,8 +39,8 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def measure(turn: tuple[int, str]) -> list[float]:
-    """Return the mean return of the episodes that end in each bin of steps.
+def measure(turn: tuple[int, str]) -> dict[int, float]:
+    """Return the mean return of the episodes that end in each bin of steps, by the bin's last step.
 
     Args:
         turn: seed and rung.
@@ -49,7 +50,8 @@ def measure(turn: tuple[int, str]) -> list[float]:
     environment = {"PYTHONPATH": str(lab.PROJECT / "tests"), "OMP_NUM_THREADS": "1"}
     with launch.finished_run(rung, *options, *launch.assignments(SETTINGS), **environment) as run:
         frame = pd.read_csv(run / "episodes.csv")
-    return list(frame.groupby((frame.step - 1) // BIN)["return"].mean().loc[: STEPS // BIN - 1])
+    means = frame[frame.step <= STEPS].groupby((frame.step - 1) // BIN)["return"].mean()
+    return {(int(number) + 1) * BIN: mean for number, mean in means.items()}
 
 
 def rungs_of(frame: pd.DataFrame) -> list[str]:
@@ -84,8 +86,10 @@ def draw(frame: pd.DataFrame) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds (default: 5)")
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
+    parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds (default: 5)")
+    parser.add_argument(
+        "--jobs", type=cli.positive, default=cores(), help="runs at a time, with a thread each (default: cores)"
+    )
     lab.add_go_on(parser)
     args = parser.parse_args()
     stamped = lab.stamp(threads=1, **SETTINGS, steps=STEPS)
@@ -93,8 +97,8 @@ def main() -> None:
     turns = list(itertools.product(range(1, args.seeds + 1), RUNGS))
     missing = [(seed, rung) for seed, rung in turns if not results.has(rung=rung, seed=seed, step=STEPS)]
     for (seed, rung), means in tqdm(launch.in_parallel(args.jobs, measure, missing), total=len(missing)):
-        for number, mean in enumerate(means):
-            results.add(rung=rung, seed=seed, step=(number + 1) * BIN, mean_return=f"{mean:.4f}")
+        for step, mean in means.items():
+            results.add(rung=rung, seed=seed, step=step, mean_return=f"{mean:.4f}")
     print(table(lab.read(NAME)[0]))
 
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import lab
 import launch
 import markup
+from lib import cli
 
 import matplotlib
 import numpy as np
@@ -121,7 +122,7 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) ->
     Learning curves against steps are the same on every machine except for rounding. So results of other machines are
     kept.
     """
-    stamped = lab.stamp(threads=1, place=list(TASKS[task]))
+    stamped = lab.stamp(threads=1, place=list(TASKS[task]))  # "place", as in the files that are there
     turns = itertools.product(range(1, seeds + 1), variants)
     missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(task, *turn)).exists())]
     done = launch.in_parallel(jobs, lambda turn: curve(task, *turn), missing)
@@ -234,13 +235,6 @@ def seconds(call: Callable[[], object], calls: int = 300) -> float:
     return float(np.median(taken))
 
 
-def interval(values: np.ndarray, draws: int = 10_000) -> tuple[float, float]:
-    """Return the 95 % interval of the mean over seeds, by the percentile bootstrap, Agarwal et al. (2021)."""
-    means = np.random.default_rng(0).choice(values, (draws, len(values))).mean(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return float(low), float(high)
-
-
 def by_variant(frame: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     """Return the rows of each variant, in the order of VARIANTS."""
     present = set(frame["variant"])
@@ -257,19 +251,18 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
         whole, late = curves.mean(), curves[curves.index > 0.75 * last_step].mean()
         by_bin = own[own["mean_return"] >= goal].groupby("seed")["step"].min()
         by_episodes = own.groupby("seed")["reached"].first().dropna()
-        low, high = interval(whole.to_numpy())
         rows.append(
             (
                 variant,
-                f"{whole.mean():.2f} ({low:.2f} to {high:.2f})",
+                f"{whole.mean():.2f} ({whole.min():.2f} to {whole.max():.2f})",
                 f"{late.mean():.2f}",
-                steps_of_seeds(by_bin, len(whole)),
-                steps_of_seeds(by_episodes, len(whole)),
+                markup.spread_of_seeds(by_bin, len(whole)),
+                markup.spread_of_seeds(by_episodes, len(whole)),
             )
         )
     header = (
         "variant",
-        "mean return (95 % interval)",
+        "mean return (range)",
         "last quarter",
         f"steps until the mean over {width:,} steps reaches {goal:g}",
         f"steps until the mean over 100 episodes reaches {goal:g}",
@@ -277,23 +270,13 @@ def learn_table(task: str, frame: pd.DataFrame) -> str:
     return markup.table(header, rows)
 
 
-def steps_of_seeds(steps: pd.Series, seeds: int) -> str:
-    """Return the steps to a goal as text: median and range of the seeds that reached it."""
-    if steps.empty:
-        return f"0 of {seeds} seeds"
-    if len(steps) == seeds:
-        return markup.spread(steps, 0, single="seed")
-    return markup.spread_of_seeds(steps, seeds)
-
-
 def draw(task: str, frame: pd.DataFrame) -> None:
-    """Draw the mean return against steps, with the interval over seeds, as docs/pictures/chapter08-<task>.png."""
+    """Draw the mean return against steps, with the range of the seeds, as docs/pictures/chapter08-<task>.png."""
     figure, axes = plt.subplots(figsize=(8, 4), layout="constrained")
     for variant, own in by_variant(frame):
         table = own.pivot(index="step", columns="seed", values="mean_return").dropna()
         [line] = axes.plot(table.index, table.mean(axis=1), label=variant)
-        lows, highs = zip(*(interval(row) for row in table.to_numpy()), strict=True)
-        axes.fill_between(table.index, lows, highs, color=line.get_color(), alpha=0.15)
+        axes.fill_between(table.index, table.min(axis=1), table.max(axis=1), color=line.get_color(), alpha=0.15)
     axes.set(xlabel="agent steps", ylabel="mean return")
     axes.legend(fontsize="x-small")
     axes.grid(alpha=0.3)
@@ -333,7 +316,8 @@ def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
     for name, (page, make_table) in TABLES.items():
         frame, stamps = measured(name)
-        yield markup.Block(page, name, f"{make_table(frame)}\n\n{markup.measured_on(stamps)}")
+        rounds = lab.count_rounds(frame) if name == "step" else 0
+        yield markup.Block(page, name, f"{make_table(frame)}\n\n{markup.measured_on(stamps, rounds)}")
 
 
 def pictures() -> None:
@@ -345,10 +329,12 @@ def pictures() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "step", "draws", *TASKS, "tables")
-    parser.add_argument("--seeds", type=int, default=5, help="number of seeds of toy and pong (default: 5)")
+    parser.add_argument("--seeds", type=cli.positive, default=5, help="number of seeds of toy and pong (default: 5)")
     parser.add_argument("--variants", nargs="+", choices=tuple(VARIANTS), default=list(VARIANTS), help="default: all")
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of step (default: 5)")
+    parser.add_argument(
+        "--jobs", type=cli.positive, default=cores(), help="runs at a time, with a thread each (default: cores)"
+    )
+    parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of step (default: 5)")
     lab.add_go_on(parser)
     args = parser.parse_args()
     chosen = args.what or ["step", "draws", "toy"]

@@ -6,8 +6,8 @@
     ./chapter09.py speed --device cuda   # into a file of its own
     ./chapter09.py --go-on               # after an interruption: keep the rows, and measure the rest
     ./chapter09.py --params best         # train every rung until Pong is solved, with tuned hyperparameters; hours
-    ./chapter09.py --params best --go-on # after an interruption: finished runs are kept, others go on
-    ./chapter09.py --params best --rung 03_parallel --seeds 1
+    ./chapter09.py --params best --go-on # after an interruption: continue the runs that have not ended
+    ./chapter09.py --params best --rung 03_parallel --seeds 4   # one more seed, beside the three that are in results/
     ./chapter09.py speed --params best   # only the speeds of the trained rungs, anew; --rung: the table with that rung
     ./chapter09.py --params common --device cuda   # the book's hyperparameters, on a GPU
     ./chapter09.py tables                # only the tables and pictures of the pages
@@ -17,7 +17,6 @@ second round. Speeds are counted over the last 1,000 agent steps, so start-up an
 """
 
 import argparse
-import shlex
 from collections.abc import Callable, Iterator, Sequence
 
 import bound
@@ -30,6 +29,7 @@ import markup
 import minutes
 import profiles
 import wrappers
+from lib import cli
 
 import pandas as pd
 from matplotlib import pyplot as plt
@@ -39,17 +39,16 @@ PAGE = "docs/chapter09.md"
 PARTS = ("act", "environment", "wait", "sample", "learn", "rest")
 COLUMNS = ("round", "rung", "steps_per_second", "warm_up_steps_per_second", *PARTS)
 SWEEP = [f"02_n_envs --envs {n}" for n in range(1, 7)]
-# The book's figures, from a GTX 1080 Ti and an i5-6600K: frames a second, and minutes to solve Pong.
+# The book's frames a second, from a GTX 1080 Ti and an i5-6600K.
 BOOK = {
-    "00_slow_grads": (157, 115),
-    "01_baseline": (159, 105),
-    "02_n_envs --envs 3": (228, 44),
-    "03_parallel": (402, 59),
-    "04_wrappers --envs 3": (330, 40),
-    "04_wrappers --envs 3 --parallel": (409, 31),
+    "00_slow_grads": 157,
+    "01_baseline": 159,
+    "02_n_envs --envs 3": 228,
+    "03_parallel": 402,
+    "04_wrappers --envs 3": 330,
+    "04_wrappers --envs 3 --parallel": 409,
 }
 RUNGS = list(BOOK)
-GOAL = "18.0"
 
 
 def speed(results: lab.Results, rungs: list[str], args: argparse.Namespace) -> None:
@@ -78,8 +77,7 @@ def speed_table(frame: pd.DataFrame) -> str:
     ratios = lab.ratios(speeds, launch.BASELINE)
     rows = []
     for rung in speeds:
-        frames, _ = BOOK[rung]
-        book = f"{frames} ({frames / BOOK[launch.BASELINE][0]:.2f})"
+        book = f"{BOOK[rung]} ({BOOK[rung] / BOOK[launch.BASELINE]:.2f})"
         speed, ratio = markup.spread(speeds[rung]), markup.spread(ratios[rung], 2)
         rows.append((f"`{rung}`", speed, ratio, f"{warm_up[rung].median():,.0f}", book))
     return markup.table(("script", "agent steps/s", "ratio to 01", "warm-up steps/s", "book f/s (ratio)"), rows)
@@ -112,7 +110,7 @@ def curves_table(curves: list[curve.Curve]) -> str:
         if stamped["changed"]:
             continue
         last = frame.iloc[-1]
-        reached = stamped["result"]["reached"].get(GOAL)
+        reached = stamped["result"]["reached"].get(minutes.GOALS[-1])
         solved = f"{reached['step']:,} steps, {reached['seconds'] / 60:.0f} min" if reached else "no"
         device = "CPU" if stamped["machine"]["device"] == "cpu" else stamped["machine"]["device"]
         beside = stamped["beside"] or "none"
@@ -127,7 +125,7 @@ def draw_speed(frame: pd.DataFrame) -> None:
     figure, axes = plt.subplots(figsize=(7, 3), layout="constrained")
     places = range(len(ratios.columns))
     low, high = (ratios.median() - ratios.min()), (ratios.max() - ratios.median())
-    book = [BOOK[rung][0] / BOOK[launch.BASELINE][0] for rung in ratios]
+    book = [BOOK[rung] / BOOK[launch.BASELINE] for rung in ratios]
     axes.barh([place - 0.2 for place in places], ratios.median(), 0.38, xerr=[low, high], label="here", capsize=2)
     axes.barh([place + 0.2 for place in places], book, 0.38, label="book, GPU")
     axes.set(yticks=list(places), yticklabels=list(ratios.columns), xlabel="agent steps/s, ratio to 01_baseline")
@@ -167,7 +165,8 @@ def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages, the ladder included."""
     for name, page, marker, make_table in TABLES:
         frame, stamped = lab.read(name)
-        yield markup.Block(page, marker, f"{make_table(frame)}\n\n{markup.measured_on([stamped])}")
+        rounds = lab.count_rounds(frame)
+        yield markup.Block(page, marker, f"{make_table(frame)}\n\n{markup.measured_on([stamped], rounds)}")
     yield from ladder.blocks()
     yield from minutes_blocks()
     curves = curve.kept("pong")
@@ -189,7 +188,7 @@ def minutes_blocks() -> Iterator[markup.Block]:
         if _rungs_among(rungs, trained) > 1:
             text = minutes.table(trained, speeds, rungs, reference)
             stamps = [run.stamped for run in trained if run.rung in rungs]
-            source = markup.measured_on([lab.read(minutes.speed_of("best", to=reference))[1]])
+            source = markup.measured_on([lab.read(minutes.speed_of("best", to=reference))[1]], len(speeds))
             source += f" Training: {markup.processors(stamps)}; {markup.days(stamps)}."
             yield markup.Block(page, marker, f"{text}\n\n{source}")
 
@@ -213,11 +212,13 @@ def pictures() -> None:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train the rungs of --params, measure the speed of each once, and print the tables. With `speed`, train none."""
+    """Train the rungs of --params, measure their speeds if one is missing, and print the tables.
+
+    With `speed`, none is trained, and the speeds are measured anew.
+    """
     speeds_only = "speed" in args.what
     if not speeds_only:
-        minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.options, args.jobs)
-    stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP, params=args.params)
+        minutes.train(args.params, args.device, args.go_on, args.rung, args.seeds, args.jobs)
     trained = minutes.read(args.params, args.device)
     finished = list(dict.fromkeys(run.rung for run in trained))
     groups = {
@@ -228,30 +229,34 @@ def train(args: argparse.Namespace) -> None:
         is_asked_for = not (speeds_only and args.rung) or set(args.rung) & set(rungs)
         if is_asked_for and rungs and rungs != [minutes.PLAIN]:
             name = minutes.speed_of(args.params, args.device, reference)
-            go_on = args.go_on if speeds_only else lab.can_go_on(name, COLUMNS, stamped)
-            speed(lab.Results(name, COLUMNS, stamped, go_on), rungs, args)
+            if speeds_only or not minutes.has_speeds(name, rungs, args.rounds):
+                settings = {"steps": args.steps, "warm_up": launch.WARM_UP, "params": args.params, "rungs": rungs}
+                speed(lab.Results(name, COLUMNS, lab.stamp(args.device, **settings), args.go_on), rungs, args)
             print(minutes.table(trained, minutes.speeds(args.params, args.device, reference), rungs, reference))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "speed", "sweep", "tables")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of each measurement (default: 5)")
-    parser.add_argument("--steps", type=int, default=1100, help="learning steps of each run (default: 1100)")
+    parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of each measurement (default: 5)")
+    parser.add_argument("--steps", type=cli.positive, default=1100, help="learning steps of each run (default: 1100)")
     parser.add_argument("--device", type=lab.device, default="cpu", help="device of the networks (default: cpu)")
     parser.add_argument("--params", choices=("common", "best"), help="train every rung until Pong is solved")
     lab.add_go_on(parser)
     parser.add_argument("--rung", action="append", default=[], choices=minutes.SEEDS, help="only this rung; repeatable")
-    parser.add_argument("--seeds", type=int, default=0, help="seeds of each rung of --params (default: one or three)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs of --params at once, each with one thread if several")
-    parser.add_argument("--options", type=shlex.split, default=[], help="further script options for --params")
+    parser.add_argument(
+        "--seeds", type=cli.positive, default=0, help="seeds of each rung of --params (default: one or three)"
+    )
+    parser.add_argument(
+        "--jobs", type=cli.positive, default=1, help="runs of --params at once, each with one thread if several"
+    )
     args = parser.parse_args()
     if args.params and "sweep" in args.what:
         parser.error("the sweep is measured without --params; --params trains it with --rung")
     if args.params:
         train(args)
-    elif args.options or args.rung or args.seeds or args.jobs > 1:
-        parser.error("--rung, --seeds, --jobs and --options need --params")
+    elif args.rung or args.seeds or args.jobs > 1:
+        parser.error("--rung, --seeds and --jobs need --params")
     chosen = () if args.params else args.what or ("speed", "sweep")
     machine = "" if args.device == "cpu" else f"-{args.device.partition(':')[0]}"
     stamped = lab.stamp(args.device, steps=args.steps, warm_up=launch.WARM_UP)

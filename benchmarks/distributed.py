@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 import lab
 import launch
 import markup
+from lib import cli
 
 import matplotlib
 import numpy as np
@@ -92,8 +93,8 @@ def speed(rounds: int, go_on: bool) -> None:
 
 
 def latency(rounds: int, go_on: bool) -> None:
-    """Measure agent steps and segments per second of actors with one environment each, whose step takes 5 ms."""
-    columns = ("round", "engine", "actors", "steps_per_second", "segments_per_second", "megabytes_per_second")
+    """Measure agent steps per second of actors with one environment each, whose step takes 5 ms."""
+    columns = ("round", "engine", "actors", "steps_per_second")
     results = lab.Results("distributed/latency", columns, lab.stamp(rollout=LATENCY_ROLLOUT), go_on)
     for number, (engine, actors) in tqdm(list(lab.turns(rounds, GROUPS))):
         if results.has(round=number, engine=engine, actors=actors):
@@ -104,11 +105,9 @@ def latency(rounds: int, go_on: bool) -> None:
         source = Segments(acting, PPOLearner(trainer))
         batches = iter(source)
         next(batches)
-        start, gathered, size = time.perf_counter(), 0, 0
+        start, gathered = time.perf_counter(), 0
         while time.perf_counter() - start < LATENCY_SECONDS:
-            batch = next(batches)
-            gathered += len(batch)
-            size += sum(array.nbytes for segment in batch for array in segment.arrays.values())
+            gathered += len(next(batches))
         taken = time.perf_counter() - start
         source.close()
         results.add(
@@ -116,8 +115,6 @@ def latency(rounds: int, go_on: bool) -> None:
             engine=engine,
             actors=actors,
             steps_per_second=f"{LATENCY_ROLLOUT * gathered / taken:.3f}",
-            segments_per_second=f"{gathered / taken:.3f}",
-            megabytes_per_second=f"{size / taken / 1e6:.3f}",
         )
 
 
@@ -262,7 +259,7 @@ def curve_table(frame: pd.DataFrame) -> str:
         late = own[own["second"] > CURVE_SECONDS - 20].groupby("seed")["mean_return"].mean()
         reached = own[own["mean_return"] >= 100].groupby("seed")["second"].min()
         steps = own.groupby("seed")["steps"].max()
-        times = markup.spread_of_seeds(reached, len(late)) if len(reached) else "never"
+        times = markup.spread_of_seeds(reached, len(late))
         rows.append((actors, markup.spread(late, 0), times, markup.spread(steps, 0)))
     return markup.table(
         ("actors", "mean return, last 20 s", "seconds to a return of 100", "agent steps in total"), rows
@@ -318,7 +315,8 @@ def blocks() -> Iterator[markup.Block]:
     for marker, (file, page, make_table) in TABLES.items():
         frame, stamped = lab.read(f"distributed/{file}")
         name = marker if page == PAGE else f"distributed-{marker}"
-        yield markup.Block(page, name, f"{make_table(frame)}\n\n{markup.measured_on([stamped])}")
+        rounds = lab.count_rounds(frame) if file in ("speed", "latency") else 0
+        yield markup.Block(page, name, f"{make_table(frame)}\n\n{markup.measured_on([stamped], rounds)}")
 
 
 def pictures() -> None:
@@ -329,8 +327,10 @@ def pictures() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, *MEASURES, "curve", "tables")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of all experiments except curve (default: 3)")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of curve (default: 3)")
+    parser.add_argument(
+        "--rounds", type=cli.positive, default=3, help="rounds of all experiments except curve (default: 3)"
+    )
+    parser.add_argument("--seeds", type=cli.positive, default=3, help="seeds of curve (default: 3)")
     lab.add_go_on(parser)
     args = parser.parse_args()
     chosen = args.what or [*MEASURES, "curve"]

@@ -87,6 +87,8 @@ class Results:
             if not _is_committed(self.path):
                 remedy = "delete it to measure it again, or restore the old conditions"
                 require_same_conditions(name, columns, self._stamp, remedy)
+            differing = ", ".join(differences(name, columns, self._stamp))
+            print(f"{self.path} was measured with other conditions ({differing}); it is measured anew", file=sys.stderr)
             self._started = False
         if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")
@@ -128,8 +130,14 @@ def path_of(name: str) -> Path:
 
 
 def read(name: str) -> tuple[pd.DataFrame, Stamp]:
-    """Return the rows of a results file and its stamp."""
+    """Return the rows of a results file and its stamp.
+
+    Raises:
+        SystemExit: if there is no such file.
+    """
     path = path_of(name)
+    if not path.exists():
+        raise SystemExit(f"{path} is missing; measure it (see benchmarks/README.md), or restore it")
     with path.open() as file:
         stamped = json.loads(file.readline().removeprefix("# "))
     return pd.read_csv(path, comment="#"), stamped
@@ -195,6 +203,14 @@ def turns(rounds: int, names: Sequence[Any]) -> Iterator[tuple[int, Any]]:
     for number in range(rounds):
         for name in names[:: 1 if number % 2 == 0 else -1]:
             yield number, name
+
+
+def count_rounds(frame: pd.DataFrame) -> int:
+    """Return the number of complete rounds of a measurement; 0 if it has no rounds."""
+    if "round" not in frame:
+        return 0
+    sizes = frame.groupby("round").size()
+    return int((sizes == sizes.max()).sum())
 
 
 def rounds(frame: pd.DataFrame, by: str, value: str) -> pd.DataFrame:

@@ -1,8 +1,8 @@
 """Scripts that the benchmarks start. A rung is a numbered script with its options, such as "02_n_envs --envs 3"."""
 
-import importlib.util
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -11,12 +11,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import lab
 from lib import cli
-from lib.run.options import RunOptions
 from lib.run.stopping import NOT_FINITE
 
 BASELINE = "01_baseline"
@@ -49,43 +50,41 @@ def command(rung: str, *options: str) -> list[str]:
     return [sys.executable, str(path), *own_options, *options]
 
 
-def load(rung: str, steps: int, folder: str) -> tuple[Any, Any, RunOptions]:
-    """Return a script of chapter 9 as a module, with the parameters and options of a short run on Pong.
+def load(rung: str, steps: int, folder: str) -> tuple[Callable[[], object], Any]:
+    """Return a function that trains a script of chapter 9 for a short run on Pong, and its hyperparameters.
 
     Args:
         rung: name and options of the script.
         steps: agent steps of learning, after a warm-up of WARM_UP steps.
         folder: folder for the run.
     """
-    script, *own_options = rung.split()
-    spec = importlib.util.spec_from_file_location("rung", lab.PROJECT / "chapter09" / f"{script}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module: Any = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    parser = cli.parser(module.__doc__)
-    parser.add_argument("--envs", type=int, default=3)
-    parser.add_argument("--players", type=int, default=1)
-    parser.add_argument("--replay-ratio", type=int)
-    parser.add_argument("--stack", type=int, default=4)
-    parser.add_argument("--noop-max", type=int, default=30)
-    parser.add_argument("--max-frames", type=int, default=1)
-    parser.add_argument("--parallel", action="store_true")
-    parser.add_argument("--engine", default="process")
-    parser.add_argument("--patience", type=int, default=60)
-    parser.add_argument("--address")
+    _, script, *own_options = command(rung)
     limits = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
-    params, args = cli.resolve(parser, [*own_options, *limits, "--runs-dir", folder], script)
-    cli.prepare(args.seed)
-    return module, params, args
+    loaded: list[Any] = []
+
+    def load(train: Callable[..., object], parser: Any, name: str) -> None:
+        params, args = cli.resolve(parser, [*own_options, *limits, "--runs-dir", folder], name)
+        cli.prepare(args.seed)
+        loaded.extend((partial(train, params, args), params))
+
+    with patch.object(cli, "main", load):
+        runpy.run_path(script, run_name="__main__")
+    train, params = loaded
+    return train, params
 
 
 @contextmanager
 def interrupts_left_to_children() -> Iterator[None]:
-    """Ignore Ctrl-C meanwhile. It also reaches the child processes, which save their runs."""
+    """Ignore Ctrl-C meanwhile. It also reaches the child processes, which save their runs.
+
+    Raises:
+        SystemExit: with the exit code of a child process that failed or was interrupted.
+    """
     before = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         yield
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(error.returncode) from None
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -93,7 +92,7 @@ def interrupts_left_to_children() -> Iterator[None]:
 def in_parallel(jobs: int, call: Callable[[Turn], Result], turns: Iterable[Turn]) -> Iterator[tuple[Turn, Result]]:
     """Call a function for each turn, `jobs` at once, and yield the turns with their results as they end.
 
-    After an error or Ctrl-C no further call begins.
+    After an error or Ctrl-C no further call begins. The results of those that run are still yielded.
     """
     stopped = threading.Event()
 
@@ -106,14 +105,20 @@ def in_parallel(jobs: int, call: Callable[[Turn], Result], turns: Iterable[Turn]
             stopped.set()  # here, because this thread may begin the next call before the error is seen below
             raise
 
+    errors: list[BaseException] = []
     with ThreadPoolExecutor(jobs) as pool:
         running = {pool.submit(call_unless_stopped, turn): turn for turn in turns}
         try:
             for done in as_completed(running):
-                if not isinstance(done.exception(), CancelledError):
+                if error := done.exception():
+                    errors.append(error)
+                else:
                     yield running[done], done.result()
         finally:
             stopped.set()
+    for error in errors:
+        if not isinstance(error, CancelledError):
+            raise error
 
 
 def start(words: Sequence[str]) -> None:
@@ -166,13 +171,19 @@ def evaluate_greedily(run: Path, episodes: int, seed: int, *options: str, **envi
     return evaluation
 
 
+def result_of(run: Path) -> dict[str, Any]:
+    """Return the result.json of a run folder."""
+    result: dict[str, Any] = json.loads((run / "result.json").read_text())
+    return result
+
+
 def diverged(folder: Path) -> bool:
     """Return whether a run in this folder ended because its loss was not finite."""
-    return any(json.loads(path.read_text())["stopped"] == NOT_FINITE for path in folder.glob("*/result.json"))
+    return any(result_of(path.parent)["stopped"] == NOT_FINITE for path in folder.glob("*/result.json"))
 
 
 def timed(rung: str, *options: str) -> dict[str, Any]:
     """Run a script and return the speeds that it reports: "this_process" of its result.json."""
     with finished_run(rung, *options) as run:
-        report: dict[str, Any] = json.loads((run / "result.json").read_text())["this_process"]
+        report: dict[str, Any] = result_of(run)["this_process"]
     return report

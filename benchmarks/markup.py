@@ -54,7 +54,8 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
     """Return median and range as text: "155 s (98 to 272)".
 
     Args:
-        values: measured values; an infinite one stands for a run that did not reach its goal.
+        values: measured values; an infinite one stands for a run that did not reach its goal. Unknown ones, NaN, are
+            left out.
         digits: digits after the decimal point.
         unit: unit of the median, with a space before it.
         single: noun for a single value: "seed" gives "1,616 s (one seed)".
@@ -63,6 +64,8 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
     def text(value: float, unit: str = "") -> str:
         return f"{value:,.{digits}f}{unit}" if math.isfinite(value) else "never"
 
+    if values.isna().all():
+        return ""
     median = text(values.median(), unit)
     if len(values) == 1:
         return f"{median} (one {single})" if single else median
@@ -70,8 +73,20 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
 
 
 def spread_of_seeds(values: pd.Series, seeds: int) -> str:
-    """Return median and range of the seeds that reached a goal, and how many did: "300 (200 to 400), 2 of 3 seeds"."""
-    return f"{spread(values, 0)}, {len(values)} of {seeds} seeds"
+    """Return median and range over all seeds, and how many reached a goal: "300 (200 to never), 2 of 3 seeds".
+
+    Args:
+        values: steps or seconds of the seeds that reached it.
+        seeds: number of all seeds. Those that did not reach it count as slower than all others.
+    """
+    if values.empty:
+        return f"0 of {seeds} seeds"
+    every = pd.Series([*values, *[math.inf] * (seeds - len(values))])
+    return (
+        spread(every, 0, single="seed")
+        if len(values) == seeds
+        else f"{spread(every, 0)}, {len(values)} of {seeds} seeds"
+    )
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
@@ -80,11 +95,17 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def measured_on(stamps: Iterable[Mapping[str, Any]]) -> str:
-    """Return one sentence with the machines, versions and dates of some stamps, and of the later sessions of runs."""
+def measured_on(stamps: Iterable[Mapping[str, Any]], rounds: int = 0) -> str:
+    """Return one sentence with the machines, versions and dates of some stamps, and of the later sessions of runs.
+
+    Args:
+        stamps: stamps of the results.
+        rounds: number of rounds, if all were measured in rounds.
+    """
     stamps = list(stamps)
     places = "; and on ".join(dict.fromkeys(map(_place, _sessions(stamps))))
-    return f"Measured on {places}; {days(stamps)}."
+    in_rounds = f"; {rounds} round{'s' * (rounds != 1)}" if rounds else ""
+    return f"Measured on {places}; {days(stamps)}{in_rounds}."
 
 
 def days(stamps: Iterable[Mapping[str, Any]]) -> str:

@@ -1,12 +1,12 @@
 """Train chapter 9's rungs until Pong is solved, and make the book's table of minutes; called by chapter09.py --params.
 
 A run that was interrupted goes on from its checkpoint with --go-on. Its episodes are kept in results/minutes-<params>
-when it has ended. Minutes are a run's agent steps divided by its rung's speed, which is measured on an otherwise idle
-machine with the rungs in turn. So several runs may be trained at once, and a slow hour of the machine harms no rung.
+when it has ended, and it is not trained again while that file exists. Minutes are a run's agent steps divided by its
+rung's speed, which is measured on an otherwise idle machine with the rungs in turn. So several runs may be trained at
+once, and a slow hour of the machine harms no rung.
 """
 
 import itertools
-import json
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,9 +65,7 @@ class Trained(NamedTuple):
         return reached["step"] if reached else np.inf
 
 
-def train(
-    params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: int, options: Sequence[str], jobs: int
-) -> None:
+def train(params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: int, jobs: int) -> None:
     """Train rungs, seed by seed, until they are solved or reach their step limit.
 
     Args:
@@ -76,7 +74,6 @@ def train(
         go_on: continue interrupted runs; otherwise they are refused.
         rungs: rungs to train, or none for all.
         seeds: number of seeds of each rung; 0 for that of SEEDS.
-        options: further options of all scripts.
         jobs: runs at once. With more than one, each has one thread.
 
     Raises:
@@ -85,24 +82,27 @@ def train(
     commands = []
     for folder, rung, seed in _folders(params, device, rungs, seeds):
         runs = runs_in(folder)
-        if runs and finished(runs[-1]):
+        if finished(runs[-1]) if runs else lab.path_of(_name(params, device, folder)).exists():
             continue
         if runs and not go_on:
             raise SystemExit(f"{runs[-1]} was interrupted; give --go-on to continue it, or delete it")
         new = ["--params", params, "--seed", str(seed), "--runs-dir", str(folder)]
         start = ["--resume", str(runs[-1])] if runs else new
-        commands.append(launch.command(rung, *start, "--device", device, *options))
+        commands.append(launch.command(rung, *start, "--device", device))
     environment = os.environ | ({} if jobs == 1 else {"OMP_NUM_THREADS": "1"})
     try:
         with launch.interrupts_left_to_children():
             list(launch.in_parallel(jobs, partial(subprocess.run, check=True, env=environment), commands))
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(error.returncode) from None
     finally:
         for folder, rung, _ in _folders(params, device, rungs, seeds):
-            runs, name = runs_in(folder), f"{folder_of(params, device)}/{folder.name}"
+            runs, name = runs_in(folder), _name(params, device, folder)
             if runs and finished(runs[-1]) and not _is_kept(runs[-1], name):
                 curve.write(runs[-1], name, rung, jobs - 1)
+
+
+def _name(params: str, device: str, folder: Path) -> str:
+    """Return the name of the results of the run in a folder."""
+    return f"{folder_of(params, device)}/{folder.name}"
 
 
 def _is_kept(run: Path, name: str) -> bool:
@@ -142,6 +142,14 @@ def speeds(params: str, device: str = "cpu", to: str = launch.BASELINE) -> pd.Da
     return lab.rounds(lab.read(speed_of(params, device, to))[0], "rung", "steps_per_second")
 
 
+def has_speeds(name: str, rungs: Sequence[str], rounds: int) -> bool:
+    """Return whether results have at least so many speeds of each of the rungs; see `speed_of`."""
+    if not lab.path_of(name).exists():
+        return False
+    measured = lab.read(name)[0]["rung"].value_counts()
+    return all(measured.get(rung, 0) >= rounds for rung in rungs)
+
+
 def timed(params: str, to: str = launch.BASELINE) -> tuple[list[Trained], pd.DataFrame]:
     """Return the finished runs of the rungs whose speeds have been measured, and those speeds; see `speeds`."""
     if not lab.path_of(speed_of(params, to=to)).exists():
@@ -152,8 +160,7 @@ def timed(params: str, to: str = launch.BASELINE) -> tuple[list[Trained], pd.Dat
 
 def finished(run: Path) -> bool:
     """Return whether a run was solved or reached its step limit."""
-    result = run / "result.json"
-    return result.exists() and json.loads(result.read_text())["stopped"] in ("solved", "step limit")
+    return (run / "result.json").exists() and launch.result_of(run)["stopped"] in ("solved", "step limit")
 
 
 def read(params: str, device: str = "cpu") -> list[Trained]:
@@ -179,17 +186,20 @@ def table(
         runs: finished runs.
         speeds: agent steps per second of each rung, a number per round.
         rungs: rungs of the table. Those without a finished run are left out.
-        to: rung that the changes refer to.
+        to: rung that the changes refer to. Its speed is compared round by round.
     """
     groups = {rung: group for rung in rungs if (group := [run for run in runs if run.rung == rung])}
     minutes = {
         rung: {goal: pd.Series([run.steps_to(goal) / speeds[rung].median() / 60 for run in group]) for goal in GOALS}
         for rung, group in groups.items()
     }
-    usual = minutes[to]["18.0"].median() if to in minutes else np.nan
+    steps = {rung: pd.Series([run.steps_to("18.0") for run in group]) for rung, group in groups.items()}
     rows = []
     for rung, group in groups.items():
-        change = 100 * (minutes[rung]["18.0"].median() / usual - 1) if np.isfinite(usual) else np.nan
+        change = np.nan
+        if to in steps and np.isfinite(steps[to].median()):
+            faster = (speeds[rung] / speeds[to]).median()
+            change = 100 * (steps[rung].median() / steps[to].median() / faster - 1)
         rows.append(
             (
                 f"`{rung}`",
@@ -198,7 +208,7 @@ def table(
                 *(markup.spread(minutes[rung][goal], 0) for goal in GOALS),
                 "" if rung == to or not np.isfinite(change) else f"{change:+.0f} %",
                 markup.spread(pd.Series([run.stamped["result"]["episodes"] for run in group]), 0),
-                markup.spread(pd.Series([run.steps_to("18.0") / 1000 for run in group]), 0),
+                markup.spread(steps[rung] / 1000, 0),
             )
         )
     header = (

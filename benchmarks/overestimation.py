@@ -18,6 +18,7 @@ from typing import Any
 import lab
 import launch
 import markup
+from lib import cli
 
 import matplotlib
 import numpy as np
@@ -133,9 +134,11 @@ def blocks() -> Iterator[markup.Block]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "tables")
-    parser.add_argument("--seeds", type=int, default=1, help="number of seeds (default: 1)")
-    parser.add_argument("--steps", type=int, default=200_000, help="agent steps of a run (default: 200,000)")
-    parser.add_argument("--jobs", type=int, default=cores(), help="runs at a time, with a thread each (default: cores)")
+    parser.add_argument("--seeds", type=cli.positive, default=1, help="number of seeds (default: 1)")
+    parser.add_argument("--steps", type=cli.positive, default=200_000, help="agent steps of a run (default: 200,000)")
+    parser.add_argument(
+        "--jobs", type=cli.positive, default=cores(), help="runs at a time, with a thread each (default: cores)"
+    )
     lab.add_go_on(parser)
     args = parser.parse_args()
     if not args.what:

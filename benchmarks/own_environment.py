@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train on environments given by --env-module and --env-id: Snake, with and without a penalty, and Blocks.
 
-PPO plays all three, and DQN, by 07_pong_in_minutes.py, Snake and Blocks.
+PPO learns all three; DQN, 07_pong_in_minutes.py, learns Snake and Blocks.
 
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
     ./own_environment.py random snake --seeds 1
@@ -20,6 +20,7 @@ import lab
 import launch
 import markup
 from examples import random_player
+from lib import cli
 
 import gymnasium as gym
 import matplotlib
@@ -118,9 +119,14 @@ def random_play() -> None:
         results.add(game=name, mean_return=f"{mean:.4f}", mean_steps=f"{played['steps'].mean():.2f}")
 
 
+def complete_bins(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return the rows of a game, without those of the few steps that an update made beyond the last bin."""
+    return frame[(frame.game == name) & (frame.step <= GAMES[name].steps)]
+
+
 def last_means(frame: pd.DataFrame, name: str, value: str) -> pd.Series:
     """Return the mean of a value over the episodes that end in the LAST steps, by seed."""
-    own = frame[frame.game == name]
+    own = complete_bins(frame, name)
     own = own[own.step > own.groupby("seed").step.transform("max") - LAST]
     return (own[value] * own.episodes).groupby(own.seed).sum() / own.episodes.groupby(own.seed).sum()
 
@@ -189,7 +195,7 @@ def draw(frame: pd.DataFrame, random: pd.DataFrame) -> None:
     ]
     for axes, value, offset, labels in panels:
         for name, label in labels.items():
-            own = frame[(frame.game == name) & (frame.step <= GAMES[name].steps)]  # without the incomplete last bin
+            own = complete_bins(frame, name)
             if own.empty:
                 continue
             by_step = own.groupby(own.step / 1000)[value]
@@ -236,8 +242,8 @@ def pictures() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "random", *GAMES, "tables")
-    parser.add_argument("--seeds", type=int, default=3, help="number of seeds (default: 3)")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, with a thread each (default: 2)")
+    parser.add_argument("--seeds", type=cli.positive, default=3, help="number of seeds (default: 3)")
+    parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time, with a thread each (default: 2)")
     lab.add_go_on(parser)
     args = parser.parse_args()
     chosen = args.what or ["random", *GAMES, "tables"]

@@ -12,7 +12,6 @@ registered, or GOALS if it has none. LunarLander and MiniGrid need `pip install 
 
 import argparse
 import itertools
-import json
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 import lab
 import launch
 import markup
+from lib import cli
 from lib.envs.single_env import reward_threshold
 from lib.run.episodes import WINDOW
 
@@ -64,7 +64,7 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
     environment = {"PYTHONPATH": str(lab.PROJECT), "OMP_NUM_THREADS": "1"}
     options = [*module_option, "--env-id", env_id, "--seed", str(seed), "--stop-after", str(STEPS[game])]
     with launch.finished_run(script, *options, **environment) as run:
-        result = json.loads((run / "result.json").read_text())
+        result = launch.result_of(run)
         episodes = pd.read_csv(run / "episodes.csv")
         greedy = launch.evaluate_greedily(run, EPISODES, seed, *module_option, **environment)
     solved = episodes[episodes["return"].rolling(WINDOW).mean() >= goal_of(game)].head(1)
@@ -127,8 +127,8 @@ def main() -> None:
     lab.add_experiments(parser, "runs", "tables")
     parser.add_argument("--game", action="append", choices=STEPS, metavar="ID", help="only this game; repeatable")
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS, help="seeds (default: 101 102 103)")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, with a thread each (default: 2)")
+    parser.add_argument("--seeds", type=cli.positive, nargs="+", default=SEEDS, help="seeds (default: 101 102 103)")
+    parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time, with a thread each (default: 2)")
     lab.add_go_on(parser)
     args = parser.parse_args()
     is_selection = bool(args.game or args.script or args.seeds != SEEDS)

@@ -16,7 +16,6 @@ others are deleted.
 
 import argparse
 import contextlib
-import json
 import math
 import os
 import re
@@ -78,9 +77,8 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     Raises:
         SystemExit: if such results would be deleted without `anew`, or if a peer fails or cannot be run.
     """
-    from_checkout = version("cleanrl-ppo", checkout) if "cleanrl-ppo" in peers and checkout else ""
     all_pins = {name: pins(name) for name, _ in PEERS.values()}
-    stamped = lab.stamp(time_limit=time_limit, pins=all_pins, checkout=from_checkout)
+    stamped = lab.stamp(time_limit=time_limit, pins=all_pins)
     go_on = lab.can_go_on(SUMMARY, COLUMNS, stamped)
     if lab.path_of(SUMMARY).exists() and not go_on and not anew:
         lost = sorted(set(lab.read(SUMMARY)[0]["peer"]) - set(peers))
@@ -228,7 +226,7 @@ def own_run(seed: int, time_limit: int) -> tuple[str, list[Episode]]:
     options = ("--set", "confirm=false", "--seed", str(seed), "--time-limit", str(time_limit))
     with launch.finished_run(OWN, *options) as run:
         frame = pd.read_csv(run / "episodes.csv")
-        stopped = json.loads((run / "result.json").read_text())["stopped"]
+        stopped = launch.result_of(run)["stopped"]
     return stopped, list(frame[["step", "seconds", "return"]].itertuples(index=False, name=None))
 
 
@@ -238,11 +236,13 @@ def episodes_of(peer: str, seed: int) -> str:
 
 
 def learning_speed(peer: str, seed: int) -> float:
-    """Return the agent steps per second between the first episode after random play and the last episode."""
+    """Return the agent steps per second from the first episode after random play to the last; NaN if there are none."""
     episodes, _ = lab.read(episodes_of(peer, seed))
     learning = episodes[episodes["step"] >= RANDOM_STEPS.get(peer, 0)]
+    if len(learning) < 2:
+        return math.nan
     difference = learning.iloc[-1] - learning.iloc[0]
-    return float(difference["step"] / difference["seconds"]) if difference["seconds"] else math.nan
+    return float(difference["step"] / difference["seconds"])
 
 
 def table() -> str:

@@ -19,7 +19,7 @@ from typing import Any
 import lab
 import launch
 import markup
-from lib import common, dqn_model
+from lib import cli, common, dqn_model
 from lib.envs.atari import DirectAtari
 from lib.envs.single_env import make_env
 from lib.experience.replay_buffer import ReplayBuffer
@@ -87,8 +87,8 @@ def parts(rung: str, steps: int) -> dict[str, float]:
 
     setup.Speed = WatchedSpeed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
-        module, params, args = launch.load(rung, steps, folder)
-        module.train(params, args)
+        train, params = launch.load(rung, steps, folder)
+        train()
 
     [run_speed] = attached
     inner = {part: seconds - before.get(part, 0.0) for part, seconds in clock.seconds.items()}
@@ -175,7 +175,7 @@ def memory_table(frame: pd.DataFrame) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "parts", "memory")
-    parser.add_argument("--steps", type=int, default=1200, help="learning steps of `parts` (default: 1200)")
+    parser.add_argument("--steps", type=cli.positive, default=1200, help="learning steps of `parts` (default: 1200)")
     parser.add_argument("--one", metavar="RUNG", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
@@ -186,7 +186,7 @@ def main() -> None:
         results = lab.Results(PARTS, ("rung", "part", "milliseconds_per_step"))
         for rung in RUNGS:  # each in its own process, because the timers change the library
             command = [sys.executable, __file__, "--steps", str(args.steps), "--one", rung]
-            output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
             for part, milliseconds in json.loads(output.splitlines()[-1]).items():
                 results.add(rung=rung, part=part, milliseconds_per_step=f"{milliseconds:.3f}")
     if "memory" in chosen:

@@ -19,13 +19,14 @@ def permutation_test(a: np.ndarray, b: np.ndarray) -> float:
         sums = np.array(list(itertools.combinations(both, len(a)))).sum(axis=1)
     else:
         shuffled = np.random.default_rng(1).permuted(np.tile(both, (MOST_DIVISIONS, 1)), axis=1)
+        shuffled[0] = both  # the observed division is one of them, so p is never 0
         sums = shuffled[:, : len(a)].sum(axis=1)
     gaps = np.abs(sums / len(a) - (both.sum() - sums) / len(b))
     return float(np.mean(gaps >= abs(a.mean() - b.mean()) - 1e-12))
 
 
 def rank_test(a: pd.Series, b: pd.Series) -> float:
-    """Return the two-sided p-value of the Mann-Whitney test, from all permutations of the ranks.
+    """Return the two-sided p-value of the Mann-Whitney test, by permutation_test of the ranks.
 
     Args:
         a: steps to the goal, infinite if it was not reached. All such runs share a rank.

@@ -7,8 +7,8 @@
 
 In the run with actor processes, one of them is killed every minute. The slopes are those of straight lines through the
 second half of the samples, when the replay is full. The exit code is 1 if memory, handles or threads grow by more than
-GROWTH of their median in that half, or if a killed actor was not replaced. Where actors are killed, the sums depend on
-how many of them are up, so the peaks of both halves are compared.
+GROWTH of their median in that half (and by more than 1 MB, handle or thread), or if a killed actor was not replaced.
+Where actors are killed, the sums depend on how many of them are up, so the peaks of both halves are compared.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from typing import Any
 import lab
 import launch
 import markup
+from lib import cli
 
 import numpy as np
 import pandas as pd
@@ -87,8 +88,9 @@ def kill_an_actor(process: psutil.Process) -> int:
 
 
 def soak(script: str, seconds: float, jobs: int) -> None:
-    """Run a script for some time, and write a row per sample into a file of its own."""
-    results = lab.Results(file_of(script), COLUMNS, lab.stamp(threads=1, minutes=seconds / 60, jobs=jobs))
+    """Run a script for some time. Then write a row per sample into a file of its own, which replaces an older one."""
+    stamped = lab.stamp(threads=1, minutes=seconds / 60, jobs=jobs)
+    samples: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         limits = ["--time-limit", str(round(seconds)), "--quiet", "--runs-dir", folder]
         words = launch.command(script, *launch.assignments(SCRIPTS[script]), *limits)
@@ -105,7 +107,7 @@ def soak(script: str, seconds: float, jobs: int) -> None:
                 killed += kill_an_actor(watched)
             row = {"script": script, "seconds": round(now, 1), "steps": steps_of(run), **rounded(sample(watched))}
             events = sum(path.stat().st_size for path in run.glob("events.out.*")) / 1e3
-            results.add(**row, event_kb=round(events, 1), killed=killed, report="")
+            samples.append({**row, "event_kb": round(events, 1), "killed": killed, "report": ""})
         if process.returncode:
             raise SystemExit(f"{script} ended with exit code {process.returncode}")
         [run] = Path(folder).iterdir()
@@ -113,8 +115,12 @@ def soak(script: str, seconds: float, jobs: int) -> None:
         subprocess.run(
             [*launch.command("tools/report"), str(run), "--output", folder], check=True, stdout=subprocess.DEVNULL
         )
-        last = {name: value for name, value in results.rows[-1].items() if name != "report"}
-        results.add(**last | {"report": round(time.monotonic() - begun, 1)})
+        if not samples:
+            raise SystemExit(f"{script} ended before the first sample; give more --minutes")
+        samples.append(samples[-1] | {"report": round(time.monotonic() - begun, 1)})
+    results = lab.Results(file_of(script), COLUMNS, stamped)
+    for row in samples:
+        results.add(**row)
 
 
 def file_of(script: str) -> str:
@@ -216,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "soak", "tables")
     parser.add_argument("--minutes", type=float, default=30.0, help="duration of each run (default: 30)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once (default: 1)")
+    parser.add_argument("--jobs", type=cli.positive, default=1, help="runs at once (default: 1)")
     parser.add_argument("--script", action="append", choices=SCRIPTS, help="only this script; repeatable")
     args = parser.parse_args()
     if "soak" in (args.what or ["soak"]):

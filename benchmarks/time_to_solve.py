@@ -14,7 +14,6 @@ The emulator alone is timed before each run, because a shared machine is not alw
 
 import argparse
 import itertools
-import json
 import re
 import shutil
 import time
@@ -36,6 +35,7 @@ matplotlib.use("Agg")
 from lib import cli
 from lib.envs import vector_env
 from lib.run.curve import rolling_mean
+from lib.run.stopping import TIME
 
 from matplotlib import pyplot as plt
 
@@ -136,7 +136,7 @@ def solve(script: str, seeds: Sequence[int], time_limit: int) -> None:
             if not launch.diverged(folder):  # a diverged run has just not solved the game
                 raise
         [run] = [path.parent for path in folder.glob("*/result.json")]
-        result = json.loads((run / "result.json").read_text())
+        result = launch.result_of(run)
         episodes = lab.Results(f"{name}-seed{seed}", ("step", "seconds", "return"), stamped)
         for row in pd.read_csv(run / "episodes.csv").to_dict("records"):
             episodes.add(**{key: row[key] for key in ("step", "seconds", "return")})
@@ -155,7 +155,7 @@ def figures(result: dict[str, Any]) -> dict[str, object]:
         "seconds": f"{seconds:.1f}",
         "steps": reached["step"] if reached else result["steps"],
         "episodes": reached["episode"] if reached else result["episodes"],
-        "start": f"{seconds - process['training_seconds']:.1f}",
+        "start": f"{process['learning_since']:.1f}",
         "steps_per_second": f"{process['steps_per_second']:.0f}",
         **{f"evaluation_{name}": evaluation.get(name, "") for name in ("mean", "std", "distinct")},
         "evaluation_worst": min(evaluation["returns"]) if evaluation else "",
@@ -236,7 +236,7 @@ def time_to_goal(own: Solved) -> str:
     """
     solved = confirmed(own)
     if not solved.any():
-        is_out_of_time = (own.frame["stopped"] != "solved").all()
+        is_out_of_time = (own.frame["stopped"] == TIME).all()
         return f"not in {own.stamped['settings']['time_limit']:,} s" if is_out_of_time else "no seed solved"
     seconds = markup.spread(_to_goal(own, own.frame["seconds"]), 0, unit=" s", single="seed")
     return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
@@ -350,14 +350,16 @@ def blocks() -> Iterator[markup.Block]:
     where = markup.measured_on(own.stamped for own in results)
     yield markup.Block(PAGE, "solve", f"{solve_table(results)}\n\n{where}")
     on_cpu = [own for own in results if own.stamped["machine"]["device"] == "cpu"]
-    solved = [own for own in on_cpu if (own.frame["stopped"] == "solved").any()]
+    solved = [own for own in on_cpu if confirmed(own).any()]
     solved_where = markup.measured_on(own.stamped for own in solved)
     yield markup.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
     yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
     frame, stamped = lab.read(FAST_SPEED)
-    yield markup.Block(markup.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{markup.measured_on([stamped])}")
+    where = markup.measured_on([stamped], lab.count_rounds(frame))
+    yield markup.Block(markup.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{where}")
     frame, stamped = lab.read(GPU_SPEED)
-    yield markup.Block(markup.MEASUREMENTS, "gpu-speed", f"{gpu_speed_table(frame)}\n\n{markup.measured_on([stamped])}")
+    where = markup.measured_on([stamped], lab.count_rounds(frame))
+    yield markup.Block(markup.MEASUREMENTS, "gpu-speed", f"{gpu_speed_table(frame)}\n\n{where}")
 
 
 def rung(text: str) -> str:

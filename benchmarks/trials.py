@@ -12,7 +12,6 @@ clone, named by --label.
 """
 
 import argparse
-import json
 import math
 import re
 import sys
@@ -25,7 +24,7 @@ import markup
 from lib import cli
 from lib.ppo.goal import SCHEDULES
 from significance import rank_test
-from time_to_solve import GOAL, Solved, confirmed, emulator_speed, solved_results, time_to_goal
+from time_to_solve import GOAL, Solved, confirmed, solved_results, time_to_goal
 
 import numpy as np
 import pandas as pd
@@ -67,15 +66,14 @@ PONG = (
 )
 TEN_MINUTES = 600  # seconds
 FOLDER = "trials"
-COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "emulator", "greedy", "worst")
+COLUMNS = ("seed", "steps_to_goal", "seconds_to_goal", "steps", "seconds", "mean_100", "greedy", "worst")
 
 
 def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
     """Return the row of a run. Steps and seconds to the goal are infinite if the run did not reach it."""
-    emulator = emulator_speed()
     options = ["--seed", str(seed), "--stop-after", str(max_steps)]
     with launch.finished_run(script, *options, OMP_NUM_THREADS="1") as run:
-        result = json.loads((run / "result.json").read_text())
+        result = launch.result_of(run)
     reached = result["reached"].get(GOAL, {"step": math.inf, "seconds": math.inf})
     returns = result.get("evaluation", {}).get("returns", [math.nan])
     return {
@@ -84,7 +82,6 @@ def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
         "steps": result["steps"],
         "seconds": round(result["seconds"], 1),
         "mean_100": round(result["mean_100"], 2),
-        "emulator": round(emulator),
         "greedy": np.mean(returns),
         "worst": min(returns),
     }
@@ -197,7 +194,11 @@ def blocks() -> Iterator[markup.Block]:
         where = markup.measured_on(stamped for _, stamped in trials)
         yield markup.Block(PAGE, "trials", f"{table(trials)}\n\n{where}")
     if any(stamped["settings"]["label"] == GOAL_TRIAL for _, stamped in trials):
-        yield markup.Block(PAGE, "pong", pong_table(trials, solved_results()))
+        timed = [own for own in solved_results() if own.script in {row.timed for row in PONG}]
+        used = [stamped for _, stamped in trials if stamped["settings"]["label"] in {row.trial for row in PONG}]
+        steps, seconds = markup.measured_on(used), markup.measured_on(own.stamped for own in timed)
+        where = f"Steps: {steps[0].lower()}{steps[1:]} Seconds: {seconds[0].lower()}{seconds[1:]}"
+        yield markup.Block(PAGE, "pong", f"{pong_table(trials, timed)}\n\n{where}")
     compared = [trial for trial in trials if trial[1]["settings"]["label"] in HAS_GOAL_SCHEDULES]
     if len(compared) == len(HAS_GOAL_SCHEDULES) and comparable(compared):
         where = markup.measured_on(stamped for _, stamped in compared)

@@ -19,6 +19,7 @@ from typing import Any
 import lab
 import launch
 import markup
+from lib import cli
 
 import matplotlib
 import pandas as pd
@@ -67,7 +68,7 @@ def measure(values: Mapping[str, float], seed: int) -> dict[str, Any]:
     """Train with these hyperparameters and return the result. An unsolved run has infinitely many episodes."""
     options = [*OPTIONS, *launch.assignments(values), "--seed", str(seed)]
     with launch.finished_run(SCRIPT, *options, OMP_NUM_THREADS="1") as run:
-        result = json.loads((run / "result.json").read_text())
+        result = launch.result_of(run)
     return {
         "stopped": result["stopped"],
         "episodes": result["episodes"] if result["stopped"] == "solved" else math.inf,
@@ -147,7 +148,7 @@ def blocks() -> Iterator[markup.Block]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     lab.add_experiments(parser, "runs", "tables")
-    parser.add_argument("--jobs", type=int, default=2, help="runs of the comparison at a time (default: 2)")
+    parser.add_argument("--jobs", type=cli.positive, default=2, help="runs of the comparison at a time (default: 2)")
     lab.add_go_on(parser)
     args = parser.parse_args()
     if "runs" in (args.what or ["runs"]):

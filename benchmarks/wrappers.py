@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import lab
 import markup
+from lib import cli
 from lib.envs.atari import DirectAtari
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 
@@ -184,8 +185,10 @@ def table(frame: pd.DataFrame) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
-    parser.add_argument("--steps", type=int, default=2000, help="agent steps of each stack in a round (default: 2000)")
+    parser.add_argument("--rounds", type=cli.positive, default=5, help="number of rounds (default: 5)")
+    parser.add_argument(
+        "--steps", type=cli.positive, default=2000, help="agent steps of each stack in a round (default: 2000)"
+    )
     args = parser.parse_args()
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     results = lab.Results(NAME, ("round", "stack", "microseconds"))

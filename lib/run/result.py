@@ -43,6 +43,7 @@ def _describe(engine: Engine, stopped: str, episodes: Episodes, speed: Speed) ->
         "seconds": episodes.seconds,
         "this_process": {
             "seconds": since_process_start(),
+            "learning_since": speed.learning_since,
             "training_steps": speed.training_steps,
             "training_seconds": speed.training_seconds,
             "warm_up_steps_per_second": _finite(speed.warm_up_speed),

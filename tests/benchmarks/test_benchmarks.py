@@ -14,7 +14,6 @@ import time
 
 import numpy as np
 import pandas as pd
-import psutil
 import pytest
 
 import atari
@@ -125,12 +124,30 @@ def test_a_rung_is_started_from_chapter_9_or_from_its_own_folder(rung, path):
     assert options == [*rung.split()[1:], "--quiet"]
 
 
-def test_ctrl_c_is_left_to_the_running_script():
-    slow = "import sys, time\ntry: time.sleep(20)\nexcept KeyboardInterrupt: time.sleep(1), sys.exit(9)"
-    threading.Timer(1, lambda: [os.kill(child.pid, signal.SIGINT) for child in psutil.Process().children()]).start()
-    threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+SLOW = """
+import os, sys, time
+try:
+    with open(sys.argv[1], "w") as file:
+        file.write(str(os.getpid()) + ".")
+    time.sleep(20)
+except KeyboardInterrupt:
+    time.sleep(1)
+    sys.exit(9)
+"""
+
+
+def test_ctrl_c_is_left_to_the_running_script(tmp_path):
+    started = tmp_path / "pid"
+
+    def press_ctrl_c():
+        while not (started.exists() and started.read_text().endswith(".")):
+            time.sleep(0.02)
+        for pid in (os.getpid(), int(started.read_text()[:-1])):
+            os.kill(pid, signal.SIGINT)
+
+    threading.Thread(target=press_ctrl_c, daemon=True).start()
     with pytest.raises(SystemExit) as ended:
-        launch.start([sys.executable, "-c", slow])
+        launch.start([sys.executable, "-c", SLOW, str(started)])
     assert ended.value.code == 9
 
 
@@ -155,9 +172,18 @@ def test_after_a_failed_training_no_other_is_started(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "command", lambda rung, *options: programs[rung])
     monkeypatch.setattr(minutes, "_folders", lambda *asked: [(tmp_path / str(rung), rung, 1) for rung in (0, 1)])
     with pytest.raises(SystemExit) as ended:
-        minutes.train("best", "cpu", go_on=False, rungs=(), seeds=1, options=(), jobs=1)
+        minutes.train("best", "cpu", go_on=False, rungs=(), seeds=1, jobs=1)
     assert ended.value.code == 7
     assert not (tmp_path / "started").exists()
+
+
+MEASURED = {
+    "last_1000_steps_per_second": 50.0,
+    "warm_up_steps_per_second": 9.0,
+    "parts": {},
+    "training_seconds": 20.0,
+    "training_steps": 1000,
+}
 
 
 def trained(rung, steps):
@@ -175,14 +201,44 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_continued(tmp_
 
 def test_minutes_are_steps_divided_by_the_median_speed():
     runs = [trained("01_baseline", 600_000), trained("03_parallel", 480_000), trained("03_parallel", None)]
-    speeds = {"01_baseline": pd.Series([100.0, 90.0, 200.0]), "03_parallel": pd.Series([200.0])}
+    # The machine was slow in the second round, so medians of the speeds would not show that 03 was twice as fast.
+    speeds = {"01_baseline": pd.Series([100.0, 50.0, 120.0]), "03_parallel": pd.Series([200.0, 100.0, 100.0])}
     *_, baseline, parallel = minutes.table(runs, speeds).splitlines()
-    assert baseline.split(" | ")[2:6] == ["100 (90 to 200)", "50", "100", ""]
-    assert parallel.split(" | ")[3:5] == ["never (20 to never)", "never (40 to never)"]
+    assert baseline.split(" | ")[2:6] == ["100 (50 to 120)", "50", "100", ""]
+    assert parallel.split(" | ")[3:5] == ["never (40 to never)", "never (80 to never)"]
     *_, parallel = minutes.table([runs[0], runs[1]], speeds).splitlines()
-    assert parallel.split(" | ")[3:6] == ["20", "40", "-60 %"]
+    assert parallel.split(" | ")[3:6] == ["40", "80", "-60 %"]
     *_, parallel = minutes.table([trained("01_baseline", None), runs[1]], speeds).splitlines()
-    assert parallel.split(" | ")[3:6] == ["20", "40", ""]  # nothing to compare with
+    assert parallel.split(" | ")[3:6] == ["40", "80", ""]  # nothing to compare with
+
+
+def test_a_run_whose_results_are_kept_is_not_trained_again(monkeypatch, results, tmp_path):
+    started = []
+    monkeypatch.setattr(
+        launch, "command", lambda rung, *options: started.append(options) or [sys.executable, "--version"]
+    )
+    monkeypatch.setattr(lab, "PROJECT", tmp_path)
+    lab.Results("minutes-best/03_parallel-seed1", ("episode",), trained("03_parallel", 9).stamped).add(episode=1)
+    minutes.train("best", "cpu", go_on=False, rungs=["03_parallel"], seeds=2, jobs=1)
+    assert [options[options.index("--seed") + 1] for options in started] == ["2"]
+
+
+def test_speeds_are_measured_only_if_one_is_missing(monkeypatch, results):
+    def measured_rungs():
+        timed = []
+        monkeypatch.setattr(launch, "timed", lambda rung, *_: timed.append(rung) or MEASURED)
+        monkeypatch.setattr(sys, "argv", ["chapter09.py", "--params", "best", "--rounds", "2"])
+        chapter09.main()
+        return timed
+
+    for name in ("blocks", "pictures"):
+        monkeypatch.setattr(chapter09, name, lambda: ())
+    monkeypatch.setattr(minutes, "train", lambda *asked: None)
+    for rung in ("03_parallel", "07_pong_in_minutes"):
+        lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
+        every = sorted(set(minutes.LADDER) & {run.rung for run in minutes.read("best")})
+        assert measured_rungs() == [*every, *every[::-1]]  # all anew, because rungs are compared round by round
+        assert measured_rungs() == []
 
 
 def test_the_asked_for_number_of_seeds_is_trained():
@@ -195,9 +251,7 @@ def test_speeds_with_tuned_hyperparameters_are_measured_again_without_training(m
     for rung in ("03_parallel", minutes.PLAIN, minutes.REMEDIES[0]):
         lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
     lab.Results("minutes-best/speed", chapter09.COLUMNS).add(**dict.fromkeys(chapter09.COLUMNS, 1))
-    measured = {"last_1000_steps_per_second": 50.0, "warm_up_steps_per_second": 9.0, "parts": {}}
-    measured |= {"training_seconds": 20.0, "training_steps": 1000}
-    monkeypatch.setattr(launch, "timed", lambda rung, *_: measured)
+    monkeypatch.setattr(launch, "timed", lambda rung, *_: MEASURED)
     monkeypatch.setattr(minutes, "train", pytest.fail)
     for name in ("blocks", "pictures"):
         monkeypatch.setattr(chapter09, name, lambda: ())
@@ -216,8 +270,7 @@ def test_speeds_with_tuned_hyperparameters_are_measured_again_without_training(m
 def test_a_remedy_alone_is_timed_and_shown(monkeypatch, results, capsys):
     rung = minutes.REMEDIES[0]
     lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
-    measured = {"last_1000_steps_per_second": 50.0, "warm_up_steps_per_second": 9.0, "parts": {}}
-    monkeypatch.setattr(launch, "timed", lambda rung, *_: measured | {"training_seconds": 20.0, "training_steps": 1000})
+    monkeypatch.setattr(launch, "timed", lambda rung, *_: MEASURED)
     for name in ("blocks", "pictures"):
         monkeypatch.setattr(chapter09, name, lambda: ())
     monkeypatch.setattr(sys, "argv", ["chapter09.py", "speed", "--params", "best", "--rounds", "1"])
@@ -512,10 +565,34 @@ def test_a_wrong_range_of_seeds_is_refused(text):
         trials.seeds(text)
 
 
-def test_the_interval_of_a_mean_over_seeds():
-    # Of the 27 ways to draw three of these, 8 have the mean 0 and one has 3: each above 2.5 %.
-    assert chapter08.interval(np.array([0.0, 0.0, 3.0])) == (0.0, 3.0)
-    assert chapter08.interval(np.full(5, 2.0)) == (2.0, 2.0)
+@pytest.mark.parametrize(
+    ("reached", "seeds", "text"),
+    [
+        ([], 3, "0 of 3 seeds"),
+        ([300.0], 1, "300 (one seed)"),
+        ([300.0, 200.0], 2, "250 (200 to 300)"),
+        ([300.0, 200.0], 3, "300 (200 to never), 2 of 3 seeds"),
+        ([300.0], 3, "never (300 to never), 1 of 3 seeds"),
+    ],
+)
+def test_a_seed_that_did_not_reach_the_goal_counts_as_slower_than_all_others(reached, seeds, text):
+    assert markup.spread_of_seeds(pd.Series(reached, dtype=float), seeds) == text
+
+
+def test_an_unknown_value_is_not_called_never():
+    assert markup.spread(pd.Series([float("nan")])) == ""
+    assert markup.spread(pd.Series([float("nan"), 2.0])) == "2.0 (2.0 to 2.0)"
+
+
+def test_only_complete_rounds_are_counted():
+    frame = pd.DataFrame({"round": [0, 0, 1, 1, 2], "rung": ["a", "b", "b", "a", "a"]})
+    assert lab.count_rounds(frame) == 2
+    assert lab.count_rounds(frame.drop(columns="round")) == 0
+
+
+def test_a_missing_results_file_is_named(results):
+    with pytest.raises(SystemExit, match=r"nothing\.csv is missing; measure it"):
+        lab.read("nothing")
 
 
 def test_the_ladder_reads_the_scripts_headers():
@@ -537,6 +614,7 @@ RESULT = {
     },
     "this_process": {
         "seconds": 70.0,
+        "learning_since": 4.0,
         "training_seconds": 55.0,
         "steps_per_second": 47.3,
         "parts": {"act": 10.0, "learn": 40.0},
@@ -547,7 +625,7 @@ RESULT = {
 
 def test_a_solved_run_counts_until_the_goal_was_reached():
     row = time_to_solve.figures(RESULT)
-    assert (row["seconds"], row["steps"], row["episodes"], row["start"]) == ("60.0", 2048, 120, "5.0")
+    assert (row["seconds"], row["steps"], row["episodes"], row["start"]) == ("60.0", 2048, 120, "4.0")
     assert (row["act"], row["environment"], row["rest"]) == ("10.0", "0.0", "5.0")
     assert (row["evaluation_mean"], row["evaluation_worst"]) == (20.0, 19.0)
     assert set(row) | {"seed", "emulator"} == set(time_to_solve.COLUMNS)
@@ -584,12 +662,13 @@ def test_scripts_that_cannot_be_timed_on_pong_are_refused(monkeypatch, capsys, o
 
 
 def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_random_player():
-    steps = 700_000  # when it was solved
+    steps = own_environment.GAMES["blocks"].steps
     rows = [
         ("blocks", 1, steps - own_environment.LAST, 10, 99.0, 5.0),
         ("blocks", 1, steps - 10, 30, 12.0, 5.0),
         ("blocks", 1, steps, 10, 16.0, 9.0),
         ("blocks", 2, steps, 10, 20.0, 7.0),
+        ("blocks", 2, steps + own_environment.BIN, 1, 99.0, 99.0),  # the update went on for a few steps
     ]
     columns = ("game", "seed", "step", "episodes", "mean_return", "mean_steps")
     frame = pd.DataFrame([(*row, 21.0) for row in rows], columns=[*columns, "greedy_return"])
@@ -598,7 +677,7 @@ def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_ran
     assert own_environment.goal_of("blocks", random) == 15.0
     [row] = own_environment.table(frame, random).splitlines()[2:]
     assert "| 16.5 (13.0 to 20.0) | 21.0 (21.0 to 21.0) | 15.0 |" in row
-    assert "2 of 2 seeds" in row
+    assert "| 875,000 (850,000 to 900,000) |" in row
     [row] = own_environment.table(frame, random * 10).splitlines()[2:]  # the goal is ten times higher
     assert "| 150.0 | not in 900,000 |" in row
 
@@ -647,7 +726,7 @@ def test_each_run_of_chapter_8_is_measured_once_and_kept_with_its_commit(monkeyp
     frame, stamps = chapter08.measured("toy")
     assert {stamped["commit"] for stamped in stamps} == {"one", "another"}
     [*_, basic, both] = chapter08.learn_table("toy", frame).splitlines()
-    assert basic == "| basic | 0.88 (0.75 to 1.00) | 1.00 | 375 (250 to 500) | 300, 1 of 2 seeds |"
+    assert basic == "| basic | 0.88 (0.75 to 1.00) | 1.00 | 375 (250 to 500) | never (300 to never), 1 of 2 seeds |"
     assert both.startswith("| double, n_steps |")
     chapter08.learn("toy", variants, seeds=1, jobs=1, go_on=False)
     assert len(started) == 6
