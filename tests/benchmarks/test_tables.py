@@ -1,0 +1,60 @@
+"""Tables of single benchmarks: the ladder, own games and planned speeds."""
+
+import sys
+
+import pandas as pd
+
+import distributed
+import lab
+import ladder
+import markup
+import own_environment
+import own_games
+
+
+def test_some_own_games_are_measured_without_a_change_of_the_page_s_results(results, monkeypatch, capsys):
+    row = dict.fromkeys(own_games.COLUMNS[3:], 100.0)
+    monkeypatch.setattr(own_games, "measure", lambda turn: row)
+    monkeypatch.setattr(markup, "write", list)
+    for options in ([], ["--game", "CartPole-v1", "--seeds", "4"]):
+        monkeypatch.setattr(sys, "argv", ["own_games.py", "--jobs", "1", *options])
+        own_games.main()
+    assert len(lab.read("own_games/02_ppo_fast")[0]) == 3 * len(own_games.STEPS)
+    assert len(lab.read("own_games_selected/02_ppo_fast")[0]) == 1
+    assert "| `CartPole-v1` | 475 | `02_ppo_fast` | 1 of 1 |" in capsys.readouterr().out
+
+
+def test_the_ladder_reads_the_scripts_headers():
+    rows = {name: (parent, int(lines or 0), keeps) for name, parent, lines, keeps, _ in ladder.rows()}
+    assert rows["chapter08/01_dqn_basic.py"][0] == "none"
+    parent, lines, keeps = rows["chapter09/02_n_envs.py"]
+    assert (parent, keeps) == ("chapter09/01_baseline.py", "statistics")
+    assert 0 < lines < 50
+
+
+def test_means_are_over_the_last_steps_and_the_goal_of_blocks_depends_on_the_random_player():
+    steps = own_environment.GAMES["blocks"].steps
+    rows = [
+        ("blocks", 1, steps - own_environment.LAST, 10, 99.0, 5.0),
+        ("blocks", 1, steps - 10, 30, 12.0, 5.0),
+        ("blocks", 1, steps, 10, 16.0, 9.0),
+        ("blocks", 2, steps, 10, 20.0, 7.0),
+        ("blocks", 2, steps + own_environment.BIN, 1, 99.0, 99.0),  # the update went on for a few steps
+    ]
+    columns = ("game", "seed", "step", "episodes", "mean_return", "mean_steps")
+    frame = pd.DataFrame([(*row, 21.0) for row in rows], columns=[*columns, "greedy_return"])
+    assert own_environment.last_means(frame, "blocks", "mean_return").to_dict() == {1: 13.0, 2: 20.0}
+    random = pd.DataFrame({"mean_return": [1.5], "mean_steps": [16.0]}, index=["blocks"])
+    assert own_environment.goal_of("blocks", random) == 15.0
+    [row] = own_environment.table(frame, random).splitlines()[2:]
+    assert "| 16.5 (13.0 to 20.0) | 21.0 (21.0 to 21.0) | 15.0 |" in row
+    assert "| 875,000 (850,000 to 900,000) |" in row
+    [row] = own_environment.table(frame, random * 10).splitlines()[2:]  # the goal is ten times higher
+    assert "| 150.0 | not in 900,000 |" in row
+
+
+def test_the_planned_speed_of_many_actors_is_worked_by_hand():
+    turns = {"engine": "inline", "actors": [1, 2], "wait": [8.192, 1.0], "learn": [0.9216, 1.0]}
+    rows = [line.strip("| ").split(" | ") for line in distributed.plan_table(pd.DataFrame(turns)).splitlines()[2:]]
+    assert [row[1] for row in rows] == ["1,000", "8,000", "64,000", "512,000"]
+    assert [row[2] for row in rows] == ["10,000"] * 4
