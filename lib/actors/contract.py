@@ -1,10 +1,11 @@
 """Actors and the orders that a learner gives them: the interface and base class of all engines."""
 
+import dataclasses
 import logging
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -69,6 +70,32 @@ class Lost(NamedTuple):
     reason: str
 
 
+@dataclasses.dataclass
+class Record:
+    """What the learner knows of an actor.
+
+    Attributes:
+        orders: versions of its open orders, oldest first.
+        waiting_since: start of the wait for its oldest open order.
+        deadline: end of that wait; None without an open order.
+        losses: number of losses since its last segment.
+        is_new: whether it has sent no segment so far.
+        last_seconds: time that its last segment took.
+    """
+
+    orders: deque[int] = dataclasses.field(default_factory=deque)
+    waiting_since: float = 0.0
+    deadline: float | None = None
+    losses: int = 0
+    is_new: bool = True
+    last_seconds: float = 0.0
+
+    @property
+    def waited(self) -> float:
+        """Seconds since the start of the wait."""
+        return time.monotonic() - self.waiting_since
+
+
 class ActorFailed(Fault):
     """An actor has raised an error, or it was replaced too often in a row. The message names the actor."""
 
@@ -124,12 +151,7 @@ class Actors(ABC):
         self.depth = depth
         self.name_of = name_of
         self.replaced = 0
-        self._orders: dict[int, deque[int]] = {index: deque() for index in range(number)}  # versions, oldest first
-        self._waiting_since: dict[int, float] = {}  # start of the wait for each actor's oldest open order
-        self._deadlines: dict[int, float] = {}
-        self._losses: Counter[int] = Counter()  # losses since the actor's last segment
-        self._new = set(range(number))  # actors without a segment so far
-        self._last_seconds = dict.fromkeys(range(number), 0.0)  # time that each actor's last segment took
+        self._records = [Record() for _ in range(number)]
         self._last_poll = time.monotonic()  # time of the last look for segments
 
     def __enter__(self) -> Self:
@@ -155,11 +177,12 @@ class Actors(ABC):
         Raises:
             RuntimeError: if the actor has `depth` open orders.
         """
-        if len(self._orders[index]) == self.depth:
+        record = self._records[index]
+        if len(record.orders) == self.depth:
             orders = "an open order" if self.depth == 1 else f"{self.depth} open orders"
             raise RuntimeError(f"actor {index} already has {orders}")
-        self._orders[index].append(self.model.version)
-        if len(self._orders[index]) == 1:
+        record.orders.append(self.model.version)
+        if len(record.orders) == 1:
             self._start_waiting(index)
         self._order(index, self.model.version)
 
@@ -184,14 +207,14 @@ class Actors(ABC):
         stop_seen: float | None = None
         self._note_poll()
         while not taken:
-            if not self._deadlines:
+            if not self._deadlines():
                 raise RuntimeError("no segment was ordered")
             if self.stop_asked():
                 stop_seen = stop_seen or time.monotonic()
                 if time.monotonic() - stop_seen > self.STOPPING:
                     self._report_awaited()
                     raise Stopped
-            timeout = min(1.0, max(0.0, min(self._deadlines.values()) - time.monotonic()))
+            timeout = min(1.0, max(0.0, min(self._deadlines().values()) - time.monotonic()))
             for index, result in self._results(timeout, wanted):
                 if isinstance(result, Failed):
                     raise (
@@ -202,7 +225,7 @@ class Actors(ABC):
                 if isinstance(result, Lost):
                     self._replace(index, result.reason)
                 else:
-                    self._last_seconds[index] = getattr(result, "seconds", 0.0)
+                    self._records[index].last_seconds = getattr(result, "seconds", 0.0)
                     self._close_order(index)
                     taken.append((index, result))
             self._note_poll()
@@ -220,69 +243,72 @@ class Actors(ABC):
 
     def close(self) -> None:
         """End all actors."""
-        self._deadlines.clear()
+        for record in self._records:
+            record.deadline = None
+
+    def _deadlines(self) -> dict[int, float]:
+        """Return the deadlines of the actors with an open order."""
+        return {index: record.deadline for index, record in enumerate(self._records) if record.deadline is not None}
 
     def _close_order(self, index: int) -> None:
-        self._orders[index].popleft()
-        self._losses[index] = 0
-        self._new.discard(index)
-        if self._orders[index]:
+        record = self._records[index]
+        record.orders.popleft()
+        record.losses, record.is_new = 0, False
+        if record.orders:
             self._start_waiting(index)
         else:
-            del self._deadlines[index]
+            record.deadline = None
 
     def _start_waiting(self, index: int) -> None:
-        extra = self.STARTING + self.delay_of(index) if index in self._new else 0.0
-        self._waiting_since[index] = time.monotonic()
-        patience = max(self.patience, 3.0 * self._last_seconds[index])
-        self._deadlines[index] = self._waiting_since[index] + patience + extra
+        record = self._records[index]
+        extra = self.STARTING + self.delay_of(index) if record.is_new else 0.0
+        record.waiting_since = time.monotonic()
+        record.deadline = record.waiting_since + max(self.patience, 3.0 * record.last_seconds) + extra
 
     def _note_poll(self) -> None:
         """Record the time of this poll. If the learner was suspended since the last one, extend all deadlines."""
         now = time.monotonic()
         away, self._last_poll = now - self._last_poll, now
         if away > self.ABSENCE:
-            for index, since in self._waiting_since.items():
-                absence = min(away, now - since)
-                self._waiting_since[index] += absence
-                if index in self._deadlines:
-                    self._deadlines[index] += absence
+            for record in self._records:
+                if record.deadline is not None:
+                    absence = min(away, now - record.waiting_since)
+                    record.waiting_since += absence
+                    record.deadline += absence
 
     def _report_awaited(self) -> None:
-        for index in self._deadlines:
+        for index in self._deadlines():
             log.warning(
                 "%s has sent no segment for %.0f seconds. The run stops without this segment. A call of its "
                 "environment may hang.",
                 capitalised(self.name_of(index)),
-                self._waited(index),
+                self._records[index].waited,
             )
-
-    def _waited(self, index: int) -> float:
-        return time.monotonic() - self._waiting_since[index]
 
     def _replace_late(self) -> None:
-        for index in [index for index, deadline in self._deadlines.items() if time.monotonic() > deadline]:
+        for index, deadline in self._deadlines().items():
+            if time.monotonic() <= deadline:
+                continue
+            waited = self._records[index].waited
             if reason := self._why_not_started(index):
-                waited = self._waited(index)
                 raise ActorFailed(f"{self.name_of(index)} has not started for {waited:.0f} seconds: {reason}")
             self._kill(index)
-            self._replace(
-                index, f"sent no segment for {self._waited(index):.0f} seconds, and was killed (see --patience)"
-            )
+            self._replace(index, f"sent no segment for {waited:.0f} seconds, and was killed (see --patience)")
 
     def _replace(self, index: int, reason: str) -> None:
-        self._losses[index] += 1
-        if self._losses[index] > self.TRIES:
+        record = self._records[index]
+        record.losses += 1
+        if record.losses > self.TRIES:
             raise ActorFailed(
                 f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without sending a segment. If its "
                 "environment is slow, raise --patience. If it crashes, --engine inline may show where"
             )
         log.warning("%s %s. It is replaced; no segment is lost.", capitalised(self.name_of(index)), reason)
         self.replaced += 1
-        self._new.add(index)
+        record.is_new = True
         self._start(index)
         self._start_waiting(index)
-        for version in self._orders[index]:
+        for version in record.orders:
             self._order(index, version)
 
     def _why_not_started(self, index: int) -> str:

@@ -26,7 +26,7 @@ class InlineActors(Actors):
         """Do nothing, because deadlines are infinite."""
 
     def _start_waiting(self, index: int) -> None:
-        self._deadlines[index] = math.inf  # because an actor may have to wait for its turn
+        self._records[index].deadline = math.inf  # because an actor may have to wait for its turn
 
     def _broadcast(self) -> None:
         if self.model.version != self._models[-1].version:

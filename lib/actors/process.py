@@ -91,7 +91,7 @@ class ProcessActors(Actors):
     def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
         ends = {
             end: index
-            for index in self._deadlines
+            for index in self._deadlines()
             for end in (self._children[index].connection, self._children[index].process.sentinel)
         }
         for index in {ends[end] for end in connection.wait(list(ends), timeout)}:

@@ -177,7 +177,7 @@ class RayActors(Actors):
 
     def _report_waiting(self, indices: Iterable[int]) -> None:
         """Say once that an actor cannot start, if it has waited for REPORT_AFTER seconds."""
-        late = [index for index in indices if self._waited(index) > REPORT_AFTER]
+        late = [index for index in indices if self._records[index].waited > REPORT_AFTER]
         if late and not self._reported and (reason := self._why_not_started(late[0])):
             self._reported = True
             log.warning("%s waits: %s.", capitalised(self.name_of(late[0])), reason)
@@ -207,7 +207,7 @@ class RayActors(Actors):
         memory = np.empty(self._layout.size, np.uint8)
         for view, tensor in zip(self._layout.views(memory), self.model.tensors.values(), strict=True):
             view.copy_(tensor)
-        needed = {version for versions in self._orders.values() for version in versions}
+        needed = {version for record in self._records for version in record.orders}
         self._weights = {version: kept for version, kept in self._weights.items() if version in needed}
         self._weights[self.model.version] = self._ray.put(memory)
 
@@ -223,7 +223,7 @@ class RayActors(Actors):
             ready, _ = self._ray.wait(list(owing), num_returns=wanted, timeout=max(1.0, timeout))
             if ready and wanted < len(owing):
                 # The learner may have been away for longer than the patience, with segments ready on other nodes.
-                transfer = self.TRANSFER if time.monotonic() > min(self._deadlines.values()) else 0.0
+                transfer = self.TRANSFER if time.monotonic() > min(self._deadlines().values()) else 0.0
                 ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=transfer)
         if not ready or time.monotonic() > self._head_seen + HEAD_INTERVAL:  # segments come without the head as well
             self._require_head()

@@ -141,7 +141,7 @@ def test_a_new_actor_has_extra_time_to_restore_its_state():
     with started("process", 1, patience=7.0, delay_of=lambda number: 1000.0) as crew:
         for more in (1000.0 + crew.STARTING, 0.0):
             crew.order(0)
-            assert crew._deadlines[0] - time.monotonic() == pytest.approx(7.0 + more, abs=1.0)
+            assert crew._deadlines()[0] - time.monotonic() == pytest.approx(7.0 + more, abs=1.0)
             crew.take()
 
 
@@ -374,12 +374,13 @@ def test_the_time_in_which_the_learner_was_stopped_is_not_an_actors(stopped):
     with started("process", 1, patience=200.0) as crew:
         crew.gather()
         crew.order(0)
-        for times in (crew._waiting_since, crew._deadlines):
-            times[0] -= 5.0 + stopped  # five seconds before, the order was given
+        [record] = crew._records
+        record.waiting_since -= 5.0 + stopped  # five seconds before, the order was given
+        record.deadline -= 5.0 + stopped
         crew._last_poll -= stopped
         crew._note_poll()
-        assert crew._waited(0) == pytest.approx(5.0, abs=1.0)
-        assert crew._deadlines[0] - time.monotonic() == pytest.approx(195.0, abs=1.0)
+        assert record.waited == pytest.approx(5.0, abs=1.0)
+        assert record.deadline - time.monotonic() == pytest.approx(195.0, abs=1.0)
         crew.take()
 
 
