@@ -1,7 +1,11 @@
 """Builders for the tests of lib.ppo: vector environments, rollouts and trainers."""
 
+import copy
+
 import numpy as np
+import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
@@ -11,6 +15,7 @@ from lib.ppo.goal import GoalModel, GoalSettings, GoalTrainer
 from lib.ppo.model import Model
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import Trainer, UpdateSettings
+from oracles import ppo_update
 
 
 def vectorised(make, n):
@@ -76,13 +81,41 @@ def settings_of(kind=UpdateSettings, **changes):
     return kind(**values | changes)
 
 
+KINDS = {
+    Model: (Trainer, UpdateSettings),
+    FastModel: (FastTrainer, FastSettings),
+    GoalModel: (GoalTrainer, GoalSettings),
+}
+
+
+def assert_updates_agree_with_the_slow_twin(
+    kind, settings, updates, update=lambda trainer, rollout: trainer.update(rollout)
+):
+    """Update a model of 5 numbers and 4 actions and its slow twin; after each update, both have equal weights.
+
+    Args:
+        kind: class of the model.
+        settings: settings of both.
+        updates: for each update, the steps of its rollout, and further arguments of `update` and of the twin's update.
+        update: function that updates with the model's trainer.
+    """
+    model = kind(spaces.Box(-1.0, 1.0, (5,)), 4)
+    twin = copy.deepcopy(model)
+    optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
+    trainer = KINDS[kind][0](model, optimizer, settings)
+    for steps, *rest in updates:
+        rollout = random_rollout(steps, 6)
+        generator_state = torch.get_rng_state()
+        update(trainer, rollout, *rest)
+        torch.set_rng_state(generator_state)
+        ppo_update.update(twin, twin_optimizer, rollout, settings, *rest)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin_optimizer.param_groups[0]["lr"])
+        for (name, weights), expected in zip(model.state_dict().items(), twin.state_dict().values(), strict=True):
+            assert torch.allclose(weights, expected, atol=1e-5), name
+
+
 def trainer_of(model, optimizer=None, device="cpu", **changes):
     """The model's trainer with `settings_of(**changes)`, and Adam with a learning rate of 0.001 by default."""
     optimizer = optimizer or torch.optim.Adam(model.parameters(), lr=1e-3)
-    kinds = {
-        Model: (Trainer, UpdateSettings),
-        FastModel: (FastTrainer, FastSettings),
-        GoalModel: (GoalTrainer, GoalSettings),
-    }
-    trainer, settings = kinds[type(model)]
+    trainer, settings = KINDS[type(model)]
     return trainer(model, optimizer, settings_of(settings, **changes), device)

@@ -1,14 +1,12 @@
-import copy
 import math
 
 import pytest
 import torch
 from gymnasium import spaces
 
-from lib.ppo.fast import CellPolicy, FastModel, FastSettings, FastTrainer
+from lib.ppo.fast import CellPolicy, FastModel, FastSettings
 from lib.ppo.update import METRICS, Transitions
-from oracles import ppo_update
-from ppo_setup import random_rollout, settings_of, trainer_of
+from ppo_setup import assert_updates_agree_with_the_slow_twin, settings_of, trainer_of
 
 
 def small_model():
@@ -125,17 +123,4 @@ def test_updates_agree_with_the_slow_twin(kl_target):
     settings = settings_of(
         FastSettings, minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7, kl_target=kl_target
     )
-    model = FastModel(spaces.Box(-1.0, 1.0, (5,)), 4)
-    twin = copy.deepcopy(model)
-    optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
-    trainer = FastTrainer(model, optimizer, settings)
-    for steps in (12, 6):
-        rollout = random_rollout(steps, 6)
-        generator_state = torch.get_rng_state()
-        trainer.update(rollout)
-        torch.set_rng_state(generator_state)
-        ppo_update.update(twin, twin_optimizer, rollout, settings)
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin_optimizer.param_groups[0]["lr"])
-        for weights, expected in zip(model.parameters(), twin.parameters(), strict=True):
-            assert torch.allclose(weights, expected, atol=1e-5)
-    assert model.return_std == pytest.approx(twin.return_std.item())
+    assert_updates_agree_with_the_slow_twin(FastModel, settings, [(12,), (6,)])

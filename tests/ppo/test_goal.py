@@ -1,4 +1,3 @@
-import copy
 import dataclasses
 
 import pytest
@@ -7,11 +6,16 @@ from gymnasium import spaces
 
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS
 from lib.ppo.fast import FastModel, FastSettings
-from lib.ppo.goal import SCHEDULES, GoalModel, GoalSettings, GoalTrainer
+from lib.ppo.goal import SCHEDULES, GoalModel, GoalSettings
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Estimate
-from oracles import ppo_update
-from ppo_setup import random_rollout, settings_of, trainer_of, two_valued_rollout
+from ppo_setup import (
+    assert_updates_agree_with_the_slow_twin,
+    random_rollout,
+    settings_of,
+    trainer_of,
+    two_valued_rollout,
+)
 
 
 def small_model():
@@ -57,20 +61,8 @@ SETTINGS = settings_of(
 @pytest.mark.parametrize("progress", [0.0, 0.4, 0.9, 0.95, 1.0])
 def test_updates_agree_with_the_slow_twin(progress):
     torch.manual_seed(int(100 * progress))
-    model = GoalModel(spaces.Box(-1.0, 1.0, (5,)), 4)
-    twin = copy.deepcopy(model)
-    optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
-    trainer = GoalTrainer(model, optimizer, SETTINGS)
-    for steps, at in ((12, progress), (6, progress), (12, progress), (6, 0.75), (6, progress)):
-        rollout = random_rollout(steps, 6)
-        generator_state = torch.get_rng_state()
-        update(trainer, rollout, at)
-        torch.set_rng_state(generator_state)
-        ppo_update.update(twin, twin_optimizer, rollout, SETTINGS, at)
-        assert optimizer.param_groups[0]["lr"] == pytest.approx(twin_optimizer.param_groups[0]["lr"])
-        for weights, expected in zip(model.parameters(), twin.parameters(), strict=True):
-            assert torch.allclose(weights, expected, atol=1e-5)
-    assert model.return_std == pytest.approx(twin.return_std.item())
+    updates = [(12, progress), (6, progress), (12, progress), (6, 0.75), (6, progress)]
+    assert_updates_agree_with_the_slow_twin(GoalModel, SETTINGS, updates, update)
 
 
 @pytest.mark.parametrize(

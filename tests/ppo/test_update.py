@@ -1,4 +1,3 @@
-import copy
 import dataclasses
 
 import gymnasium as gym
@@ -13,8 +12,14 @@ from lib.ppo.fast import FastModel, FastSettings
 from lib.ppo.model import Model
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.update import Trainer, UpdateSettings
-from oracles import ppo_update
-from ppo_setup import random_rollout, rollout_of, settings_of, trainer_of, two_valued_rollout, vectorised
+from ppo_setup import (
+    assert_updates_agree_with_the_slow_twin,
+    rollout_of,
+    settings_of,
+    trainer_of,
+    two_valued_rollout,
+    vectorised,
+)
 
 
 def small_model():
@@ -45,18 +50,7 @@ def test_a_minibatch_that_does_not_divide_the_rollout_is_refused():
 def test_updates_agree_with_the_slow_twin():
     torch.manual_seed(1)
     settings = settings_of(minibatch=18, epochs=3, clip=0.15, entropy=0.03, gradient_norm=0.7)
-    model = Model(spaces.Box(-1.0, 1.0, (5,)), 4)
-    twin = copy.deepcopy(model)
-    optimizer, twin_optimizer = (torch.optim.Adam(each.parameters(), lr=3e-3, eps=1e-5) for each in (model, twin))
-    trainer = Trainer(model, optimizer, settings)
-    for steps in (12, 6):
-        rollout = random_rollout(steps, 6)
-        generator_state = torch.get_rng_state()
-        trainer.update(rollout)
-        torch.set_rng_state(generator_state)
-        ppo_update.update(twin, twin_optimizer, rollout, settings)
-        for weights, expected in zip(model.parameters(), twin.parameters(), strict=True):
-            assert torch.allclose(weights, expected, atol=1e-5)
+    assert_updates_agree_with_the_slow_twin(Model, settings, [(12,), (6,)])
 
 
 def test_a_subclass_may_normalise_advantages_differently():
