@@ -140,6 +140,12 @@ def folder(runs_dir: Path) -> Path:
     return path
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return the content of all files in a folder, without the two that name the process that uses it."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", "pid"))
+    return {path: path.read_bytes() for path in files}
+
+
 def resuming(path: Path) -> tuple[object, ...]:
     """Return the options that resume a run, whose environment may be one of `fakes`."""
     return "--resume", path, *FAKES

@@ -24,6 +24,7 @@ from running import (
     PROJECT,
     assignments,
     checkpoint_of,
+    contents,
     differences,
     episodes_of,
     folder,
@@ -229,11 +230,7 @@ def test_a_resume_whose_actors_are_refused_changes_no_file(ends, refused, tmp_pa
     options = (*POLE, "--engine", "inline", "--runs-dir", tmp_path)
     assert ends(ACTORS, *options, "--stop-after", 512)[0] == 0
     path = folder(tmp_path)
-
-    def files():
-        return {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "pid"}
-
-    before = files()
+    before = contents(path)
 
     def refuse(*_, **__):
         raise UsageError("2 processes need more memory")
@@ -241,7 +238,7 @@ def test_a_resume_whose_actors_are_refused_changes_no_file(ends, refused, tmp_pa
     monkeypatch.setitem(engines.ENGINES, "process", refuse)
     again = ("--engine", "process", "--stop-after", 1024)
     assert "need more memory" in refused(ACTORS, *resuming(path), *again)
-    assert files() == before
+    assert contents(path) == before
     assert "need more memory" in refused(ACTORS, *POLE, "--runs-dir", tmp_path, *again)
     assert folder(tmp_path) == path  # a new run leaves no folder
 

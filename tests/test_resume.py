@@ -15,6 +15,7 @@ from running import (
     CATCH,
     assignments,
     checkpoint_of,
+    contents,
     differences,
     episodes_of,
     folder,
@@ -115,18 +116,11 @@ def test_a_run_whose_newest_checkpoint_is_damaged_resumes_from_the_previous_one(
 
 
 def test_a_refused_resume_changes_nothing(uninterrupted):
-    def files():
-        return {
-            path: path.read_bytes()
-            for path in uninterrupted.rglob("*")
-            if path.is_file() and path.name not in ("lock", "pid")  # these name the process that uses the folder
-        }
-
-    before = files()
+    before = contents(uninterrupted)
     for options in (["--stop-after", LAST - 60], ["--set", "gamma=0.5"]):
         process = run(BASELINE, *resuming(uninterrupted), *options)
         assert process.returncode == 2
-    assert files() == before
+    assert contents(uninterrupted) == before
 
 
 @pytest.mark.parametrize("more", [(), pytest.param(("--parallel",), marks=pytest.mark.long)])

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lib.run import checkpoint_reading, run_json
-from running import BASELINE, FAKES, PROJECT, assignments, folder, resuming, scalars_of
+from running import BASELINE, FAKES, PROJECT, assignments, contents, folder, resuming, scalars_of
 
 pytestmark = pytest.mark.slow
 
@@ -27,13 +27,6 @@ def first_weights(run, network="net"):
     """Return the weights in the first of a run's checkpoints, without PPO's value head, which follows the returns."""
     net = checkpoint_reading.load(min((run / "checkpoints").glob("step-*.pt")))[network]
     return {name: value for name, value in net.items() if name.endswith("weight") and not name.startswith("value")}
-
-
-def tree(folder):
-    """Return the content of all files in a folder, its lock apart."""
-    return {
-        path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", "pid")
-    }
 
 
 def equal(one, other):
@@ -98,10 +91,10 @@ def test_the_users_own_checkpoints_and_readme_are_not_replaced(refused, model, o
 
 
 def test_a_model_is_not_published_over_itself(refused, model):
-    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    before = contents(model)
     message = refused(PUBLISH, model, model.parent / "." / model.name, *FAKES, "--episodes", 1)
     assert "is the folder to publish; give another one" in message
-    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
+    assert contents(model) == before
 
 
 def test_a_model_that_cannot_be_written_is_refused_before_it_plays(refused, original_run, tmp_path, monkeypatch):
@@ -121,7 +114,7 @@ def test_a_model_with_a_link_is_not_replaced(refused, model, original_run, tmp_p
 
 @pytest.mark.parametrize("full_at", ["best-000001280.pt", "params.json", "README.md"])
 def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch, full_at):
-    before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    before = contents(model)
     replace = Path.replace
 
     def fail(temporary, target):
@@ -133,7 +126,7 @@ def test_a_full_disk_leaves_the_old_model(ends, model, trained_run, monkeypatch,
     code, _, errors = ends(PUBLISH, trained_run, model, *FAKES, "--episodes", 1, "--checkpoint", "last")
     assert code == 1
     assert re.search(rf"No space left on device: .*/{full_at}\. .*make room", errors)
-    assert {path: path.read_bytes() for path in model.rglob("*") if path.is_file()} == before
+    assert contents(model) == before
     assert list(model.parent.iterdir()) == [model]
 
 
@@ -218,9 +211,9 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
         PPO, "--init", model, *new
     )
     assert "start 01_ppo.py with --env-id fakes:Shown-v0, or give" in refused(BASELINE, "--init", model, *new)
-    before = tree(model)
+    before = contents(model)
     assert f"start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
-    assert tree(model) == before
+    assert contents(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
     with_options = run_json.read_params(model)
