@@ -31,6 +31,8 @@ ENVIRONMENT = os.environ | {
     "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
 }
 
+WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
+
 Name = TypeVar("Name")
 Result = TypeVar("Result")
 
@@ -42,6 +44,8 @@ def assignments(*fields: str) -> list[str]:
     return [option for field in fields for option in ("--set", field)]
 
 
+SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
+SMALL_PPO = assignments("envs=4", "rollout=16", "minibatch=32")
 CATCH = ("--env-id", "fakes:Catch-v0", *assignments("replay_initial=700", "replay_size=2000", "batch_size=8"))
 ROUNDS = ("--set", "replay_initial=720", "--stop-after", 780)  # multiples of every script's steps per iteration
 

@@ -1,8 +1,13 @@
-"""A fake experience source that counts steps, for tests of the run around it."""
+"""Helpers for tests of experience sources and of the run around them."""
 
 from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource
 from lib.system.clock import Stopwatch
+
+
+def last(transition):
+    """Return the number in a transition's last_state, or None if the episode is over."""
+    return None if transition.last_state is None else int(transition.last_state[0])
 
 
 class CountingSource(ExperienceSource):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[1]
+from running import PROJECT
+
 # Folders and modules of lib, from the lowest layer to the highest. A module imports its own layer's folder and lower
 # layers only.
 LAYERS = (

@@ -3,11 +3,10 @@
 import csv
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).parents[1]
+from running import PROJECT
 
 
 @pytest.mark.learning

@@ -23,6 +23,8 @@ from running import (
     FAKES,
     PARALLEL,
     PROJECT,
+    SMALL_DQN,
+    SMALL_PPO,
     assignments,
     checkpoint_of,
     differences,
@@ -60,8 +62,6 @@ IMAGES = (
     *("--set", f"learn_every={LEARN_EVERY}"),
 )
 # Vectors, for the tests in which the network does not matter: an update takes 1 ms instead of 30 ms.
-SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
-SMALL_PPO = assignments("envs=4", "rollout=16", "minibatch=32")
 VECTORS = ("--env-id", "fakes:Chain-v0")
 
 

@@ -19,14 +19,11 @@ from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system import memory
 from oracles.replay import ListReplay
+from sources import last
 
 
 def source_of(*envs):
     return ExperienceSourceFirstLast(list(envs), Alternating(), gamma=0.9, seed=0)
-
-
-def last(transition):
-    return None if transition.last_state is None else int(transition.last_state[0])
 
 
 def numbered(n):

@@ -12,6 +12,7 @@ from lib.envs.frames import FrameStack
 from lib.errors import UsageError
 from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast
+from sources import last
 
 
 def source_of(*envs, seed=0):
@@ -21,10 +22,6 @@ def source_of(*envs, seed=0):
 def take(source, count):
     transitions = iter(source)
     return [next(transitions) for _ in range(count)]
-
-
-def last(transition):
-    return None if transition.last_state is None else int(transition.last_state[0])
 
 
 def test_a_truncated_episode_keeps_its_last_state_which_ptan_drops():

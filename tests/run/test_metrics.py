@@ -19,12 +19,12 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from tensorboard.plugins.hparams.backend_context import Context
 
 from lib.run.tensorboard import LAYOUT
-from running import PROJECT, assignments, folder, run, two_at_a_time
+from running import PROJECT, SMALL_PPO, assignments, folder, run, two_at_a_time
 
 pytestmark = pytest.mark.slow
 
 CHAIN = ("--env-id", "fakes:Chain-v0", *assignments("replay_initial=200", "replay_size=2000"))
-SMALL = ("--env-id", "fakes:Shown-v0", *assignments("envs=4", "rollout=16", "minibatch=32"))
+SMALL = ("--env-id", "fakes:Shown-v0", *SMALL_PPO)
 SMALL += (*assignments("stop_reward=9"), "--stop-after", 640, "--record-every", 30)
 # Together these runs write every tag.
 RUNS = {

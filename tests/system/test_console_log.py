@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lib.system.console_log import LastingStream, quoted
-from running import BASELINE, ENVIRONMENT, PROJECT, assignments, folder, result_of, start_program
+from running import BASELINE, ENVIRONMENT, PROJECT, SMALL_DQN, folder, result_of, start_program
 
 
 def test_after_the_reader_of_a_pipe_is_gone_everything_is_discarded():
@@ -39,8 +39,7 @@ def test_characters_that_the_encoding_lacks_become_escapes():
     assert buffer.getvalue() == rb"runs/\xdcbung" + b"\n"
 
 
-SMALL = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
-RUN = (sys.executable, PROJECT / BASELINE, "--env-id", "fakes:Chain-v0", *SMALL, "--stop-after", "250")
+RUN = (sys.executable, PROJECT / BASELINE, "--env-id", "fakes:Chain-v0", *SMALL_DQN, "--stop-after", "250")
 
 
 @pytest.mark.slow

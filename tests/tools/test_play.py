@@ -11,12 +11,11 @@ import pytest
 import fakes
 from finished_runs import edit_params
 from lib.analysis.window import Window, WindowClosed
-from running import ENVIRONMENT, FAKES, run
+from running import FAKES, WITHOUT_DISPLAY, run
 
 pytestmark = pytest.mark.slow
 
 PLAY = Path("tools/play.py")
-WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
 
 
 def test_videos_are_recorded_without_a_display(trained_run):

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lib.run import checkpoint_reading, run_json
-from running import BASELINE, FAKES, PROJECT, assignments, contents, folder, resuming, scalars_of
+from running import BASELINE, FAKES, PROJECT, SMALL_DQN, SMALL_PPO, contents, folder, resuming, scalars_of
 
 pytestmark = pytest.mark.slow
 
@@ -19,8 +19,7 @@ PUBLISH, EVALUATE = Path("tools/publish.py"), Path("tools/evaluate.py")
 PPO, GOAL, ACTORS = (Path("distributed", f"{name}.py") for name in ("01_ppo", "03_ppo_goal", "04_ppo_actors"))
 PARALLEL = Path("chapter09/03_parallel.py")
 VECTORS = ("--env-id", "fakes:Chain-v0")
-SMALL_DQN = assignments("replay_initial=200", "replay_size=2000", "batch_size=8")
-SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: assignments("envs=4", "rollout=16", "minibatch=32")}
+SMALL = {BASELINE: SMALL_DQN, PARALLEL: SMALL_DQN, PPO: SMALL_PPO}
 
 
 def first_weights(run, network="net"):

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from finished_runs import make_run
-from running import ENVIRONMENT, PROJECT, run
+from running import PROJECT, WITHOUT_DISPLAY, run
 
 TOOLS = sorted(path.relative_to(PROJECT) for path in PROJECT.glob("tools/*.py"))
-WITHOUT_DISPLAY = {name: value for name, value in ENVIRONMENT.items() if name not in ("DISPLAY", "WAYLAND_DISPLAY")}
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=str)
