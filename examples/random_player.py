@@ -85,8 +85,9 @@ def main() -> None:
     start = time.perf_counter()
     results = play(make_plain_env(args.env_id), args.episodes, args.seed)
     for name, values in results.items():
-        error = values.std() / len(values) ** 0.5
-        print(f"{name:16} mean {values.mean():.3f} +- {error:.3f}, from {values.min():g} to {values.max():g}")
+        error = f" +- {values.std(ddof=1) / len(values) ** 0.5:.3f}" if len(values) > 1 else ""
+        some = f", in {len(values)} of {args.episodes} episodes" if len(values) < args.episodes else ""
+        print(f"{name:16} mean {values.mean():.3f}{error}, from {values.min():g} to {values.max():g}{some}")
     if cut := int((results["steps"] == MAX_STEPS).sum()):
         print(f"{cut} of {args.episodes} episodes were cut at {MAX_STEPS:,} steps; their returns are incomplete")
     print(f"{results['steps'].sum() / (time.perf_counter() - start):.0f} steps/s")

@@ -133,7 +133,7 @@ def check_processor() -> Iterator[Finding]:
     load = os.getloadavg()[0]
     if load > 0.5 * cores:
         advice = "speeds measured meanwhile are too low"
-        yield Finding(NOTE, f"other programs keep {load:.1f} of {cores} cores busy", advice)
+        yield Finding(NOTE, f"the load is {load:.1f} on {cores} cores, so other programs may be running", advice)
     capability = torch.backends.cpu.get_cpu_capability()
     if machine.has_fast_bfloat16(torch.device("cpu")):
         yield Finding(OK, f"{capability}, faster in bfloat16")
@@ -173,7 +173,8 @@ def check_replay_size(game: str, runs_dir: Path) -> Iterator[Finding]:
             yield Finding(OK, text)
         else:
             fitting = int(0.8 * params.replay_size * free / needed)
-            yield Finding(PROBLEM, text, f"use --set replay_size={fitting}{alternative}")
+            warm_up = f" --set replay_initial={fitting}" if fitting < params.replay_initial else ""
+            yield Finding(PROBLEM, text, f"use --set replay_size={fitting}{warm_up}{alternative}")
 
 
 def measure_disk(runs_dir: Path) -> Finding:

@@ -25,7 +25,7 @@ from lib.system.progress import show_progress
 def main() -> None:
     parser = cli.checkpoint_tool(__doc__)
     add = parser.add_argument
-    add("--format", choices=tuple(export.FILES), help="write only this one (default: both)")
+    add("--format", choices=tuple(export.FILES), help="write this one, and remove the other (default: both)")
     add("--output", type=Path, metavar="FOLDER", help="output folder (default: export/ in the run folder)")
     add("--states", default=1000, type=cli.positive, metavar="N", help="number of compared states (default: 1000)")
     add("--seed", default=1, type=cli.seed, metavar="N", help="seed of the episodes (default: 1)")

@@ -81,11 +81,13 @@ def main() -> None:
     rng = np.random.default_rng(tagged_seed("random player", args.seed))  # not the environment's own stream
     rewards: Counter[float] = Counter()
     returns, lengths, legal_shares = [], [], []
-    with recording(args.record, env) as video:
-        for episode in tqdm(range(args.episodes), disable=args.episodes < 2 or None):  # None hides it in a file
+    for episode in tqdm(range(args.episodes), disable=args.episodes < 2 or None):  # None hides it in a file
+        with recording(args.record if episode == 0 else None, env) as video:
             state, _ = env.reset(seed=args.seed if episode == 0 else None)
             length, ended = 0, False
             while not ended:
+                if video is not None:
+                    video.write(np.asarray(env.render()))
                 _, allowed = split(torch.as_tensor(np.asarray(state))[None])
                 actions = np.arange(env.action_space.n) if allowed is None else np.flatnonzero(allowed[0].numpy())
                 legal_shares.append(len(actions) / env.action_space.n)
@@ -93,10 +95,10 @@ def main() -> None:
                 rewards[float(reward)] += 1
                 length += 1
                 ended = terminated or truncated or length == MAX_STEPS
-                if video is not None and episode == 0:
-                    video.write(np.asarray(env.render()))
-            returns.append(float(statistics.episode_returns))
-            lengths.append(length)
+            if video is not None:
+                video.write(np.asarray(env.render()))
+        returns.append(float(statistics.episode_returns))
+        lengths.append(length)
     steps = sum(rewards.values())
     shown = [f"{reward:g} ({count / steps:.2%})" for reward, count in rewards.most_common(MOST_REWARDS)]
     more = f", and {len(rewards) - MOST_REWARDS} others" if len(rewards) > MOST_REWARDS else ""

@@ -35,7 +35,7 @@ import numpy as np
 
 
 def watch_in_window(agent: TrainedAgent, env: gym.Env, args: argparse.Namespace) -> None:
-    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env), args.scale)
+    window = Window(f"{agent.env_id}, {args.run.name}", frames_per_second(env), args.scale or 1.0)
     play_episode = player(agent, env, args)
     print("Playing in a window. Close it, or press Ctrl-C, to stop.", flush=True)
     with suppress(WindowClosed):
@@ -96,10 +96,12 @@ def main() -> None:
     parser.add_argument("--episodes", default=1, type=cli.positive, metavar="N", help="number of episodes (default: 1)")
     parser.add_argument("--record", action="store_true", help="write a video of each episode instead of a window")
     parser.add_argument(
-        "--scale", default=1.0, type=cli.above_zero, metavar="S", help="size of the window (default: 1)"
+        "--scale", type=cli.above_zero, metavar="S", help="size of the window, without --record (default: 1)"
     )
     parser.add_argument("--scores", action="store_true", help="show action values or probabilities beside the frames")
     args = cli.run_args(parser)
+    if args.record and args.scale:
+        parser.error("--scale is the size of the window; leave it out with --record")
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
     env = agent.make_env(render_mode="rgb_array")
     if args.record:

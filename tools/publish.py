@@ -28,7 +28,7 @@ from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import format_return
 from lib.run.next_steps import module_option
 from lib.system import files
-from lib.system.console_log import quoted
+from lib.system.console_log import quoted, without_folder
 from lib.system.files import PROJECT
 
 CARD = """# {name}: {env_id}
@@ -69,7 +69,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / agent.file.name  # a run that still trains may remove it
         files.copy(agent.file, kept)
-        metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed)
+        metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed, progress=True)
         console.log_evaluation(metrics)
         write_model(agent, kept, args.model.resolve(), metrics)
     print(f"{args.model}: {megabytes(args.model):.1f} MB")
@@ -106,9 +106,9 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
     """Write the folder of a model: params.json, the checkpoint with its digest, evaluation.json and the card."""
     params = run_json.read_params(agent.run)
     params["sessions"] = [session | {"argv": without(PRIVATE, session["argv"])} for session in params["sessions"]]
-    params["init"] = params.get("init") and public(params["init"])
+    params["init"] = params.get("init") and without_folder(params["init"])
     if builder := params.get("network", {}).get("builder"):
-        params["network"]["builder"] = public(builder)
+        params["network"]["builder"] = without_folder(builder)
     # Complete before it takes the place of an old model, because network, card and parameters belong together.
     new, old = (model.with_name(f".{model.name}.{os.getpid()}.{kind}") for kind in ("tmp", "old"))
     target = new / "checkpoints" / f"best-{agent.step:09d}.pt"
@@ -132,7 +132,7 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
 def without(options: Sequence[str], argv: list[str]) -> list[str]:
     """Return a command line without some options and their values. The script and absolute paths have no folder."""
     words, skipped = [Path(argv[0]).name], False
-    for word in map(public, argv[1:]):
+    for word in map(without_folder, argv[1:]):
         if word.split("=")[0] in options:
             skipped = "=" not in word
         elif skipped:
@@ -140,12 +140,6 @@ def without(options: Sequence[str], argv: list[str]) -> list[str]:
         else:
             words.append(word)
     return words
-
-
-def public(word: str) -> str:
-    """Return a word of a command line, with an absolute path cut to its last part."""
-    option, equals, value = word.rpartition("=")
-    return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
 def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], metrics: dict[str, Any]) -> str:

@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from lib.run import run_folder, run_json
 from lib.run.checkpoint_files import numbered
 from lib.run.episodes import WINDOW, Episodes, format_return
 from lib.run.run_name import short_number
+from lib.system.console_log import without_folder
 
 IGNORED = ("run_name", "milestone")  # hyperparameters that do not influence training
 # Settings in which the runs of a group may differ: the seed, and options on which neither results nor speeds depend.
@@ -49,7 +51,8 @@ def read_settings(run: Path) -> Settings:
     hyperparameters = defaults | recorded_fields(kind, params["hyperparameters"])
     for name in IGNORED:
         hyperparameters.pop(name, None)
-    start = {"seed": params["seed"], "script": params["script"], "init": params.get("init")}
+    init = params.get("init")
+    start = {"seed": params["seed"], "script": params["script"], "init": init and without_folder(init)}
     settings = {**start, **params["knobs"], **hyperparameters}
     return {name: settings[name] for name in FIRST if name in settings} | settings
 
@@ -61,7 +64,8 @@ def read_outcome(run: Path) -> dict[str, object]:
     """
     episodes = run_data.read_episodes(run)
     returns = episodes["return"]
-    result = run_data.read_result(run)
+    running = run_folder.in_use(run)  # asked once, because the run may end meanwhile
+    result = {} if running else run_data.read_result(run)
     stop_reward = str(run_json.read_params(run)["hyperparameters"].get("stop_reward"))
     solved = result.get("reached", {}).get(stop_reward, {})
     evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
@@ -74,7 +78,7 @@ def read_outcome(run: Path) -> dict[str, object]:
         "steps/s": result.get("this_process", {}).get("steps_per_second") or None,  # 0 in runs of earlier versions
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
-        "ended": "running" if run_folder.in_use(run) else result.get("stopped", "no result"),
+        "ended": "running" if running else result.get("stopped", "no result"),
     }
 
 
@@ -104,14 +108,21 @@ def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
 def short_names(runs: Sequence[Path]) -> list[str]:
     """Return the runs' names without the timestamp and the common prefix.
 
-    A name that is not unique stays whole. If the whole name is not unique either, the name of the parent folder is put
-    before it.
+    A name that is not unique stays whole; see `whole_names`.
     """
     run_names = {str(run_json.read_params(run)["hyperparameters"]["run_name"]) for run in runs}
     shared = f"{run_names.pop()}-" if len(run_names) == 1 else ""
     names = [TIMESTAMP.sub("", run.name, count=1).removeprefix(shared) for run in runs]
-    whole = [run.name for run in runs]
-    longer = [run.name if whole.count(run.name) == 1 else f"{run.parent.name}/{run.name}" for run in runs]
+    return [name if names.count(name) == 1 else long for name, long in zip(names, whole_names(runs), strict=True)]
+
+
+def whole_names(runs: Sequence[Path]) -> list[str]:
+    """Return the runs' names. Those that are not unique have the folders before them in which they differ."""
+    names = [run.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    common = os.path.commonpath([run.absolute().parent for run in runs])
+    longer = [os.path.relpath(run, common) for run in runs]
     return [name if names.count(name) == 1 else long for name, long in zip(names, longer, strict=True)]
 
 
@@ -156,8 +167,8 @@ def summarise(group: Group) -> str:
     """Describe a group's outcome in one line: mean return at the end, and minutes until it was solved.
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
-    its confidence interval, which for three or four runs is their range. A note says if runs share a seed: they are not
-    independent. Another says if they were made by different commits.
+    its confidence interval, which for three or four runs is their range. Notes say if runs share a seed, because they
+    are not independent then; if they have not ended; and if their commits or machines differ.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
@@ -168,9 +179,18 @@ def summarise(group: Group) -> str:
         summary += f", solved{_share(solved, outcomes)} in {_centre_and_range(solved)} minutes"
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
-    if len({run_json.read_params(run)["sessions"][0]["commit"] for run in group.runs}) > 1:
+    if unfinished := sum(not run_data.has_ended(run) for run in group.runs):
+        summary += f"; {unfinished} of them may go on"
+    sessions = [session for run in group.runs for session in run_json.read_params(run)["sessions"]]
+    if len({session["commit"] for session in sessions}) > 1:
         summary += "; they were made at different commits"
+    if len({_machine(session) for session in sessions}) > 1:
+        summary += "; they ran on different machines"
     return summary
+
+
+def _machine(session: Mapping[str, Any]) -> tuple[object, ...]:
+    return tuple(session["machine"].get(name) for name in ("processor", "cores", "device"))
 
 
 def _share(values: pd.Series, outcomes: pd.DataFrame) -> str:
@@ -198,8 +218,9 @@ def _differing(rows: Sequence[Settings]) -> list[str]:
 
 
 def _value(row: Settings, name: str) -> str:
-    """Return a setting as text; "" if it is not set or missing."""
-    return "" if row.get(name) in (None, []) else _as_text(row, name)
+    """Return a setting as text; "" if it is missing, as in a run of an earlier version, or has the value of not set."""
+    value = row.get(name)
+    return "" if value in (None, []) or value is False else _as_text(row, name)
 
 
 def _label_names(rows: Sequence[Settings]) -> list[str]:
@@ -229,4 +250,4 @@ def _as_text(settings: Settings, name: str) -> str:
 
 
 def _index(runs: Sequence[Path]) -> pd.Index:
-    return pd.Index([run.name for run in runs], name="run")
+    return pd.Index(whole_names(runs), name="run")

@@ -21,6 +21,7 @@ from lib.run import run_json
 from lib.run.curve import picture_title
 from lib.run.episodes import WINDOW
 from lib.system import files
+from lib.system.console_log import without_folder
 
 TEMPLATE = "report.html"
 PICTURES = ("steps", "minutes", "speed", "parts")
@@ -305,7 +306,7 @@ def _provenance(run: Path) -> dict[str, Any]:
         "sessions": [
             {
                 "started": session.get("started"),
-                "command": shlex.join(map(str, session.get("argv", ()))),
+                "command": shlex.join(without_folder(str(word)) for word in session.get("argv", ())),
                 "commit": session.get("commit"),
             }
             for session in sessions

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from lib.errors import UsageError
 from lib.run import run_folder, run_json
 from lib.run.episodes import CSV_COLUMNS
 from lib.run.growing_files import require_digest
-from lib.run.stopping import EXIT_CODES
+from lib.run.stopping import ENDED, SOLVED, STEPS
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +66,14 @@ def read_result(run: Path) -> dict[str, Any]:
 
 
 def has_ended(run: Path) -> bool:
-    """Return whether a run was solved, reached a limit or was ended by its script, so that it will not go on."""
-    return EXIT_CODES.get(read_result(run).get("stopped", "")) == 0
+    """Return whether a run will not go on: it was solved, ended by its script, or has reached max_steps.
+
+    A run that was stopped by --stop-after or --time-limit may be resumed.
+    """
+    result = read_result(run)
+    if result.get("stopped") == STEPS:
+        return bool(result["steps"] >= run_json.read_params(run)["hyperparameters"].get("max_steps", math.inf))
+    return result.get("stopped") in (SOLVED, ENDED)
 
 
 def read_evaluation(run: Path) -> dict[str, Any]:

@@ -111,12 +111,14 @@ def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
 def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bool:
     """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
 
-    If all episodes were cut at MAX_STEPS, they cannot be compared.
+    They cannot be compared if all episodes were cut at MAX_STEPS, or if there is only one of training.
 
     Args:
         result: result of `evaluate`.
         training: returns of training episodes.
     """
+    if len(training) < 2:
+        return False
     error = math.sqrt(result["std"] ** 2 / result["episodes"] + np.var(training) / len(training))
     below = bool(np.mean(training) - result["mean"] > max(3 * error, 1e-6))
     return below and count_at_limit(result["lengths"]) < result["episodes"]

@@ -30,6 +30,7 @@ from typing import Any
 from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
+from lib.run.next_steps import command
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.run_json import PARAMS, RESULT, read_json, write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, SOLVED, handled_signals
@@ -77,7 +78,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         tune.with_parameters(
             run_trial,
             folder=folder,
-            command=_trial_command(argv),
+            command=_trial_command(argv, args.init),
             started_in=os.getcwd(),
             threads=resources.get("cpu"),
         ),
@@ -112,7 +113,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         trials.sort(key=_rank)
         _write_results(folder, trials, list(space), title)
         where = [] if args.runs_dir == DEFAULT_RUNS_DIR else ["--runs-dir", str(args.runs_dir)]
-        _log_best(folder, trials[0], list(space), [_trial_command(argv)[1], *options, *where])
+        _log_best(folder, trials[0], list(space), [sys.argv[0], *options, *where])
     if results.num_errors:
         raise Fault(
             f"{results.num_errors} trials failed; their output is in {folder / 'trials'}. The same command retries"
@@ -248,9 +249,15 @@ def _text(config: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value:.3g}" for name, value in config.items())
 
 
-def _trial_command(argv: Sequence[str]) -> list[str]:
-    """Return the command line of a trial: the script's own, without --tune. Trials are quiet."""
-    words = [word for word in _without(argv, "--tune") if word not in ("--quiet", "--verbose")]
+def _trial_command(argv: Sequence[str], init: Path | None = None) -> list[str]:
+    """Return the command line of a trial: the script's own, without --tune. Trials are quiet.
+
+    Args:
+        argv: options of the script.
+        init: folder that --init names. A trial would look for a bare name in its own folder.
+    """
+    words = [word for word in _without(argv, "--tune", "--init") if word not in ("--quiet", "--verbose")]
+    words += ["--init", str(init.absolute())] if init else []
     return [sys.executable, str(Path(sys.argv[0]).absolute()), *words, "--set", "tuner_mode=true"]
 
 
@@ -317,7 +324,7 @@ def _log_best(folder: Path, best: Mapping[str, Any], names: Sequence[str], words
         log.info("No trial has solved the game.")
     log.info("Best hyperparameters: --config %s", shlex.quote(str(folder / "params.json")))
     fields = [word for name in names for word in ("--set", f"{name}={json.dumps(best[name])}")]
-    log.info("To train with them: %s", shlex.join([*words, *fields]))
+    log.info("To train with them: %s", command(Path(words[0]), *words[1:], *fields))
 
 
 def _draw(path: Path, trials: Sequence[Mapping[str, Any]], title: str) -> None:

@@ -146,7 +146,8 @@ def _side_by_side(
     except (UsageError, Fault) as error:
         if isinstance(error, Fault) and time.monotonic() > deadline:
             raise CallInterrupted(str(error)) from error
-        log.warning("The evaluation goes on in this process alone: %s", error)
+        # What follows the semicolon is advice for a learner with actors.
+        log.warning("The evaluation goes on in this process alone: %s", str(error).partition(";")[0])
         for result in _play(policy, make_env, seed, groups, done, stopped):
             done.add(result.number)
             yield result

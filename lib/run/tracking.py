@@ -92,8 +92,9 @@ class Tracker(abc.ABC):
             with undisturbed():
                 call(*arguments)
         except Exception as error:  # noqa: BLE001 - the tracker is not our code, and its server may be anywhere
+            if not self._failed:
+                log.warning("%s failed: %s. Tracking ends; the run and its files are not affected.", self.name, error)
             self._failed = True
-            log.warning("%s failed: %s. Tracking ends; training continues, and all files are kept.", self.name, error)
 
     @abc.abstractmethod
     def _close(self, exit_code: int) -> None: ...
@@ -227,8 +228,8 @@ def start(name: str, run: Path, settings: Mapping[str, Any], steps: Callable[[],
             return TRACKERS[name](run, settings, steps)
     except Exception as error:  # the tracker is not our code, and its server may be anywhere
         offline = "; WANDB_MODE=offline needs no account" if name == "wandb" else ""
-        reason = str(error).strip().splitlines()[:1]
-        raise UsageError(f"--track {name} failed at the start: {' '.join(reason)}{offline}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UsageError(f"--track {name} failed at the start: {reason}{offline}") from error
 
 
 def _identity(run: Path) -> str:

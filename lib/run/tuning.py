@@ -138,6 +138,11 @@ def tune_params(
         run_config=tune.RunConfig(storage_path=str(Path("runs", "tune").absolute())),
     )
     results: ResultGrid = tuner.fit()
+    metrics = [results[index].metrics or {} for index in range(len(results))]
+    if not any("episodes" in each for each in metrics):
+        raise UsageError(f"no trial was completed; Ray's files about them are in {folder / 'runs' / 'tune'}")
+    if results.num_errors:
+        log.warning("%d trials failed; Ray's files about them are in %s.", results.num_errors, folder / "runs" / "tune")
     best: Any = results.get_best_result(metric="episodes", mode="min")
     episodes = best.metrics["episodes"]
     result = "no trial solved the game" if episodes == UNSOLVED else f"solved in {episodes} episodes"

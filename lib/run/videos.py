@@ -261,7 +261,7 @@ class Recorder:
         self.video = ""
         self.on_video: Callable[[Animation, Episode], object] = lambda animation, episode: None
         self._repeatable = not (native and replayer.repeat_action_probability > 0.0)
-        self._warned = False
+        self._warned: set[str] = set()  # kinds of warnings that were logged
         if not self._repeatable:
             log.warning(
                 "No videos will be recorded. This game repeats actions at random (repeat_action_probability %g), and "
@@ -335,9 +335,9 @@ class Recorder:
         )
 
     def _warn_once(self, message: str, *values: Any) -> None:
-        if not self._warned:
+        if message not in self._warned:
             log.warning(f"{message} Such episodes get no video. This warning is shown once.", *values)
-        self._warned = True
+        self._warned.add(message)
 
 
 def _render(env: gym.Env, sinks: Sequence[FrameSink]) -> None:

@@ -5,6 +5,7 @@ import os
 import shlex
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
@@ -88,6 +89,12 @@ def start_console() -> None:
     logger.setLevel(logging.INFO)
     # ignite logs an exception twice before it raises it. The caller that catches it reports it once.
     logging.getLogger("ignite").setLevel(logging.CRITICAL)
+
+
+def without_folder(word: str) -> str:
+    """Return a word of a command line. An absolute path, also one after "--option=", loses its folder."""
+    option, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+    return f"{option}{equals}{Path(value).name if Path(value).is_absolute() else value}"
 
 
 def quoted(word: str) -> str:

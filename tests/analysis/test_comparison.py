@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from finished_runs import edit_params, in_use, make_run
-from lib.analysis import intervals
+from lib.analysis import intervals, run_data
 from lib.analysis.comparison import (
     Group,
     group_runs,
@@ -18,6 +18,7 @@ from lib.analysis.comparison import (
     summarise,
 )
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
+from lib.run import run_json
 from lib.run.run_json import write_json
 
 
@@ -38,7 +39,9 @@ def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
 
 def test_a_setting_that_is_not_set_equals_a_missing_one(tmp_path):
     runs = [
-        make_run(tmp_path / "a", 1, knobs={"max_lag": None, "without": [], "players": 2}, episodes=1),
+        make_run(
+            tmp_path / "a", 1, knobs={"max_lag": None, "without": [], "async_envs": False, "players": 2}, episodes=1
+        ),
         make_run(tmp_path / "b", 2, knobs={}, episodes=1),
     ]
     assert list(settings_table(runs)) == ["seed", "players"]
@@ -144,9 +147,42 @@ def test_settings_that_differ_in_the_seventh_digit_are_two_groups(tmp_path):
     assert [group.label for group in group_runs(runs)] == ["gamma=0.9999999", "gamma=0.9999995", "gamma=1"]
 
 
+def test_a_summary_says_if_runs_may_go_on_or_used_other_machines(tmp_path):
+    one, two = (make_run(tmp_path / name, seed) for seed, name in enumerate("ab"))
+    summary = summarise(Group("", (one, two)))
+    assert "may go on" not in summary
+    assert "machines" not in summary
+    params = run_json.read_params(two)
+    params["sessions"][0]["machine"]["device"] = "a GPU"
+    write_json(two / "params.json", params)
+    write_json(two / "result.json", run_data.read_result(two) | {"stopped": "time limit"})
+    summary = summarise(Group("", (one, two)))
+    assert "1 of them may go on" in summary
+    assert "they ran on different machines" in summary
+
+
+@pytest.mark.parametrize(
+    ("stopped", "steps", "ended"),
+    [
+        ("solved", 9, True),
+        ("ended by the script", 9, True),
+        ("step limit", 10**9, True),
+        ("step limit", 9, False),
+        ("time limit", 9, False),
+        ("SIGINT", 9, False),
+    ],
+)
+def test_a_run_that_can_be_resumed_has_not_ended(tmp_path, stopped, steps, ended):
+    run = make_run(tmp_path / "run")
+    write_json(run / "result.json", run_data.read_result(run) | {"stopped": stopped, "steps": steps})
+    assert run_data.has_ended(run) == ended
+
+
 def test_runs_of_one_name_in_two_folders_are_told_apart(tmp_path):
     runs = [make_run(tmp_path / folder / "2026-11-20T1015-pong-01_ppo", episodes=1) for folder in ("here", "there")]
     assert short_names(runs) == ["here/2026-11-20T1015-pong-01_ppo", "there/2026-11-20T1015-pong-01_ppo"]
+    runs += [make_run(tmp_path / folder / "runs" / "2026-11-20T1015-pong-01_ppo") for folder in ("here", "there")]
+    assert list(outcome_table(runs).index) == [str(run.relative_to(tmp_path)) for run in runs]
 
 
 def test_short_names_leave_out_the_time_and_what_all_runs_share(tmp_path):

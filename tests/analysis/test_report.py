@@ -179,6 +179,16 @@ def test_texts_of_a_run_are_never_html_or_formulas(tmp_path, monkeypatch):
     assert any(evil in text for text in parser.text)
 
 
+def test_the_page_names_no_private_folder(tmp_path, small_pictures):
+    run = make_run(tmp_path / "run")
+    argv = ["/home/me/01_ppo.py", "--runs-dir=/home/me/runs", "--init", "/home/me/runs/x=3"]
+    edit_params(run, lambda params: params["sessions"][0].update(argv=argv))
+    edit_params(run, lambda params: params.update(init="/home/me/runs/x=3"))
+    html = report.render_page([run], [])
+    assert "01_ppo.py --runs-dir=runs --init x=3" in html
+    assert "/home/me" not in html
+
+
 def test_pictures_without_data_are_left_out_and_reported(tmp_path, small_pictures):
     def drawn():
         pictures = report.draw_pictures([run])

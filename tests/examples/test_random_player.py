@@ -124,6 +124,10 @@ def test_the_command_prints_the_mean_of_every_result(answer):
     assert (results["info['length']"] - START_LENGTH - 1 <= results["return"]).all()
 
 
+def test_one_episode_has_no_standard_error(answer):
+    assert "+-" not in answer(Path("examples/random_player.py"), SNAKE, "--episodes", 1)
+
+
 OWN_MODULE = """
 import gymnasium as gym
 from gymnasium.envs.classic_control import CartPoleEnv

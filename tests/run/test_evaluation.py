@@ -163,6 +163,11 @@ def test_episodes_that_were_all_cut_are_not_below_those_of_training():
     assert below == [True, True, False]
 
 
+def test_one_training_episode_says_nothing_about_greedy_play():
+    result = {"mean": 18.0, "std": 2.0, "episodes": 20, "lengths": [1000] * 20}
+    assert [is_clearly_below(result, [21.0] * count) for count in (0, 1, 2)] == [False, False, True]
+
+
 def test_evaluations_during_training_change_neither_random_numbers_nor_the_training_time():
     steps, evaluated_at, untimed_blocks = 0, [], 0
 

@@ -176,6 +176,11 @@ def test_trials_are_quiet_even_if_the_search_is_verbose():
     assert words[2:] == ["--seed", "2", "--set", "tuner_mode=true"]
 
 
+def test_trials_find_the_first_weights_although_they_have_a_folder_of_their_own():
+    words = search._trial_command(["--init", "a run", "--seed", "2"], Path("/runs/a run"))
+    assert words[2:] == ["--seed", "2", "--init", "/runs/a run", "--set", "tuner_mode=true"]
+
+
 def test_a_search_whose_trials_were_too_short_ends_with_its_table(tmp_path, caplog):
     caplog.set_level("INFO")
     short = {"trial": "00000", "stopped": "step limit", "episodes": search.UNSOLVED, "best_mean": None}

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from lib.errors import UsageError
-from running import ENVIRONMENT, PROJECT, full_disk, run_by_itself
+from running import BASELINE, ENVIRONMENT, PROJECT, full_disk, run_by_itself
 
 DOCTOR = Path("tools/doctor.py")
 
@@ -83,6 +83,13 @@ def test_a_problem_is_reported_with_its_remedy(examine, monkeypatch, make_sick, 
     assert code == 1
     assert re.search(f"^{finding}", output, re.M), output
     assert output.endswith(": 1\n")  # the number of problems
+
+
+def test_the_advice_for_a_small_memory_is_accepted_by_the_scripts(examine, monkeypatch, refused):
+    monkeypatch.setattr("lib.system.memory.free", lambda: 5 * 10**8)
+    _, output = examine("--quick", "--game", "breakout")
+    words = re.search(r"-> use (--set replay_size=\d+ --set replay_initial=\d+)\n", output)[1].split()
+    assert "replay_initial" not in refused(BASELINE, "--game", "breakout", *words, "--stop-after", 0)
 
 
 @pytest.mark.parametrize(

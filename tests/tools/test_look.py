@@ -48,7 +48,7 @@ def test_the_first_episode_can_be_recorded(tmp_path):
     path = tmp_path / "random.webm"
     assert look("fakes:Shown-v0", "--episodes", 2, "--record", path)["video"] == str(path)
     video = cv2.VideoCapture(str(path))
-    assert video.read()[0]
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 6 + 1  # the first state, and the one after each of six steps
 
 
 @pytest.mark.parametrize(("env_id", "message"), [("NoGame-v0", "cannot make"), ("fakes:Continuous-v0", "action space")])
@@ -73,7 +73,7 @@ def test_an_incomplete_video_is_removed_and_the_old_one_kept(ends, tmp_path, mon
     monkeypatch.setattr(video_file.Video, "_open", lambda *_: Full())
     code, output, errors = ends(LOOK, "fakes:Shown-v0", "--episodes", 1, "--record", path)
     assert code == 1
-    assert "the video has 0 of its 6 frames" in errors
+    assert "the video has 0 of its 7 frames" in errors
     assert "video" not in output
     assert [each.name for each in tmp_path.iterdir()] == ["random.webm"]
     assert path.read_text() == "old"

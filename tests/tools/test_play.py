@@ -121,6 +121,7 @@ def test_an_invisible_driver_is_not_taken_for_a_display(refused, monkeypatch, or
         ((), "neither DISPLAY nor WAYLAND_DISPLAY"),
         (("--checkpoint", "77"), "no checkpoint '77'"),
         (("--epsilon", "2"), "2 is not between 0 and 1"),
+        (("--record", "--scale", "2"), "--scale is the size of the window; leave it out with --record"),
     ],
 )
 def test_wrong_use_is_explained(refused, monkeypatch, original_run, options, facts):

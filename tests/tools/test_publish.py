@@ -180,6 +180,10 @@ def test_a_command_on_a_card_keeps_the_first_weights_and_the_config_without_priv
         "--init",
         "models/pong",
         "--config=/home/me/x.json",
+        "--init",
+        "/home/me/runs/2026-11-20T1200-pong-02_n_envs=3",
+        "--set",
+        "gamma=0.9",
         "--runs-dir",
         "/home/me/runs",
         "--quiet",
@@ -190,6 +194,10 @@ def test_a_command_on_a_card_keeps_the_first_weights_and_the_config_without_priv
         "--init",
         "models/pong",
         "--config=x.json",
+        "--init",
+        "2026-11-20T1200-pong-02_n_envs=3",
+        "--set",
+        "gamma=0.9",
         "--quiet",
     ]
 
