@@ -7,6 +7,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -580,6 +581,22 @@ class Counter:
         raise UsageError("counter 1000 needs 9 GB; take 3 at most")
 
     @staticmethod
+    def unaffordable_later(number, state):
+        class Unaffordable(Counter):
+            def get_trajectory_segment(self):
+                raise UsageError("counter 1000 needs 9 GB; take 3 at most")
+
+        return Unaffordable(number, state)
+
+    @staticmethod
+    def picky(number, state):
+        class Picky(Counter):
+            def set_model(self, model):
+                raise KeyError("no such weight")
+
+        return Picky(number, state)
+
+    @staticmethod
     def dying(number, state):
         class Dying(Counter):
             def get_trajectory_segment(self):
@@ -602,6 +619,13 @@ class Counter:
                 return super().get_trajectory_segment()
 
         return Hanging
+
+
+def start_two_and_wait(connection):
+    """Start two programs, send their process ids, and wait. Runs in a child process."""
+    programs = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    connection.send([program.pid for program in programs])
+    time.sleep(60)
 
 
 def fail_on_purpose():

@@ -11,7 +11,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from ptan.agent import DQNAgent
 
 from lib import atari_wrappers
-from lib.envs.atari import DirectAtari, EpisodicLife, FireReset, wrappers
+from lib.envs.atari import DirectAtari, EpisodicLife, FireReset, statistics_wrapper, wrappers
 from lib.envs.frames import ContiguousFrameStack, LazyFrames
 from lib.errors import UsageError
 from lib.experience.source import ExperienceSourceFirstLast
@@ -211,6 +211,16 @@ def test_gymnasiums_statistics_may_be_around_the_books_wrappers(episodic_life):
         *_, terminated, truncated, info = env.step(0)
         ended, steps = terminated or truncated, steps + 1
     assert info["episode"]["l"] == steps
+
+
+def test_returns_are_unclipped_also_if_gymnasiums_statistics_are_around_the_books_wrappers():
+    env = RecordEpisodeStatistics(atari_wrappers.wrap_dqn(gym.make("SpaceInvadersNoFrameskip-v4"), episodic_life=False))
+    env.reset(seed=1)
+    rng, clipped = np.random.default_rng(1), 0.0
+    for _ in range(500):
+        clipped += env.step(rng.integers(6))[1]
+    statistics = statistics_wrapper(env)
+    assert statistics.episode_returns >= 5 * clipped > 0  # the worst alien is worth 5 points
 
 
 class Seen(gym.Wrapper):

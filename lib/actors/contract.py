@@ -365,6 +365,8 @@ def next_segment(actor: Actor | Failed) -> Any:
         return actor
     try:
         return actor.get_trajectory_segment()
+    except UsageError as error:
+        return Failed(str(error), usage=True)
     except Fault as fault:
         return Failed(f"{actor}: {fault}", exit_code=fault.exit_code)
     except Exception as error:  # noqa: BLE001 - reported to the learner

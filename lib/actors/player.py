@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lib.actors.contract import Weights
-from lib.envs.frames import FrameStack, frame_layout
+from lib.envs.frames import frame_layout, stacks_frames
 from lib.errors import counted
 from lib.experience import packing
 from lib.experience.source import ExperienceSourceFirstLast
@@ -107,7 +107,7 @@ def block_size(env: gym.Env, transitions: int, envs: int) -> int:
         transitions: number of transitions in a block.
         envs: number of environments that take turns.
     """
-    stack, frame_shape, dtype = frame_layout(env.observation_space, isinstance(env, FrameStack))
+    stack, frame_shape, dtype = frame_layout(env.observation_space, stacks_frames(env))
     frames = 2 * transitions + stack * envs  # a step adds one frame, and a second one if it ends an episode
     per_transition = 2 * 4 * stack + 1 + 8 + 8  # two states, done, action, reward; see packing.pack
     alignment = 64 * 6

@@ -104,5 +104,6 @@ class ProcessActors(Actors):
                 child.kill()
                 yield index, Lost(child.fate().removeprefix(f"{child} "))
             else:
+                self._payloads.pop(index, None)  # the actor has read it
                 self._next_slot[index] = (slot + 1) % self._slots[index].number
                 yield index, self._slots[index].unpack(header, slot, sizes)

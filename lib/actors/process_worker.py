@@ -1,5 +1,6 @@
 """Code that runs in an actor's process. It plays one segment per order until the learner has ended."""
 
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -43,19 +44,27 @@ def act(
         while True:
             version = receive(connection)
             if not isinstance(actor, Failed):
-                set_model(actor, names, weights, version)
+                actor = set_model(actor, names, weights, version)
             send(connection, slots.pack(next_segment(actor), slot))
             slot = (slot + 1) % slots.number
 
 
-def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, version: int) -> None:
-    """Give an actor the ordered version, or the newest one if that version is no longer available."""
+def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, version: int) -> Actor | Failed:
+    """Give an actor the ordered version, or the newest one if that version is no longer available.
+
+    Returns:
+        The actor, or the reason why it does not accept the weights.
+    """
     while True:
         available = weights.versions
         chosen = version if version in available else available[-1]
         try:
-            actor.set_model(Weights(chosen, dict(zip(names, weights.read(chosen), strict=True))))
+            tensors = dict(zip(names, weights.read(chosen), strict=True))
         except LookupError:
             continue
+        try:
+            actor.set_model(Weights(chosen, tensors))
+        except Exception:  # noqa: BLE001 - reported to the learner
+            return Failed(f"{actor} does not accept the weights:\n{traceback.format_exc()}")
         if chosen in weights.versions:  # otherwise the version was overwritten while it was copied
-            return
+            return actor

@@ -235,8 +235,12 @@ def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
 
 
 def statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:
-    """Return the outermost wrapper that counts unclipped returns, or None."""
-    return next((each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics | DirectAtari)), None)
+    """Return the wrapper that counts the returns of a game before rewards are clipped, or None.
+
+    If there are several, an Atari game's innermost one sees the rewards unclipped. Elsewhere it is the outermost one.
+    """
+    found = [each for each in wrappers(env) if isinstance(each, RecordEpisodeStatistics | DirectAtari)]
+    return found[-1 if is_atari(env) else 0] if found else None
 
 
 def is_atari(env: gym.Env) -> bool:

@@ -21,7 +21,7 @@ CHECKED_EVERY = 100  # larger ones are fully checked in the first n steps, then 
 LARGEST = 1e15  # largest magnitude of rewards and observations; TD errors and their sums stay finite in float32
 
 # Errors of an environment that could be mistaken for those of this program, or that a generator would convert.
-MISLEADING = (OSError, MemoryError, RuntimeError, StopIteration, StopAsyncIteration)
+MISLEADING = (OSError, EOFError, MemoryError, RuntimeError, StopIteration, StopAsyncIteration)
 
 LONG_EPISODE = 200_000  # steps after which a warning is logged; games have ten to thirty thousand at most
 

@@ -68,6 +68,16 @@ class LazyFrames:
         return LazyFrames, (stacked, len(stacked), len(stacked))
 
 
+def stacks_frames(env: gym.Env) -> bool:
+    """Return whether an environment's states are those of a FrameStack, which share frames with one another."""
+    outer = env
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, FrameStack):
+            return bool(env.observation_space == outer.observation_space)
+        env = env.env
+    return False
+
+
 class FrameStack(gym.Wrapper):
     """Replace observations by LazyFrames of the last `size` observations.
 

@@ -79,7 +79,9 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
     space = env.observation_space
     assert isinstance(space, spaces.Box)
     dimensions = len(space.shape)
-    if dimensions > 3 or 0 in space.shape:
+    if 0 in space.shape:
+        raise UsageError(f"{env_id} has the observation space {space}, which has no numbers")
+    if dimensions > 3:
         raise UsageError(
             f"{env_id} has the observation space {space}, of {dimensions} dimensions; the networks here take "
             "vectors (n,), boards and images (height, width), with or without channels. Wrap it in gymnasium's "

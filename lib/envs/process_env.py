@@ -5,6 +5,7 @@ rules for processes. Errors name the environment, a process that died is reporte
 import atexit
 import logging
 import pickle
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -66,8 +67,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
         env_id: gymnasium id, for messages.
 
     Raises:
-        Fault: by all methods, if a process has died, or if an environment raises it. Other errors of an environment
-            are raised unchanged, with the traceback of its process as a note.
+        Fault: by reset, step and set_attr, if a process has died, or if an environment raises it. Other errors of an
+            environment are raised unchanged, with the traceback of its process as a note. Its process ends then.
     """
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, env_id: str):
@@ -175,6 +176,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
         if all(successes):
             return
+        self._state = AsyncState.DEFAULT  # nothing is awaited, so that the other environments can be closed
         try:
             index, kind, error, trace = self.error_queue.get(timeout=PATIENCE)
         except Exception as unreadable:  # what an environment raises may be impossible to pickle
@@ -241,5 +243,6 @@ def _work(index: int, make: Callable[[], gym.Env], *arguments: Any) -> None:
         _async_worker(index, lambda: SendableErrors(make()), *arguments)
     except (EOFError, ConnectionError):
         pass  # the parent has ended
-    except Exception as error:  # noqa: BLE001 - of the environment's close; other errors are sent to the parent
+    except Exception as error:  # noqa: BLE001 - of the constructor or of close; other errors are sent to the parent
         log.warning("%s", error)
+        sys.exit(1)

@@ -56,7 +56,12 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
         UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
             converted.
     """
-    return cast(DiscreteEnv, _wrapped(env_id, tweaked, make_plain_env(env_id, render_mode)))
+    env = make_plain_env(env_id, render_mode)
+    try:
+        return cast(DiscreteEnv, _wrapped(env_id, tweaked, env))
+    except UsageError:
+        close_plain_env(env, env_id)
+        raise
 
 
 def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:

@@ -123,6 +123,11 @@ def is_native(envs: VectorEnv) -> bool:
     return isinstance(envs.unwrapped, AtariVectorEnv)
 
 
+def end_at_errors(envs: VectorEnv) -> bool:
+    """Return whether an environment that has raised an error cannot be reset, because its process has ended."""
+    return isinstance(envs.unwrapped, ProcessVectorEnv)
+
+
 def pause(envs: VectorEnv, which: np.ndarray) -> None:
     """Let environments ignore their actions until they are reset. Native ones cannot; they are stepped nevertheless.
 

@@ -10,7 +10,7 @@ import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.frames import FrameStack, frame_layout
+from lib.envs.frames import frame_layout, stacks_frames
 from lib.errors import UsageError
 from lib.experience import packing
 from lib.system import memory
@@ -62,7 +62,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             buffer_size: number of transitions.
             saved: whether to include the copy of the frames that a checkpoint needs.
         """
-        _, shape, dtype = frame_layout(env.observation_space, isinstance(env, FrameStack))
+        _, shape, dtype = frame_layout(env.observation_space, stacks_frames(env))
         frame_bytes = math.prod(shape) * dtype.itemsize
         return buffer_size * (frame_bytes * (2 if saved else 1) + cls.TRANSITION_BYTES)
 

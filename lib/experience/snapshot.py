@@ -90,7 +90,7 @@ class Snapshot:
         """Record one step, (num_envs,), or several, (steps, num_envs)."""
         if self._unneeded and 2 * self._unneeded >= self._length:
             self._drop()
-        block = np.atleast_2d(np.asarray(actions, np.int32))
+        block = np.array(actions, np.int32, ndmin=2)  # a copy, because an agent may overwrite its array
         self._blocks.append(block)
         self._length += len(block)
 

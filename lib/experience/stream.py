@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 
 from lib.envs import vector_env
 from lib.envs.observations import ObservationKind, observation_kind
+from lib.errors import Fault
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
 from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import REPLAYING, Snapshot
@@ -210,6 +211,9 @@ class Stream(ExperienceSource):
         """Reset with the saved seeds and replay the saved actions. Half a million actions take a minute or two.
 
         If that fails or leads to other states, reset all environments and log a warning.
+
+        Raises:
+            Fault: if it fails in an environment with a process of its own, which has ended.
         """
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
@@ -220,8 +224,13 @@ class Stream(ExperienceSource):
         error_text = ""
         try:
             self._replay(self._snapshot.starts, self._snapshot.actions)
-        except Exception as error:  # noqa: BLE001 - the environment is not our code, and may reject earlier actions
+        except Exception as error:
             error_text = f" ({type(error).__name__}: {error})"
+            if vector_env.end_at_errors(self.envs):
+                raise Fault(
+                    f"the environments could not be restored from their seeds and actions{error_text}. Resume once "
+                    "without --async-envs, which starts new episodes"
+                ) from error
         if error_text or not np.array_equal(self.states, saved["states"].numpy()):
             log.warning(
                 "The environments could not be restored from their seeds and actions, and were reset. The resumed "

@@ -12,7 +12,7 @@ import torch
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use, which can be fewer than the machine has."""
+    """Return the number of cores on which this process may run. A quota of CPU time, as in a container, is ignored."""
     # macOS has no CPU affinity.
     return len(psutil.Process().cpu_affinity()) if hasattr(psutil.Process, "cpu_affinity") else os.cpu_count() or 1
 

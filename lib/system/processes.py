@@ -200,9 +200,6 @@ class Child:
     def kill(self) -> None:
         """Kill the process and its own child processes."""
         if self.process is not None and self.process.is_alive():
-            with suppress(psutil.NoSuchProcess):
-                for descendant in psutil.Process(self.process.pid).children(recursive=True):
-                    descendant.kill()
             kill_child(self.process)
 
     def fate(self) -> str:
@@ -221,15 +218,24 @@ def describe_exit(code: int) -> str:
     """Describe an exit code, as in "was killed by SIGKILL"."""
     if code == LOST_WITH_SERVER:
         return "died with exit code 255, or was lost because the fork server died"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"died with exit code {code}"
+    if code >= 0:
+        return f"died with exit code {code}"
+    known = -code in set(signal.Signals)
+    return f"was killed by {signal.Signals(-code).name if known else f'signal {-code}'}"
 
 
 def kill_child(process: Any) -> None:
-    """Kill a child process, and wait until its death is reported.
+    """Kill a child process and its own child processes, and wait until its death is reported.
 
     Args:
         process: process of `context` that has been started.
     """
+    descendants: list[psutil.Process] = []
+    with suppress(psutil.Error):
+        descendants = psutil.Process(process.pid).children(recursive=True)
+    for descendant in descendants:
+        with suppress(psutil.Error):  # it has ended meanwhile, or is another user's
+            descendant.kill()
     server = None
     with suppress(psutil.NoSuchProcess):
         parent = psutil.Process(process.pid).parent()

@@ -59,7 +59,8 @@ class RandomState:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore the global generators on exit, so that the block does not change the random numbers drawn after it."""
-    random_state = RandomState()
+    uses_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    random_state = RandomState(torch.device("cuda") if uses_gpu else None)
     before = random_state.state_dict()
     try:
         yield

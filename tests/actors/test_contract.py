@@ -227,10 +227,17 @@ def test_a_fault_in_the_making_of_an_actor_is_reported_in_one_line():
     assert failed.value.exit_code == 5
 
 
+def test_an_actor_that_does_not_accept_its_weights_ends_the_run_at_once():
+    with started("process", make=fakes.Counter.picky) as crew, pytest.raises(ActorFailed, match="no such weight"):
+        crew.gather()
+    assert crew.replaced == 0
+
+
 @with_ray_long
-def test_a_usage_error_of_an_actor_stays_a_usage_error(engine):
+@pytest.mark.parametrize("make", [fakes.Counter.unaffordable, fakes.Counter.unaffordable_later])
+def test_a_usage_error_of_an_actor_stays_a_usage_error(engine, make):
     with (
-        started(engine, make=fakes.Counter.unaffordable) as crew,
+        started(engine, make=make) as crew,
         pytest.raises(UsageError, match=r"^counter 1000 needs 9 GB; take 3 at most$"),
     ):
         crew.gather()

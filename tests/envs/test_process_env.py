@@ -78,6 +78,17 @@ def allowed_actions(envs, states, rng):
 
 
 @pytest.mark.slow
+def test_a_resume_that_an_environment_refuses_says_what_to_do(make):
+    first, resumed = (Stream(make("examples.blocks:Blocks-v0"), seed=1) for _ in range(2))
+    first.begin()
+    first.step(allowed_actions(first.envs, first.states, np.random.default_rng(1)))
+    saved = first.state_dict()
+    saved["snapshot"]["actions"][:] = -1  # as if the game had changed
+    with pytest.raises(Fault, match=r"could not be restored .*illegal.* Resume once without --async-envs"):
+        resumed.load_state_dict(saved)
+
+
+@pytest.mark.slow
 def test_slow_environments_step_at_the_same_time(make):
     envs = make("fakes:Slow-v0", 8)
     envs.reset(seed=1)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -160,3 +161,5 @@ def test_a_buffer_that_does_not_fit_into_memory_is_refused_with_a_size_that_does
     assert ReplayBuffer(source, fitting).capacity == fitting
     saved, unsaved = (ReplayBuffer.forecast(FrameStack(Catch(9)), 1000, saved) for saved in (True, False))
     assert saved - unsaved == 1000 * 81
+    around = gym.wrappers.RecordEpisodeStatistics(FrameStack(Catch(9)))
+    assert ReplayBuffer.forecast(around, 1000, saved=True) == saved

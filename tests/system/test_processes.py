@@ -1,0 +1,31 @@
+"""Child processes: how they are killed, and how their end is described."""
+
+import psutil
+import pytest
+
+from fakes import start_two_and_wait
+from lib.system.processes import Child, describe_exit
+
+
+def test_a_killed_child_takes_its_own_children_along_even_if_one_has_just_ended(monkeypatch):
+    child = Child("parent")
+    child.launch(start_two_and_wait)
+    programs = [psutil.Process(pid) for pid in child.connection.recv()]
+    kill = psutil.Process.kill
+
+    def kill_and_miss(process):
+        kill(process)
+        raise psutil.NoSuchProcess(process.pid)
+
+    monkeypatch.setattr(psutil.Process, "kill", kill_and_miss)
+    child.kill()
+    _, alive = psutil.wait_procs(programs, timeout=10)
+    assert [each for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(3, "died with exit code 3"), (-9, "was killed by SIGKILL"), (-40, "was killed by signal 40")],
+)
+def test_an_exit_code_is_described(code, text):
+    assert describe_exit(code) == text
