@@ -205,12 +205,12 @@ class FastTrainer(Trainer):
     def after_epoch(self, metrics: Sequence[torch.Tensor], transitions: Transitions) -> None:
         """Adapt the learning rate to the mean divergence of the epoch's minibatches.
 
-        A minibatch's divergence is measured before its optimizer step, so the first epoch of an update hardly shows
-        how far it moved the policy. If it is the only epoch or minibatch, the divergence is measured again afterwards.
+        A minibatch's divergence is measured before its optimizer step. If the epoch has only one minibatch, it is
+        measured again afterwards.
         """
         if self.settings.kl_target is None:
             return
-        if len(metrics) == 1 or self.settings.epochs == 1:
+        if len(metrics) == 1:
             kl = self._divergence(transitions)
         else:  # the CPU sets the rate, so it has to wait for the epoch
             divergences = [row[KL] for row in fetched(metrics)]
@@ -230,13 +230,14 @@ class FastTrainer(Trainer):
         """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little.
 
         Args:
-            kl: mean of `approximate_kl` over the transitions.
+            kl: mean of `approximate_kl` over the epoch's minibatches.
             target: desired divergence.
         """
         factor = 1.0
         if kl > 2 * target:
             factor = 1 / RATE_FACTOR
-        elif kl < target / 2:
+        elif kl < target / 2 and self.settings.epochs > 1:
+            # The first epoch hardly moves the policy. If it is the only one, the rate would grow without end.
             factor = RATE_FACTOR
         for group in self.optimizer.param_groups:
             # A rate that starts above the limit may stay or fall.

@@ -55,14 +55,10 @@ def update(model, optimizer, rollout, settings, progress=None):
             for gradient in gradients:
                 gradient.mul_(min(1.0, settings.gradient_norm / (norm + 1e-6)))
             optimizer.step()
-        if epochs == 1:  # measured after the epoch
-            with torch.no_grad():
-                new = [model(states)[0][i].log_softmax(0)[actions[i]] for i in range(len(returns))]
-            divergences = [((now - then).exp() - 1.0 - (now - then)).item() for now, then in zip(new, old, strict=True)]
         divergence = sum(divergences) / len(divergences)
         if target is not None and divergence > 2 * target:
             optimizer.param_groups[0]["lr"] /= 1.5
-        elif target is not None and divergence < target / 2:
+        elif target is not None and epochs > 1 and divergence < target / 2:
             optimizer.param_groups[0]["lr"] *= 1.5
     if progress is not None and progress >= 0.75:
         model.temperature.fill_(settings.final_temperature)
