@@ -122,7 +122,7 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) ->
     Learning curves against steps are the same on every machine except for rounding. So results of other machines are
     kept.
     """
-    stamped = lab.stamp(threads=1, place=list(TASKS[task]))  # "place", as in the files that are there
+    stamped = lab.stamp(threads=1, place=list(TASKS[task]))  # another name would make the kept files differ
     turns = itertools.product(range(1, seeds + 1), variants)
     missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(task, *turn)).exists())]
     done = launch.in_parallel(jobs, lambda turn: curve(task, *turn), missing)
@@ -316,8 +316,8 @@ def blocks() -> Iterator[markup.Block]:
     """Yield the tables of the pages."""
     for name, (page, make_table) in TABLES.items():
         frame, stamps = measured(name)
-        rounds = lab.count_rounds(frame) if name == "step" else 0
-        yield markup.Block(page, name, f"{make_table(frame)}\n\n{markup.measured_on(stamps, rounds)}")
+        where = markup.measured_on(stamps, lab.count_rounds(frame))
+        yield markup.Block(page, name, f"{make_table(frame)}\n\n{where}")
 
 
 def pictures() -> None:

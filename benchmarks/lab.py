@@ -83,12 +83,11 @@ class Results:
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
         self._started = go_on and self.path.exists()
-        if self._started and not can_go_on(name, columns, self._stamp):
+        if self._started and (differing := ", ".join(differences(name, columns, self._stamp))):
+            problem = f"{self.path} was measured with other conditions ({differing})"
             if not _is_committed(self.path):
-                remedy = "delete it to measure it again, or restore the old conditions"
-                require_same_conditions(name, columns, self._stamp, remedy)
-            differing = ", ".join(differences(name, columns, self._stamp))
-            print(f"{self.path} was measured with other conditions ({differing}); it is measured anew", file=sys.stderr)
+                raise SystemExit(f"{problem}; delete it to measure it again, or restore the old conditions")
+            print(f"{problem}; it is measured anew", file=sys.stderr)
             self._started = False
         if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")

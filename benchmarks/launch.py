@@ -62,12 +62,12 @@ def load(rung: str, steps: int, folder: str) -> tuple[Callable[[], object], Any]
     limits = ["--set", f"replay_initial={WARM_UP}", "--stop-after", str(WARM_UP + steps), "--quiet"]
     loaded: list[Any] = []
 
-    def load(train: Callable[..., object], parser: Any, name: str) -> None:
+    def keep(train: Callable[..., object], parser: Any, name: str) -> None:
         params, args = cli.resolve(parser, [*own_options, *limits, "--runs-dir", folder], name)
         cli.prepare(args.seed)
         loaded.extend((partial(train, params, args), params))
 
-    with patch.object(cli, "main", load):
+    with patch.object(cli, "main", keep):
         runpy.run_path(script, run_name="__main__")
     train, params = loaded
     return train, params

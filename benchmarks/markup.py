@@ -82,11 +82,8 @@ def spread_of_seeds(values: pd.Series, seeds: int) -> str:
     if values.empty:
         return f"0 of {seeds} seeds"
     every = pd.Series([*values, *[math.inf] * (seeds - len(values))])
-    return (
-        spread(every, 0, single="seed")
-        if len(values) == seeds
-        else f"{spread(every, 0)}, {len(values)} of {seeds} seeds"
-    )
+    text = spread(every, 0, single="seed")
+    return text if len(values) == seeds else f"{text}, {len(values)} of {seeds} seeds"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

@@ -196,8 +196,7 @@ def blocks() -> Iterator[markup.Block]:
     if any(stamped["settings"]["label"] == GOAL_TRIAL for _, stamped in trials):
         timed = [own for own in solved_results() if own.script in {row.timed for row in PONG}]
         used = [stamped for _, stamped in trials if stamped["settings"]["label"] in {row.trial for row in PONG}]
-        steps, seconds = markup.measured_on(used), markup.measured_on(own.stamped for own in timed)
-        where = f"Steps: {steps[0].lower()}{steps[1:]} Seconds: {seconds[0].lower()}{seconds[1:]}"
+        where = f"Steps: {markup.measured_on(used)} Seconds: {markup.measured_on(own.stamped for own in timed)}"
         yield markup.Block(PAGE, "pong", f"{pong_table(trials, timed)}\n\n{where}")
     compared = [trial for trial in trials if trial[1]["settings"]["label"] in HAS_GOAL_SCHEDULES]
     if len(compared) == len(HAS_GOAL_SCHEDULES) and comparable(compared):

@@ -27,8 +27,8 @@ from lib.envs.atari import (
     has_fire,
     has_only_checking_wrappers,
     is_atari,
-    wrappers,
 )
+from lib.envs.checked_env import wrappers
 from lib.envs.frames import ContiguousFrameStack, FrameStack, LazyFrames
 from lib.envs.preprocessing import Preprocessing
 from lib.envs.single_env import make_env

@@ -11,7 +11,8 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 from ptan.agent import DQNAgent
 
 from lib import atari_wrappers
-from lib.envs.atari import DirectAtari, EpisodicLife, FireReset, statistics_wrapper, wrappers
+from lib.envs.atari import DirectAtari, EpisodicLife, FireReset, statistics_wrapper
+from lib.envs.checked_env import wrappers
 from lib.envs.frames import ContiguousFrameStack, LazyFrames
 from lib.errors import UsageError
 from lib.experience.source import ExperienceSourceFirstLast

@@ -7,7 +7,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import torch
 
@@ -16,6 +16,8 @@ from lib.experience.interface import Stopped
 from lib.system.memory import shortage
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 
 class Weights(NamedTuple):
@@ -207,14 +209,15 @@ class Actors(ABC):
         stop_seen: float | None = None
         self._note_poll()
         while not taken:
-            if not self._deadlines():
+            deadlines = self._deadlines()
+            if not deadlines:
                 raise RuntimeError("no segment was ordered")
             if self.stop_asked():
                 stop_seen = stop_seen or time.monotonic()
                 if time.monotonic() - stop_seen > self.STOPPING:
                     self._report_awaited()
                     raise Stopped
-            timeout = min(1.0, max(0.0, min(self._deadlines().values()) - time.monotonic()))
+            timeout = min(1.0, max(0.0, min(deadlines.values()) - time.monotonic()))
             for index, result in self._results(timeout, wanted):
                 if isinstance(result, Failed):
                     raise (
@@ -348,29 +351,34 @@ def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fa
         number: number of the actor.
         parts: function that returns `make` and the actor's state. It may unpickle them, which may raise an error.
     """
-    try:
+
+    def make_it() -> Actor:
         make, state = parts()
         return make(number, state)
-    except UsageError as error:
-        return Failed(str(error), usage=True)
-    except Fault as fault:
-        return Failed(f"Actor {number} could not be made: {fault}", exit_code=fault.exit_code)
-    except Exception as error:  # noqa: BLE001 - reported to the learner
-        return Failed(f"Actor {number} could not be made:\n{shortage(error) or traceback.format_exc()}")
+
+    return attempt(make_it, lambda: f"Actor {number} could not be made")
 
 
 def next_segment(actor: Actor | Failed) -> Any:
     """Return the actor's next segment, or describe why that failed."""
-    if isinstance(actor, Failed):
-        return actor
+    return actor if isinstance(actor, Failed) else attempt(actor.get_trajectory_segment, lambda: str(actor))
+
+
+def attempt(call: Callable[[], Result], describe: Callable[[], str]) -> Result | Failed:
+    """Call a function of an actor, or describe its error to the learner.
+
+    Args:
+        call: function to call.
+        describe: function that returns the start of the description, such as the actor and its progress.
+    """
     try:
-        return actor.get_trajectory_segment()
+        return call()
     except UsageError as error:
         return Failed(str(error), usage=True)
     except Fault as fault:
-        return Failed(f"{actor}: {fault}", exit_code=fault.exit_code)
+        return Failed(f"{describe()}: {fault}", exit_code=fault.exit_code)
     except Exception as error:  # noqa: BLE001 - reported to the learner
-        return Failed(f"{actor}:\n{shortage(error) or traceback.format_exc()}")
+        return Failed(f"{describe()}:\n{shortage(error) or traceback.format_exc()}")
 
 
 def capitalised(name: str) -> str:

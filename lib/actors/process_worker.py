@@ -1,15 +1,15 @@
 """Code that runs in an actor's process. It plays one segment per order until the learner has ended."""
 
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 import torch
 
-from lib.actors.contract import Actor, Failed, Weights, make_actor, next_segment
+from lib.actors.contract import Actor, Failed, Weights, attempt, make_actor, next_segment
 from lib.envs import checked_env
 from lib.system.console_log import start_console
 from lib.system.parent import ParentGone, end_with_learner, receive, send
@@ -62,9 +62,9 @@ def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, versio
             tensors = dict(zip(names, weights.read(chosen), strict=True))
         except LookupError:
             continue
-        try:
-            actor.set_model(Weights(chosen, tensors))
-        except Exception:  # noqa: BLE001 - reported to the learner
-            return Failed(f"{actor} does not accept the weights:\n{traceback.format_exc()}")
+        given = partial(actor.set_model, Weights(chosen, tensors))
+        failed = attempt(given, lambda: f"{actor} does not accept the weights")
+        if failed is not None:
+            return failed
         if chosen in weights.versions:  # otherwise the version was overwritten while it was copied
             return actor

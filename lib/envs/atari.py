@@ -1,6 +1,5 @@
 """Atari games: DeepMind's preprocessing, a faster version of it, and resets with a given number of no-ops."""
 
-from collections.abc import Iterator
 from typing import Any, SupportsFloat
 
 import ale_py
@@ -15,6 +14,8 @@ from gymnasium.wrappers import (
     PassiveEnvChecker,
     RecordEpisodeStatistics,
 )
+
+from lib.envs.checked_env import wrappers
 
 FRAME_SKIP = 4  # emulator frames per agent step
 NOOP_MAX = 30  # maximum number of no-op actions at the start of an episode
@@ -225,13 +226,6 @@ def allow_no_ops(env: gym.Env) -> None:
     for wrapper in wrappers(env):
         if isinstance(wrapper, AtariPreprocessing | DirectAtari):
             wrapper.noop_max = NOOP_MAX
-
-
-def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
-    """Yield the wrappers of an environment, the outermost first."""
-    while isinstance(env, gym.Wrapper):
-        yield env
-        env = env.env
 
 
 def statistics_wrapper(env: gym.Env) -> RecordEpisodeStatistics | DirectAtari | None:

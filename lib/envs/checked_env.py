@@ -115,12 +115,15 @@ def describe(env: gym.Env) -> str:
     return str(env) if checked is None else checked.describe()
 
 
-def _checked(env: gym.Env) -> "CheckedEnv | None":
-    while not isinstance(env, CheckedEnv):
-        if not isinstance(env, gym.Wrapper):
-            return None
+def wrappers(env: gym.Env) -> Iterator[gym.Wrapper]:
+    """Yield the wrappers of an environment, the outermost first."""
+    while isinstance(env, gym.Wrapper):
+        yield env
         env = env.env
-    return env
+
+
+def _checked(env: gym.Env) -> "CheckedEnv | None":
+    return next((each for each in wrappers(env) if isinstance(each, CheckedEnv)), None)
 
 
 class CheckedEnv(gym.Wrapper):

@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from lib.envs.checked_env import wrappers
 from lib.envs.masks import MaskedBox
 
 Frames = tuple[np.ndarray, ...] | np.ndarray
@@ -70,12 +71,8 @@ class LazyFrames:
 
 def stacks_frames(env: gym.Env) -> bool:
     """Return whether an environment's states are those of a FrameStack, which share frames with one another."""
-    outer = env
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, FrameStack):
-            return bool(env.observation_space == outer.observation_space)
-        env = env.env
-    return False
+    space = env.observation_space
+    return any(isinstance(each, FrameStack) and each.observation_space == space for each in wrappers(env))
 
 
 class FrameStack(gym.Wrapper):

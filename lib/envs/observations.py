@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import FilterObservation, FlattenObservation, GrayscaleObservation, TransformObservation
 
-from lib.envs.checked_env import describe
+from lib.envs.checked_env import describe, wrappers
 from lib.envs.masks import MaskedBox
 from lib.errors import Fault, UsageError
 
@@ -106,11 +106,7 @@ def noted(env: gym.Env, conversion: str) -> gym.Env:
 
 def conversions(env: gym.Env) -> list[str]:
     """Return how an environment's observations become states: the notes of its wrappers, in their order."""
-    notes = []
-    while isinstance(env, gym.Wrapper):
-        notes += [vars(env)[NOTE]] if NOTE in vars(env) else []
-        env = env.env
-    return notes[::-1]
+    return [vars(each)[NOTE] for each in wrappers(env) if NOTE in vars(each)][::-1]
 
 
 def _has_channels_last(space: spaces.Box) -> bool:

@@ -21,7 +21,8 @@ import numpy as np
 import ptan
 from ptan.experience import ExperienceFirstLast
 
-from lib.envs.atari import EpisodicLife, frame_skip, statistics_wrapper, wrappers
+from lib.envs.atari import EpisodicLife, frame_skip, statistics_wrapper
+from lib.envs.checked_env import wrappers
 from lib.errors import UsageError
 from lib.experience import packing
 from lib.experience.episodes import Episode, pack_episodes, unpack_episodes
