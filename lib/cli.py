@@ -24,6 +24,7 @@ from lib.run import run_checks, search, tracking
 from lib.run.arguments import Parser, resolve
 from lib.run.option_types import (
     above_zero,
+    folder,
     positive,
     quotient,
     seed,
@@ -131,7 +132,7 @@ def parser(
         ),
         add("--resume", metavar="RUN", help="resume a run, given by its folder or the folder's name"),
         add("--init", metavar="MODEL", help="start with the weights of this run or model, such as models/pong"),
-        add("--runs-dir", metavar="DIR", type=Path, help="folder of the runs (default: runs/)"),
+        add("--runs-dir", metavar="DIR", type=folder, help="folder of the runs (default: runs/)"),
         add("--evaluate-every", metavar="STEPS", type=positive, help="agent steps between evaluations of ten episodes"),
         add("--record-every", metavar="N", type=positive, help="record every N-th training episode as a video"),
         output.add_argument("--quiet", action="store_true", help="hide the progress bars and lines about episodes"),
@@ -181,7 +182,7 @@ def runs_tool(doc: str | None) -> Parser:
     """Return the parser of a tool that takes runs, which may be names in --runs-dir; see `tool`."""
     parser = tool(doc)
     help_text = "folder of runs that are given by name (default: runs/)"
-    parser.add_argument("--runs-dir", metavar="DIR", type=Path, default=DEFAULT_RUNS_DIR, help=help_text)
+    parser.add_argument("--runs-dir", metavar="DIR", type=folder, default=DEFAULT_RUNS_DIR, help=help_text)
     return parser
 
 

@@ -291,9 +291,9 @@ def kind_of(fields: Mapping[str, Any]) -> type[RunParameters]:
     return FastPPOHyperparameters if "kl_target" in fields else PPOHyperparameters
 
 
-def recorded_fields(kind: type[RunParameters], fields: Mapping[str, Any]) -> dict[str, Any]:
+def recorded_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return the recorded hyperparameters of a run, with those that earlier versions did not record."""
-    earlier = {"learning_rate_max": 0.01} if issubclass(kind, FastPPOHyperparameters) else {}
+    earlier = {"learning_rate_max": 0.01} if issubclass(kind_of(fields), FastPPOHyperparameters) else {}
     return {**earlier, **fields}
 
 

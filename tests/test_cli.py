@@ -92,6 +92,7 @@ def test_set_overrides_any_field(assignment, field, value):
         (["--set", f"run_name={'x' * 101}"], "run_name is"),
         (["--set", "learning_rate=3e38"], "learning_rate is 3e+38"),
         (["--runs-dir", __file__], "is not a folder"),
+        (["--runs-dir", ""], "argument --runs-dir: the folder's name is empty"),
         (["--resume", "no-such-run"], "no run 'no-such-run'"),
         (["--resume", str(Path(__file__).parent)], "not a run: it has no params.json"),
         (["--gam", "pong"], "unrecognized arguments: --gam pong"),
@@ -184,7 +185,7 @@ def test_a_script_that_returns_no_state_is_told_what_to_return(monkeypatch):
         cli.main(train, cli.parser("Summary."), "own")
 
 
-@pytest.mark.parametrize("option", [("--engine", "ray"), ("--address", "127.0.0.1:1")])
+@pytest.mark.parametrize("option", [("--engine", "ray"), ("--address", "127.0.0.1:1"), ("--patience", "5")])
 def test_an_engine_is_refused_if_nobody_plays_elsewhere(option):
     parser = cli.parser("Summary.")
     parser.add_argument("--parallel", action="store_true")
@@ -309,7 +310,7 @@ def test_only_env_id_and_game_decide_about_the_environment(tmp_path):
     """Otherwise the goal and the name of the run would be those of another environment."""
     config = tmp_path / "config.json"
     config.write_text('{"env_name": "CartPole-v1", "stop_reward": 475.0}')
-    message = "its env_name is 'CartPole-v1', and this run plays PongNoFrameskip-v4; give --env-id"
+    message = "its env_name is 'CartPole-v1', and this run plays PongNoFrameskip-v4; give --game or --env-id"
     with pytest.raises(UsageError, match=message):
         resolve("--config", str(config))
     with pytest.raises(UsageError, match="--set env_name would keep the goal and the name of another game"):
@@ -389,6 +390,14 @@ def test_a_fast_ppo_run_of_an_earlier_version_keeps_the_old_limit_of_its_learnin
     parser = cli.parser("Summary.", PPO_FAST_HYPERPARAMS)
     params, _ = cli.resolve(parser, ["--resume", str(run.path)], "02_ppo_fast")
     assert dataclasses.asdict(params)["learning_rate_max"] == 0.01
+
+
+def test_a_config_of_a_run_without_an_adaptive_rate_leaves_its_limit_alone(tmp_path):
+    run = run_folder.Run("01_ppo", PPO_HYPERPARAMS["freeway"], RunOptions(runs_dir=tmp_path))
+    run.close()
+    argv = ["--config", str(run.path / "params.json"), "--game", "freeway"]
+    params, _ = cli.resolve(cli.parser("Summary.", PPO_FAST_HYPERPARAMS), argv, "02_ppo_fast")
+    assert dataclasses.asdict(params)["learning_rate_max"] == 0.001
 
 
 def test_a_resume_accepts_other_values_of_free_options(run):

@@ -48,7 +48,7 @@ def read_settings(run: Path) -> Settings:
     # A run of an earlier version lacks the hyperparameters that were added since.
     kind = kind_of(params["hyperparameters"])
     defaults = {field.name: field.default for field in dataclasses.fields(kind) if field.default != dataclasses.MISSING}
-    hyperparameters = defaults | recorded_fields(kind, params["hyperparameters"])
+    hyperparameters = defaults | recorded_fields(params["hyperparameters"])
     for name in IGNORED:
         hyperparameters.pop(name, None)
     init = params.get("init")

@@ -156,7 +156,7 @@ def _new_run(
 def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection[str], script: str) -> None:
     """Refuse --set for the environment, and for options that are not hyperparameters."""
     fields = {field.name for field in dataclasses.fields(_kind_of(parser))}
-    for name in (assignment.partition("=")[0].strip() for assignment in overrides):
+    for name in (assignment.partition("=")[0] for assignment in overrides):
         if name == "env_name":
             raise UsageError("--set env_name would keep the goal and the name of another game; use --env-id")
         if name in {*knobs, *parser.common} - fields:
@@ -164,9 +164,10 @@ def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection
 
 
 def _require_actors(knobs: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """Refuse an --engine or --address if --parallel is an option of the script and was not given."""
-    if knobs.get("parallel") is False and any(knobs.get(name) != defaults.get(name) for name in ("engine", "address")):
-        raise UsageError("--engine and --address go with --parallel; without it, this process plays")
+    """Refuse options of the players if --parallel is an option of the script and was not given."""
+    options = ("engine", "address", "patience")
+    if knobs.get("parallel") is False and any(knobs.get(name) != defaults.get(name) for name in options):
+        raise UsageError("--engine, --address and --patience go with --parallel; without it, this process plays")
 
 
 def _check_engine(knobs: Mapping[str, Any]) -> None:
@@ -234,8 +235,8 @@ def _new_params(
         config = {name: value for name, value in config.items() if name not in left_out}
     elif without_options(config.get("env_name", params.env_name)) != without_options(params.env_name):
         raise UsageError(
-            f"--config: its env_name is {config['env_name']!r}, and this run plays {params.env_name}; give --env-id, "
-            "which decides about the environment"
+            f"--config: its env_name is {config['env_name']!r}, and this run plays {params.env_name}; give --game or "
+            "--env-id, which decide about the environment"
         )
     values = parse(type(params), overrides)
     try:
@@ -273,10 +274,10 @@ def _resume(
     requested = override(params, overrides)
     if env_id is not None:
         requested = dataclasses.replace(requested, env_name=env_id)
-    recorded_fields, requested_fields = dataclasses.asdict(params), dataclasses.asdict(requested)
+    recorded_values, requested_values = dataclasses.asdict(params), dataclasses.asdict(requested)
     if without_options(requested.env_name) == without_options(params.env_name):  # 04_wrappers.py adds its options
-        requested_fields["env_name"] = params.env_name
-    settings = [(name, value, requested_fields[name]) for name, value in recorded_fields.items()]
+        requested_values["env_name"] = params.env_name
+    settings = [(name, value, requested_values[name]) for name, value in recorded_values.items()]
     settings += [(name, recorded[name], options.get(name, recorded[name])) for name in ("game", "seed")]
     knobs = {}
     for name, value in given_knobs.items():
@@ -339,7 +340,7 @@ def _recorded_params(parser: Parser, run: Path, recorded: dict[str, Any], script
         raise UsageError(f"{run} is a run of {recorded['script']}.py; resume it with that script, not {script}.py")
     kind = _kind_of(parser)
     try:
-        return kind(**recorded_fields(kind, recorded["hyperparameters"]))
+        return kind(**recorded_fields(recorded["hyperparameters"]))
     except (TypeError, ValueError) as error:
         commit = recorded["sessions"][0]["commit"]
         unknown = set(recorded["hyperparameters"]) - {field.name for field in dataclasses.fields(kind)}

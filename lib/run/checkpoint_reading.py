@@ -65,6 +65,8 @@ def load(file: Path) -> dict[str, Any]:
         _verify(file)
         # Memory-mapped, so that a replay is not in memory twice while it is restored.
         content: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+    except Damaged:
+        raise
     except pickle.UnpicklingError as error:
         raise Damaged(f"{file} holds more than tensors and plain values, perhaps code; it was not loaded") from error
     except (OSError, MemoryError) as error:

@@ -49,7 +49,7 @@ def read(path: Path, parser: argparse.ArgumentParser, kind: type[RunParameters])
         )
     of_run = isinstance(content.get("hyperparameters"), dict) and isinstance(content.get("knobs"), dict)
     if of_run:
-        content = recorded_fields(kind, content["hyperparameters"]) | affecting_results(content["knobs"])
+        content = recorded_fields(content["hyperparameters"]) | affecting_results(content["knobs"])
         content["env_name"] = without_options(str(content.get("env_name")))  # the options are among the knobs
     fields = {field.name for field in dataclasses.fields(kind)}
     actions = {action.dest: action for action in parser._actions if action.default is not argparse.SUPPRESS}

@@ -11,7 +11,7 @@ from lib.run import checkpoint_files
 from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.episodes import Episodes, format_return
 from lib.run.events import TrainingEvents
-from lib.run.speed import Speed
+from lib.run.speed import Speed, format_rate
 from lib.run.stopping import NOT_FINITE, SOLVED
 from lib.system.clock import format_duration
 
@@ -96,19 +96,14 @@ def _log_speed(speed: Speed, frame_skip: int) -> None:
         log.info("Training time by part:\n%s", speed.table())
         log.info(
             "Speed of training: %s agent steps/s%s, %s learner updates/s.",
-            _rate(speed.overall),
-            f" ({_rate(speed.overall * frame_skip)} emulator frames/s)" if frame_skip > 1 else "",
-            _rate(speed.updates_per_second),
+            format_rate(speed.overall),
+            f" ({format_rate(speed.overall * frame_skip)} emulator frames/s)" if frame_skip > 1 else "",
+            format_rate(speed.updates_per_second),
         )
     elif speed.updates:
         log.info("Too short to measure the speed.")
     else:
         log.info("No update was made in this process.")
-
-
-def _rate(rate: float) -> str:
-    """Format a rate with at least three digits."""
-    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _advice(stopped: str, checkpoints: Path | None, wrong_inputs: Sequence[str] | None) -> str:

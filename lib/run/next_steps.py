@@ -94,7 +94,8 @@ def command(script: Path, *words: str) -> str:
     path = path if os.sep in path else f".{os.sep}{path}"
     first = shutil.which("python3")
     is_first = first is not None and Path(first).parent == Path(sys.executable).parent
-    return " ".join(map(quoted, [*([] if is_first else [shown(Path(sys.executable))]), path, *words]))
+    finds_python = is_first and os.access(script, os.X_OK)
+    return " ".join(map(quoted, [*([] if finds_python else [shown(Path(sys.executable))]), path, *words]))
 
 
 def shown(path: Path) -> str:

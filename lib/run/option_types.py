@@ -51,6 +51,13 @@ def above_zero(text: str) -> float:
     return value
 
 
+def folder(text: str) -> Path:
+    """Parse the path of a folder. An empty text, as from an unset variable, is not the current folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("the folder's name is empty")
+    return Path(text)
+
+
 def usable_device(name: str) -> torch.device:
     """Return a device of this machine.
 

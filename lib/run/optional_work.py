@@ -9,8 +9,8 @@ from lib.run.watchdog import CallInterrupted
 log = logging.getLogger(__name__)
 
 
-def unless_interrupted(name: str, work: Callable[[], None], may_fail: bool = False) -> list[int]:
-    """Do the work. A signal or a hanging call ends the work, not the program.
+def run_optional(name: str, work: Callable[[], None], may_fail: bool = False) -> list[int]:
+    """Do work that a signal or a hanging call may end; the program goes on.
 
     Args:
         name: name of the work, for messages.

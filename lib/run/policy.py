@@ -1,6 +1,7 @@
 """Greedy, sampled and epsilon-greedy policies of a trained network."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import numpy as np
@@ -11,6 +12,18 @@ from lib.errors import UsageError
 from lib.nets.encoders import channels_last
 from lib.nets.masking import MaskSplitter
 from lib.ppo.model import ActorCritic
+
+
+@contextmanager
+def in_evaluation_mode(net: nn.Module) -> Iterator[None]:
+    """Set a network to evaluation mode in this block. Afterwards each of its modules has its own mode again."""
+    modes = [(module, module.training) for module in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
@@ -53,13 +66,9 @@ class GreedyPolicy:
         Args:
             states: (batch, ...), as environments of make_env return them.
         """
-        was_training = self.net.training
-        self.net.eval()
-        try:
-            device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
+        device = next((weight.device for weight in self.net.parameters()), torch.device("cpu"))
+        with in_evaluation_mode(self.net):
             scores = scores_of(self.net, torch.as_tensor(states, device=device))
-        finally:
-            self.net.train(was_training)
         return scores.cpu().numpy()
 
     def action_mask(self, states: np.ndarray) -> np.ndarray:

@@ -86,15 +86,18 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """Return the project's commit, or None if git or the repository is missing.
+    """Return the project's commit, or None without git, or if this folder is not a git repository.
 
     A "+" is appended if the code or the versions of its packages differ from the commit.
     """
     git = ["git", "-C", str(files.PROJECT)]
     status = ["status", "--porcelain", "--", *(f"{folder}/*.py" for folder in CODE), "setup.cfg", "requirements.lock"]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        revision = [*git, "rev-parse", "HEAD", "--show-prefix"]
+        head, prefix = subprocess.run(revision, capture_output=True, text=True, check=True).stdout.split("\n")[:2]
         changed = subprocess.run([*git, *status], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
+        return None
+    if prefix:  # the commit is that of a repository around this folder
         return None
     return head + ("+" if changed.stdout else "")

@@ -21,8 +21,8 @@ def describe_result(
         stopped: reason for the end, a key of stopping.EXIT_CODES.
         episodes: counter of the episodes.
         speed: speed of this process.
-        previous: result of an earlier process if this one has learnt nothing, else empty. Its duration, speed and
-            evaluation are kept.
+        previous: content of the existing result.json, or {}. Its duration, speed and evaluation are kept if it belongs
+            to the same agent step.
     """
     result = _describe(engine, stopped, episodes, speed)
     if previous.get("steps") != episodes.steps:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from lib import dqn_extra
 from lib.experience.ring import Ring
 from lib.nets.masking import INVALID
+from lib.run.policy import in_evaluation_mode
 
 MAX_ACTIONS = 18  # actions in a figure; an Atari game has at most this many
 
@@ -96,9 +97,7 @@ def _draw(
 def _predict(net: dqn_extra.ExtendedDQN, states: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return probabilities (n, n_actions, atoms), values (n, n_actions) and the support (atoms,)."""
     assert net.support is not None
-    was_training = net.training
-    net.eval()
-    predicted = net.predict(torch.from_numpy(states).to(net.support.device))
-    probs, values = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
-    net.train(was_training)
+    with in_evaluation_mode(net):
+        predicted = net.predict(torch.from_numpy(states).to(net.support.device))
+        probs, values = predicted.exp().cpu().numpy(), net.values(predicted).cpu().numpy()
     return probs, values, net.support.cpu().numpy()

@@ -19,7 +19,7 @@ from lib.experience.interface import ExperienceSource
 from lib.run.episodes import Episodes, format_return
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.goal_progress import GoalProgress
-from lib.run.speed import Speed
+from lib.run.speed import Speed, format_rate
 from lib.system.clock import format_duration, format_estimate, since_process_start
 from lib.system.progress import TaskProgress, is_terminal
 
@@ -41,8 +41,10 @@ class EpisodeLines:
         self.episodes = episodes
         self.speed = speed
         self.every_episode = every_episode
-        self.on_terminal = is_terminal(sys.stdout)
-        self._interval = self.ON_TERMINAL if self.on_terminal else self.IN_FILE
+        on_terminal = is_terminal(sys.stdout)
+        self._interval = self.ON_TERMINAL if on_terminal else self.IN_FILE
+        # A bar of TaskProgress may be on a terminal while lines go into a file.
+        self._has_bar = on_terminal or is_terminal(sys.stderr)
         self._last = -math.inf
         self._returns: list[float] = []  # returns of the episodes since the last line
 
@@ -56,11 +58,11 @@ class EpisodeLines:
             self._returns.append(episode.total)
 
     def log_due(self) -> None:
-        """Log a line if one is due. In a file, only single episodes get lines; summaries are part of the state."""
+        """Log a line if one is due. Without a bar, only single episodes get lines; the state includes summaries."""
         if self._returns and time.monotonic() - self._last >= self._interval:
             if len(self._returns) == 1:
                 self._log_episode()
-            elif self.on_terminal:
+            elif self._has_bar:
                 self.log_rest()
 
     def log_rest(self) -> None:
@@ -103,7 +105,8 @@ class Screen:
         speed: speed of this process.
         warm_up: agent steps of the warm-up.
         goal_progress: progress toward the goal. None without a goal: the bar then shows the steps until `step_limit`.
-        step_limit: agent steps at which the run is expected to stop; None if it should reach its goal first.
+        step_limit: agent steps at which the run stops.
+        always_shows_limit: show the time to the limit even if the time to the goal is unknown.
         time_limit: seconds after which this process stops, or None.
         every_episode: log a line for each episode.
     """
@@ -115,7 +118,8 @@ class Screen:
         speed: Speed,
         warm_up: int,
         goal_progress: GoalProgress | None,
-        step_limit: int | None,
+        step_limit: int,
+        always_shows_limit: bool,
         time_limit: float | None,
         every_episode: bool,
     ):
@@ -125,6 +129,7 @@ class Screen:
         self.warm_up = warm_up
         self.goal_progress = goal_progress
         self.step_limit = step_limit
+        self.always_shows_limit = always_shows_limit
         self.time_limit = time_limit
         self.lines = EpisodeLines(episodes, speed, every_episode)
         self._progress: TaskProgress | None = None
@@ -166,9 +171,7 @@ class Screen:
 
     def _share(self) -> float:
         """Return the share of the step limit or of the time limit that is used, whichever is larger, 0 to 1."""
-        used = [0.0]
-        if self.step_limit:
-            used.append(self.episodes.steps / self.step_limit)
+        used = [self.episodes.steps / self.step_limit]
         if self.time_limit:
             used.append(since_process_start() / self.time_limit)
         return min(1.0, max(used))
@@ -179,7 +182,7 @@ class Screen:
         mean = _mean(episodes.returns)
         steps = [f"step {episodes.steps:,}"] if with_step else []
         goal = steps if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
-        speed = [f"{self.speed.recent:,.0f} steps/s"] if self.speed.recent > 0 else []
+        speed = [f"{format_rate(self.speed.recent)} steps/s"] if self.speed.recent > 0 else []
         elapsed = format_duration(episodes.seconds)
         left, to_limit = self._left()
         long_left = [f"about {left} left{' to the limit' if to_limit else ''}"] if left else []
@@ -202,8 +205,8 @@ class Screen:
         """
         to_goal = None if self.goal_progress is None else self.goal_progress.seconds_left
         limits = []
-        if self.step_limit is not None and self.speed.recent > 0:
-            limits.append((self.step_limit - self.episodes.steps) / self.speed.recent)
+        if (self.always_shows_limit or to_goal is not None) and self.speed.with_pauses > 0:
+            limits.append((self.step_limit - self.episodes.steps) / self.speed.with_pauses)
         if self.time_limit is not None:
             limits.append(self.time_limit - since_process_start())
         soonest = min((seconds for seconds in (to_goal, *limits) if seconds is not None), default=None)

@@ -84,11 +84,13 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         ),
         resources,
     )
-    start_ray()
     space = base_space(tune, params)
     options = _without(argv, "--tune", "--runs-dir")
-    if tune.Tuner.can_restore(folder / "ray"):
+    goes_on = tune.Tuner.can_restore(folder / "ray")
+    if goes_on:
         _require_same_search(folder, args.tune or 0, options)
+    start_ray()
+    if goes_on:
         log.info("The search in %s continues.", folder)
         tuner = tune.Tuner.restore(str(folder / "ray"), trainable, resume_errored=True, param_space=space)
     else:

@@ -43,7 +43,7 @@ from lib.run.goal_progress import GoalProgress
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.next_steps import continue_command, next_steps
-from lib.run.optional_work import unless_interrupted
+from lib.run.optional_work import run_optional
 from lib.run.options import RunOptions, affecting_results, options_of_book
 from lib.run.policy import GreedyPolicy
 from lib.run.ptan_source import RewardsSource, adapt_source
@@ -378,10 +378,8 @@ class _Setup:
         console.attach_start(self.engine, self.speed, self.warm_up, self.save is not None)
         if self.options.quiet:
             return
-        goal_progress, step_limit = None, self.options.stop_after
-        if self.params.stop_reward is None:
-            step_limit = self.stopper.step_limit
-        else:
+        goal_progress = None
+        if self.params.stop_reward is not None:
             goal_progress = GoalProgress(self.episodes, first_returns(self.run.path, GoalProgress.FIRST))
         Screen(
             self.source,
@@ -389,7 +387,8 @@ class _Setup:
             self.speed,
             self.warm_up,
             goal_progress,
-            step_limit,
+            self.stopper.step_limit,
+            goal_progress is None or self.options.stop_after is not None,
             self.options.time_limit,
             self.options.verbose,
         ).attach(self.engine)
@@ -456,11 +455,11 @@ class _Setup:
             try:
                 if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
                     evaluate = partial(self.final_evaluation.add_to, result)
-                    signals.extend(unless_interrupted("evaluation", evaluate, may_fail=self.is_book_script))
-                signals.extend(unless_interrupted("learning curve", self._draw_curve))
+                    signals.extend(run_optional("evaluation", evaluate, may_fail=self.is_book_script))
+                signals.extend(run_optional("learning curve", self._draw_curve))
                 if self.tracker is not None:
                     finish = partial(self.tracker.finish, self.run.read_result(), self.run.path / "curve.png")
-                    signals.extend(unless_interrupted("tracking", finish))
+                    signals.extend(run_optional("tracking", finish))
             finally:
                 self.run.close()  # not before: a run that is resumed meanwhile would have its result overwritten
             self._log_next_steps(stopped)

@@ -15,7 +15,7 @@ from lib.system.clock import since_process_start
 
 
 class Mark(NamedTuple):
-    """A moment of the run: agent steps and seconds so far."""
+    """A moment of the run: agent steps, and seconds since process start without pauses."""
 
     steps: int
     seconds: float
@@ -48,6 +48,7 @@ class Speed:
         warm_up: agent steps and seconds of the warm-up.
         updates: learner iterations of this run of the engine.
         every: event on which the metrics are updated.
+        learning_since: seconds since process start at the end of the warm-up.
     """
 
     # Agent steps over which the recent speed is measured.
@@ -63,6 +64,7 @@ class Speed:
         self._batch_timer, self._learn_timer = Timer(), Timer()
         self._paused_seconds = 0.0
         self._samples = 0
+        self.learning_since = 0.0
         self._start = Mark(0, 0.0)
         self._parts_at_start = dict.fromkeys(self.names, 0.0)
         self._marks: deque[Mark] = deque()
@@ -112,6 +114,12 @@ class Speed:
         return _rate(self._start, self._marks[-1]) if self.training_steps else math.nan
 
     @property
+    def with_pauses(self) -> float:
+        """Agent steps per second of training since the engine started, pauses included."""
+        seconds = since_process_start() - self.learning_since
+        return self.training_steps / seconds if self.training_steps else math.nan
+
+    @property
     def warm_up_speed(self) -> float:
         """Agent steps per second while the replay was filled."""
         return self.warm_up.steps / self.warm_up.seconds if self.warm_up.seconds else math.nan
@@ -120,11 +128,6 @@ class Speed:
     def updates_per_second(self) -> float:
         """Learner iterations per second of training since the engine started."""
         return self.updates / self.training_seconds if self.training_seconds else math.nan
-
-    @property
-    def learning_since(self) -> float:
-        """Seconds since process start at the end of the warm-up."""
-        return self._start.seconds
 
     @property
     def training_steps(self) -> int:
@@ -157,6 +160,7 @@ class Speed:
 
     def _run_started(self, engine: Engine) -> None:
         self._start = self._mark()
+        self.learning_since = since_process_start()
         self._marks.clear()  # the engine may have run before
         self.updates = 0
 
@@ -169,6 +173,7 @@ class Speed:
         mark = self._mark()
         self.warm_up = Mark(mark.steps - self._start.steps, mark.seconds - self._start.seconds)
         self._start = mark
+        self.learning_since = since_process_start()
         self._parts_at_start = self._parts_since_process_start()
         self._marks.append(mark)
         self.exp_source.metrics()  # discard the measurements of the warm-up
@@ -229,6 +234,11 @@ def _count_transitions(batch: object) -> int:
 def _has_length(value: object) -> TypeGuard[Sized]:
     """Return whether a value has a length. An array without dimensions has none, although it is Sized."""
     return isinstance(value, Sized) and getattr(value, "ndim", None) != 0
+
+
+def format_rate(rate: float) -> str:
+    """Format a rate with at least three digits."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
 
 
 def _rate(old: Mark, new: Mark) -> float:

@@ -140,7 +140,7 @@ class Stopper:
         """End the run as solved."""
         state: Any = engine.state
         state.solved = True
-        if self.reason in (TIME, STEPS):  # reached in the same iteration
+        if self.reason in (TIME, STEPS, HOPELESS):  # reached in the same iteration
             self.reason = None
         self._stop(engine, SOLVED)
 

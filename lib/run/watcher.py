@@ -41,7 +41,7 @@ class Watcher:
         reports_end: whether to report the end of the run.
     """
 
-    def __init__(self, pid: int, patience: float, grace: float, interval: float, reports_end: float):
+    def __init__(self, pid: int, patience: float, grace: float, interval: float, reports_end: bool):
         self.pid = pid
         self.patience = patience
         self.grace = grace
@@ -162,4 +162,5 @@ def is_stopped(pid: int) -> bool:
 if __name__ == "__main__":
     for ignored in SIGNALS:  # a terminal sends them to both processes
         signal.signal(ignored, signal.SIG_IGN)
-    Watcher(int(sys.argv[1]), *map(float, sys.argv[2:])).watch()
+    run_id, patience, grace, interval, reports_end = map(float, sys.argv[1:])
+    Watcher(int(run_id), patience, grace, interval, bool(reports_end)).watch()

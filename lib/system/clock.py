@@ -1,6 +1,5 @@
 """Process time, and a stopwatch for the parts of a loop."""
 
-import math
 import os
 import time
 from collections import defaultdict
@@ -58,9 +57,10 @@ def format_duration(seconds: float) -> str:
 
 
 def format_estimate(seconds: float) -> str:
-    """Format an estimated duration in one coarse unit: "40 s", "3 min", "2 h" or "4 days"."""
-    for unit, size, limit in (("s", 10, 60), ("min", 60, 90 * 60), ("h", 3600, 48 * 3600)):
-        rounded = max(1, math.ceil(seconds / size))
-        if rounded * size < limit:
-            return f"{rounded * 10 if unit == 's' else rounded} {unit}"
-    return f"{math.ceil(seconds / 86400)} days"
+    """Format an estimated duration in the largest unit that fits twice: "40 s", "3 min", "2 h" or "4 days"."""
+    if seconds < 115:
+        return f"{10 * max(1, round(seconds / 10))} s"
+    for unit, size, limit in (("min", 60, 120), ("h", 3600, 48)):
+        if round(seconds / size) < limit:
+            return f"{round(seconds / size)} {unit}"
+    return f"{round(seconds / 86400)} days"

@@ -16,7 +16,7 @@ from lib.system.files import PROJECT
 tqdm.set_lock(threading.RLock())
 
 
-class LastingStream:
+class FaultTolerantStream:
     """Text stream that discards its output after the first write error.
 
     Characters that its encoding lacks are written as escapes.
@@ -81,8 +81,8 @@ def start_console() -> None:
         sys.stdin = open(os.devnull)  # noqa: SIM115 - it stays open
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name) or open(os.devnull, "w")  # noqa: SIM115 - it stays open
-        if not isinstance(stream, LastingStream):
-            setattr(sys, name, LastingStream(stream))
+        if not isinstance(stream, FaultTolerantStream):
+            setattr(sys, name, FaultTolerantStream(stream))
     logger = logging.getLogger("lib")
     if not any(isinstance(handler, Console) for handler in logger.handlers):
         logger.addHandler(Console())

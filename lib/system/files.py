@@ -35,7 +35,7 @@ def write(path: Path, content: str | bytes) -> None:
 
 
 def write_all(contents: Mapping[Path, str | bytes]) -> None:
-    """Write files. All are on the disk before the first old one is replaced. They are replaced in the given order.
+    """Write several files. All new contents are on the disk before any file is replaced, in the given order.
 
     Args:
         contents: content of each file; texts are encoded in UTF-8.

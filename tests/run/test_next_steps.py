@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from finished_runs import make_run
-from lib.run.next_steps import next_steps
+from lib.run.next_steps import command, next_steps
 from lib.run.options import RunOptions
 from running import PROJECT
 
@@ -33,6 +33,15 @@ def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands
 def test_no_other_run_goes_on(commands, end):
     assert "continue the run" not in commands(**{end: end != "saved"})
     assert "create a report" in commands(**{end: end != "saved"})
+
+
+def test_a_script_that_cannot_be_executed_is_given_to_python(tmp_path, monkeypatch):
+    monkeypatch.setattr("lib.run.next_steps.shutil.which", lambda name: sys.executable)
+    (tmp_path / "own.py").touch(mode=0o644)
+    (tmp_path / "executable.py").touch(mode=0o755)
+    monkeypatch.chdir(tmp_path)
+    assert command(tmp_path / "own.py", "--resume", "x").split()[1:] == ["./own.py", "--resume", "x"]
+    assert command(tmp_path / "executable.py", "--resume", "x") == "./executable.py --resume x"
 
 
 def test_a_script_without_our_command_line_is_not_told_to_go_on_by_its_options(commands):

@@ -48,6 +48,13 @@ def test_the_greedy_policy_uses_no_noise_and_leaves_the_network_in_training_mode
     assert policy.score_name == "Q"
 
 
+def test_frozen_layers_stay_in_evaluation_mode():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    net[1].eval()
+    GreedyPolicy(net).scores(STATES)
+    assert [module.training for module in net] == [True, False, True]
+
+
 def test_an_error_of_the_network_leaves_it_in_training_mode():
     net = dqn_extra.ExtendedDQN((3,), 2, sigma=0.5)
     with pytest.raises(RuntimeError):

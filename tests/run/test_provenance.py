@@ -32,3 +32,5 @@ def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_o
     assert provenance.commit() == head
     (tmp_path / "lib" / "run" / "code.py").write_text("new")
     assert provenance.commit() == f"{head}+"
+    monkeypatch.setattr(files, "PROJECT", tmp_path / "lib")
+    assert provenance.commit() is None  # the commit is that of a repository around it

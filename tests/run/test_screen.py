@@ -3,6 +3,7 @@
 import logging
 import re
 import shlex
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -123,8 +124,8 @@ def redirected(monkeypatch, caplog):
     caplog.set_level(logging.INFO, "lib")
     source = Source()
     episodes = Episodes(source, 18.0)
-    speed = SimpleNamespace(recent=2000.0, learning_since=0.0, warm_up_speed=1.0)
-    screen = Screen(source, episodes, speed, 0, GoalProgress(episodes), None, None, every_episode=False)
+    speed = SimpleNamespace(recent=2000.0, with_pauses=1000.0, learning_since=0.0, warm_up_speed=1.0)
+    screen = Screen(source, episodes, speed, 0, GoalProgress(episodes), 1_000_000, False, None, every_episode=False)
     screen._start_training()
 
     def play(seconds, every):
@@ -150,9 +151,9 @@ def test_a_redirected_log_of_a_short_game_has_at_most_a_kilobyte_a_minute(redire
 
 
 def test_an_estimate_says_whether_it_is_for_the_goal_or_for_a_limit(redirected):
-    redirected.screen.step_limit = 1_000_000
+    redirected.screen.always_shows_limit = True
     redirected.play(60, every=1.0)
-    assert re.search(r"goal 18, .*, about \d+ min left to the limit", redirected.lines()[-1])
+    assert re.search(r"goal 18, .*, about 17 min left to the limit", redirected.lines()[-1])  # at 1,000 steps/s
     redirected.screen.goal_progress = None
     redirected.play(60, every=1.0)
     assert re.search(r", about \d+ min left(;|$)", redirected.lines()[-1])
@@ -160,16 +161,41 @@ def test_an_estimate_says_whether_it_is_for_the_goal_or_for_a_limit(redirected):
 
 @pytest.mark.parametrize(("columns", "shown"), [(80, "limit in ~"), (60, "goal 18"), (40, "mean of 100: -21.00")])
 def test_a_bar_with_a_limit_is_not_cut_off(redirected, columns, shown):
-    redirected.screen.step_limit = 1_000_000
+    redirected.screen.always_shows_limit = True
     redirected.play(150, every=1.0)
     fitting = [text for text in redirected.screen._texts(True) if len(text) <= columns - progress.MIN_BAR]
     assert shown in fitting[0]
 
 
 def test_no_time_is_left_at_the_limit(redirected):
+    redirected.screen.always_shows_limit = True
     redirected.screen.step_limit = 100
     redirected.play(60, every=1.0)
     assert "left" not in redirected.lines()[-1]
+
+
+def test_a_limit_before_the_goal_is_shown_once_the_time_to_the_goal_is_known(redirected, monkeypatch):
+    redirected.play(60, every=1.0)
+    assert "left" not in redirected.lines()[-1]
+    for seconds, text in ((300.0, "about 5 min left"), (9000.0, "about 17 min left to the limit")):
+        monkeypatch.setattr(GoalProgress, "seconds_left", seconds)
+        redirected.play(60, every=1.0)
+        assert re.search(rf"{text}(;|$)", redirected.lines()[-1])
+
+
+def test_slow_steps_are_not_shown_as_none(redirected):
+    redirected.screen.speed.recent = 0.04
+    redirected.play(60, every=1.0)
+    assert ", 0.04 steps/s" in redirected.lines()[-1]
+
+
+def test_lines_go_on_in_a_file_while_a_terminal_shows_the_bar(redirected, monkeypatch):
+    monkeypatch.setattr(screen_module, "is_terminal", lambda stream: stream is sys.stderr)
+    screen = redirected.screen
+    screen.lines = screen_module.EpisodeLines(screen.episodes, screen.speed, every_episode=False)
+    screen._close()
+    redirected.play(100, every=1.0)
+    assert 9 <= sum(line.startswith("Episodes ") for line in redirected.lines()) <= 11
 
 
 def test_each_slow_episode_has_the_books_line_in_a_file(redirected):

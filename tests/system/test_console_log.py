@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lib.system.console_log import LastingStream, quoted
+from lib.system.console_log import FaultTolerantStream, quoted
 from running import BASELINE, ENVIRONMENT, PROJECT, SMALL_DQN, folder, result_of, start_program
 
 
@@ -15,7 +15,7 @@ def test_after_the_reader_of_a_pipe_is_gone_everything_is_discarded():
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as pipe:
-        stream = LastingStream(pipe)
+        stream = FaultTolerantStream(pipe)
         for _ in range(2):
             assert stream.write("a line\n") == 7
             stream.flush()
@@ -25,7 +25,7 @@ def test_after_the_reader_of_a_pipe_is_gone_everything_is_discarded():
 def test_a_closed_stream_is_left_alone():
     closed = io.StringIO()
     closed.close()
-    stream = LastingStream(closed)
+    stream = FaultTolerantStream(closed)
     stream.write("a line\n")
     stream.flush()
     stream.write("another\n")
@@ -33,7 +33,7 @@ def test_a_closed_stream_is_left_alone():
 
 def test_characters_that_the_encoding_lacks_become_escapes():
     buffer = io.BytesIO()
-    stream = LastingStream(io.TextIOWrapper(buffer, "ascii"))
+    stream = FaultTolerantStream(io.TextIOWrapper(buffer, "ascii"))
     stream.write("runs/Übung\n")
     stream.flush()
     assert buffer.getvalue() == rb"runs/\xdcbung" + b"\n"
