@@ -116,7 +116,8 @@ def wrap_deepmind(
         episode_life: end an episode when a life is lost.
         clip_rewards: clip the reward of a step to between -1 and 1.
         frame_stack: stack frames; a state is LazyFrames.
-        scale: scale states to float32 from 0 to 1. This project's networks scale by themselves, and do not need it.
+        scale: scale states to float32 from 0 to 1. Do not use it with networks that scale by themselves, as those of
+            lib.dqn_model and the book do.
         pytorch_img: put the channels first.
         frame_stack_count: number of frames in a stack.
         skip_firereset: True has the effect of fire=False.
@@ -127,7 +128,7 @@ def wrap_deepmind(
         `pytorch_img` and (84, 84, 1) without. Stacked frames always come first, because the networks need that.
 
     Raises:
-        UsageError: if the environment was not made by `make_atari`.
+        UsageError: if the environment was not made by `make_atari`, or `frame_stack_count` is below 1.
     """
     game = next((each for each in wrappers(env) if isinstance(each, DirectAtari)), None)
     if game is None:

@@ -194,6 +194,11 @@ def test_wrap_deepmind_gives_the_asked_for_states(options, shape, dtype):
         assert 0.0 <= state.min() < state.max() <= 1.0
 
 
+def test_a_stack_without_frames_is_refused():
+    with pytest.raises(UsageError, match="a stack of 0 frames was asked for"):
+        atari_wrappers.wrap_deepmind(atari_wrappers.make_atari(PONG), frame_stack=True, frame_stack_count=0)
+
+
 def test_with_defaults_make_atari_and_wrap_deepmind_play_the_projects_own_game():
     book = atari_wrappers.wrap_deepmind(
         atari_wrappers.make_atari(PONG), episode_life=False, fire=False, frame_stack=True

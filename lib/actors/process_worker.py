@@ -1,5 +1,6 @@
 """Code that runs in an actor's process. It plays one segment per order until the learner has ended."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -38,6 +39,8 @@ def act(
     """
     end_with_learner()
     start_console()
+    for module in ("lib.envs.observations", "lib.ppo.fast"):  # the learner has told the same
+        logging.getLogger(module).setLevel(logging.ERROR)
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     with suppress(ParentGone), checked_env.closing():
         actor = make_actor(number, lambda: cloudpickle.loads(payload.memory))

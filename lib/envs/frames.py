@@ -9,6 +9,7 @@ from gymnasium import spaces
 
 from lib.envs.checked_env import wrappers
 from lib.envs.masks import MaskedBox
+from lib.errors import UsageError
 
 Frames = tuple[np.ndarray, ...] | np.ndarray
 
@@ -87,12 +88,16 @@ class FrameStack(gym.Wrapper):
 
     def __init__(self, env: gym.Env, size: int = 4):
         super().__init__(env)
+        if size < 1:
+            raise UsageError(f"a stack of {size} frames was asked for; it has to have at least one")
         space = env.observation_space
         assert isinstance(space, spaces.Box)
         frame = space.plain if isinstance(space, MaskedBox) else space
         low, high = np.stack([frame.low] * size), np.stack([frame.high] * size)
         stacked = spaces.Box(low, high, dtype=frame.dtype.type)
-        self.observation_space = MaskedBox(stacked, space.actions) if isinstance(space, MaskedBox) else stacked
+        self.observation_space = (
+            MaskedBox(stacked, space.actions, stacked=True) if isinstance(space, MaskedBox) else stacked
+        )
         self.size = size
         self.frames: deque[np.ndarray] = deque(maxlen=size)
 

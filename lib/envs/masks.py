@@ -5,6 +5,7 @@ The code in between does not need to know about it. A network splits it off and 
 `lib.nets.masking.INVALID`, so that they are never the best action and are never sampled.
 """
 
+import math
 from typing import Any, SupportsFloat
 
 import gymnasium as gym
@@ -21,32 +22,36 @@ METHOD_NAME = "action_masks"  # name of the method that returns the mask
 class MaskedBox(spaces.Box):
     """Space of states with the action mask appended.
 
-    A vector (n,) becomes (n + actions,). An image or board (..., height, width) becomes (..., height + rows, width),
-    with as many rows as the mask needs. Every channel has the same mask.
+    A vector (n,) becomes (n + actions,). A board (channels, height, width) gets as many channels, and a frame
+    (height, width) as many rows, as the mask needs. In a stack of frames, each frame has its own mask.
 
     Args:
         plain: space of the states without the mask.
         actions: number of actions.
+        stacked: whether a state is a stack of frames.
     """
 
-    def __init__(self, plain: spaces.Box, actions: int):
+    def __init__(self, plain: spaces.Box, actions: int, stacked: bool = False):
         self.plain = plain
         self.actions = actions
-        low, high = append_mask(plain.low, np.zeros(actions)), append_mask(plain.high, np.ones(actions))
+        self.stacked = stacked
+        low, high = (
+            np.stack([append_mask(frame, mask) for frame in bound]) if stacked else append_mask(bound, mask)
+            for bound, mask in ((plain.low, np.zeros(actions)), (plain.high, np.ones(actions)))
+        )
         super().__init__(low, high, dtype=low.dtype.type)
 
     def __eq__(self, other: object) -> bool:
-        return super().__eq__(other) and isinstance(other, MaskedBox) and self.actions == other.actions
+        same_mask = isinstance(other, MaskedBox) and (self.actions, self.stacked) == (other.actions, other.stacked)
+        return super().__eq__(other) and same_mask
 
 
 def append_mask(state: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Return the state with its mask, (actions,), appended in the layout of MaskedBox."""
-    if state.ndim == 1:
-        return np.concatenate([state, mask.astype(state.dtype)])
-    width = state.shape[-1]
-    rows = np.zeros((-(-len(mask) // width), width), state.dtype)
-    rows.flat[: len(mask)] = mask
-    return np.concatenate([state, np.broadcast_to(rows, (*state.shape[:-2], *rows.shape))], axis=-2)
+    """Return the state with its mask, (actions,), appended along the first axis and filled up with zeros."""
+    rest = state.shape[1:]
+    appended = np.zeros((math.ceil(len(mask) / math.prod(rest)), *rest), state.dtype)
+    appended.flat[: len(mask)] = mask
+    return np.concatenate([state, appended])
 
 
 def reports_mask(env: gym.Env) -> bool:
@@ -129,8 +134,8 @@ class AppendMask(gym.Wrapper):
         env: environment with a Discrete action space and Box observations of one to three dimensions.
 
     Raises:
-        Fault: if a mask is missing, has the wrong shape or is not finite, or if it allows no action before the episode
-            ends.
+        Fault: if a mask is missing, has the wrong shape or numbers other than 0 and 1, or if it allows no action before
+            the episode ends.
     """
 
     def __init__(self, env: gym.Env):
@@ -167,9 +172,13 @@ class AppendMask(gym.Wrapper):
                 f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
                 "one number per action, 0 if the action is not allowed"
             )
-        if not np.isfinite(mask.astype(np.float64)).all():
-            raise Fault(f"{describe(self.env)} reports an action mask with NaN or infinity; it has to have 0 and 1")
-        allowed: np.ndarray = mask != 0
+        wrong = mask[~np.isin(mask, (0, 1))]
+        if wrong.size:
+            raise Fault(
+                f"{describe(self.env)} reports an action mask with {wrong[0]}; it has to have 1 for each allowed "
+                "action, and 0 for each other one"
+            )
+        allowed: np.ndarray = mask == 1
         if not allowed.any() and not ended:
             raise Fault(
                 f"{describe(self.env)} reports that no action is allowed, but its episode goes on; "

@@ -187,12 +187,12 @@ def _entry(env: gym.Env, name: str, env_id: str) -> gym.Env:
 def _can_flatten(space: spaces.Space[Any]) -> bool:
     """Return whether a space can be flattened into a vector of fixed size that a network here can use.
 
-    gymnasium flattens Text as well, but no network here reads text.
+    gymnasium flattens Text as well, but no network here reads text. It fills a OneOf up with NaN.
     """
     if isinstance(space, spaces.Tuple | spaces.Dict):
         parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         return all(map(_can_flatten, parts))
-    if isinstance(space, spaces.Text):
+    if isinstance(space, spaces.Text | spaces.OneOf):
         return False
     try:
         return isinstance(spaces.flatten_space(space), spaces.Box)

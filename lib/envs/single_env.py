@@ -1,6 +1,5 @@
 """Single environments: make one from its gymnasium id, and wrap it so that the networks can use its states."""
 
-import functools
 import importlib
 import math
 import os
@@ -22,6 +21,8 @@ from lib.envs.observations import ObservationKind
 from lib.envs.preprocessing import Preprocessing, without_options
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system.files import PROJECT
+
+_reports_mask: dict[str, bool] = {}  # whether the environments of an id report action masks
 
 
 class ActionSpace(spaces.Discrete):
@@ -56,6 +57,18 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
         UsageError: if the environment cannot be made, its actions are not discrete, or its observations cannot be
             converted.
     """
+    env = _make(env_id, tweaked, render_mode)
+    if is_atari(env) or env_id in _reports_mask:
+        return env
+    try:
+        _reports_mask[env_id] = reports_mask(env)
+    finally:
+        env.close()  # before the next one is made, because some games allow only one at a time
+    return _make(env_id, tweaked, render_mode)  # which has not been reset
+
+
+def _make(env_id: str, tweaked: bool, render_mode: str | None) -> DiscreteEnv:
+    """Make an environment that has a mask if its id is known to report one."""
     env = make_plain_env(env_id, render_mode)
     try:
         return cast(DiscreteEnv, _wrapped(env_id, tweaked, env))
@@ -82,7 +95,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
         env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), f"resized to {SCREEN} x {SCREEN} by area")
-    if _reports_mask(env_id):
+    if _reports_mask.get(env_id):
         env = observations.noted(AppendMask(env), "the action mask appended; see lib/envs/masks.py")
     if kind is not ObservationKind.IMAGE:
         return env
@@ -101,19 +114,6 @@ def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
         env = preprocess(env, options.noop_max)
     stacked = (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
     return observations.noted(stacked, f"Atari's preprocessing of lib/envs/atari.py; the last {options.stack} frames")
-
-
-@functools.cache
-def _reports_mask(env_id: str) -> bool:
-    """Return whether the environments of an id report action masks.
-
-    A separate environment is made for the check, because the check may have to reset it.
-    """
-    env = with_mask_in_info(CheckedEnv(make_plain_env(env_id), env_id))
-    try:
-        return reports_mask(env)
-    finally:
-        env.close()
 
 
 class ActionsFromZero(TransformAction):

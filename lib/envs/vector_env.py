@@ -123,7 +123,7 @@ def is_native(envs: VectorEnv) -> bool:
     return isinstance(envs.unwrapped, AtariVectorEnv)
 
 
-def end_at_errors(envs: VectorEnv) -> bool:
+def is_lost_after_error(envs: VectorEnv) -> bool:
     """Return whether an environment that has raised an error cannot be reset, because its process has ended."""
     return isinstance(envs.unwrapped, ProcessVectorEnv)
 

@@ -226,7 +226,7 @@ class Stream(ExperienceSource):
             self._replay(self._snapshot.starts, self._snapshot.actions)
         except Exception as error:
             error_text = f" ({type(error).__name__}: {error})"
-            if vector_env.end_at_errors(self.envs):
+            if vector_env.is_lost_after_error(self.envs):
                 raise Fault(
                     f"the environments could not be restored from their seeds and actions{error_text}. Resume once "
                     "without --async-envs, which starts new episodes"

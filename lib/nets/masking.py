@@ -24,8 +24,10 @@ class MaskSplitter:
         self.actions = space.actions if isinstance(space, MaskedBox) else 0
         plain = space.plain if isinstance(space, MaskedBox) else space
         self.shape: tuple[int, ...] = plain.shape if isinstance(plain, spaces.Box) else plain
+        self._stacked = isinstance(space, MaskedBox) and space.stacked
         self._channel_axis = -1 if channels_last else 1
-        self._height_axis = 1 if channels_last or len(self.shape) == 1 else 2
+        # The masks of stacked frames are further rows.
+        self._mask_axis = self._channel_axis if not self._stacked else 1 if channels_last else 2
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Split a batch of states.
@@ -39,11 +41,11 @@ class MaskSplitter:
         """
         if not self.actions:
             return states, None
-        size = self.shape[-2] if len(self.shape) > 1 else self.shape[0]
-        mask_size = states.shape[self._height_axis] - size
-        observations, mask = torch.split(states, [size, mask_size], dim=self._height_axis)
-        flat = mask if mask.ndim == 2 else mask.select(self._channel_axis, -1).flatten(1)
-        return observations, flat[:, : self.actions] > 0
+        size = self.shape[1 if self._stacked else 0]
+        mask_size = states.shape[self._mask_axis] - size
+        observations, mask = torch.split(states, [size, mask_size], dim=self._mask_axis)
+        mask = mask.select(self._channel_axis, -1) if self._stacked else mask.movedim(self._channel_axis, 1)
+        return observations, mask.flatten(1)[:, : self.actions] > 0
 
 
 def mask_invalid(scores: torch.Tensor, allowed: torch.Tensor | None) -> torch.Tensor:

@@ -109,7 +109,7 @@ class ActorSettings:
         threads = max(1, cores() // self.actors)
         if self.engine == "inline":
             threads = 0
-        elif self.address is not None or self.cpus is not None:
+        elif self.engine == "ray" and (self.address is not None or self.cpus is not None):
             threads = max(1, int(self.cpus or 1))
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 

@@ -1,6 +1,7 @@
 """Fast PPO for any game: a small network, normalised states and values, and an adaptive learning rate."""
 
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Iterator, Sequence
@@ -58,6 +59,12 @@ class CellPolicy(nn.Module):
         return logits.flatten(1)
 
 
+@functools.cache
+def _log_policy(n_actions: int, planes: int) -> None:
+    """Log that a CellPolicy is used, once in this process."""
+    log.info("Policy: %d actions, %d for each cell of the board.", n_actions, planes)
+
+
 class FastModel(ActorCritic):
     """Small network that normalises its input, and predicts values in units of the returns' standard deviation.
 
@@ -96,7 +103,7 @@ class FastModel(ActorCritic):
             cells = math.prod(self.split.shape[1:])
             planes, remainder = divmod(n_actions, cells)
             if planes and not remainder:
-                log.info("Policy: %d actions, %d for each cell of the board.", n_actions, planes)
+                _log_policy(n_actions, planes)
                 return CellPolicy(self.body.features, BoardEncoder.filters, planes)
         head = nn.Linear(self.body.features, n_actions)
         orthogonal(head, 0.01)
@@ -215,7 +222,7 @@ class FastTrainer(Trainer):
         else:  # the CPU sets the rate, so it has to wait for the epoch
             divergences = [row[KL] for row in fetched(metrics)]
             kl = sum(divergences) / len(divergences)
-        self.adapt_learning_rate(kl, self.settings.kl_target)
+        self.adapt_learning_rate(kl)
 
     @torch.no_grad()
     def _divergence(self, transitions: Transitions) -> float:
@@ -226,13 +233,14 @@ class FastTrainer(Trainer):
         self.group.average([kl])
         return kl.item()
 
-    def adapt_learning_rate(self, kl: float, target: float) -> None:
+    def adapt_learning_rate(self, kl: float) -> None:
         """Lower the learning rate if an epoch moved the policy too far; raise it if the policy moved too little.
 
         Args:
-            kl: mean of `approximate_kl` over the epoch's minibatches.
-            target: desired divergence.
+            kl: divergence of the epoch; see `after_epoch`. It is compared with `kl_target`.
         """
+        target = self.settings.kl_target
+        assert target is not None
         factor = 1.0
         if kl > 2 * target:
             factor = 1 / RATE_FACTOR

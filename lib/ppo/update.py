@@ -175,7 +175,7 @@ class Trainer:
     def _minibatch_step(self, transitions: Transitions, indices: torch.Tensor) -> torch.Tensor:
         """Make one optimizer step on the transitions at `indices`, and return METRICS, on the device."""
         # Advantages are normalised over the whole minibatch, even if learners share it.
-        advantages = self.group.shard(self.normalise(transitions.advantages.index_select(0, indices)))
+        advantages = self.group.shard(normalised(transitions.advantages.index_select(0, indices)))
         indices = self.group.shard(indices)
         batch = Transitions(*(column.index_select(0, indices) for column in transitions))
         loss, metrics = self._loss(batch._replace(advantages=advantages))
@@ -208,10 +208,6 @@ class Trainer:
                 "clipped": ((ratio - 1.0).abs() > clip).float().mean(),
             }
         return loss, metrics
-
-    def normalise(self, advantages: torch.Tensor) -> torch.Tensor:
-        """Return the advantages of a minibatch, (batch,), as the policy loss uses them."""
-        return normalised(advantages)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Return the mean squared error of the values, a scalar."""

@@ -44,7 +44,7 @@ def test_the_kind_of_an_observation_depends_on_its_shape(shape, kind):
 
 def test_the_kind_of_an_observation_does_not_depend_on_its_mask():
     board = spaces.Box(0.0, 1.0, (1, 35, 40), np.float32)
-    assert MaskedBox(board, 10).shape == (1, 36, 40)
+    assert MaskedBox(board, 10).shape == (2, 35, 40)
     assert observation_kind(MaskedBox(board, 10)) is ObservationKind.BOARD
 
 
@@ -183,6 +183,7 @@ FLOAT64 = np.finfo(np.float64).min, np.finfo(np.float64).max
         (spaces.Box(*FLOAT64, (50, 50), np.float64), "without usable bounds"),
         (spaces.Tuple([spaces.Box(0, 1, (2,)), spaces.Text(5)]), r"Tuple\(.*no network here can use"),
         (spaces.Box(0, 255, (50, 50, 4), np.uint8), "images of 4 channels"),
+        (spaces.OneOf([spaces.Discrete(2), spaces.Box(0, 1, (2,))]), r"OneOf\(.*no network here can use"),
         (spaces.Text(5), r"Text\(.*no network here can use.* a Box, Discrete"),
         (spaces.Sequence(spaces.Discrete(3)), r"Sequence\(.*no network here can use.* a Box, Discrete"),
     ],

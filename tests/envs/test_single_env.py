@@ -8,7 +8,7 @@ import gymnasium as gym
 import pytest
 from gymnasium import spaces
 
-import fakes  # noqa: F401
+import fakes
 from lib.envs.single_env import make_env, reward_threshold
 from lib.errors import UsageError
 
@@ -36,6 +36,32 @@ def test_a_missing_render_mode_is_refused():
     with pytest.raises(UsageError, match=r"fakes:Catch-v0 .* its render_modes are \[\].*'rgb_array'"):
         make_env("fakes:Catch-v0", render_mode="rgb_array")
     assert make_env("fakes:Shown-v0", render_mode="rgb_array").render_mode == "rgb_array"
+
+
+def test_a_game_that_allows_one_instance_is_made_and_has_not_been_reset(monkeypatch):
+    made = []
+
+    class Alone(fakes.Catch):
+        def __init__(self):
+            assert not made, "another instance is open"
+            made.append(self)
+            self.resets = 0
+            super().__init__()
+
+        def reset(self, **options):
+            self.resets += 1
+            return super().reset(**options)
+
+        def close(self):
+            made.remove(self)
+
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+    gym.register("Alone-v0", Alone)
+    for _ in range(2):  # with and without knowledge of the id
+        env = make_env("Alone-v0")
+        assert env.unwrapped is made[0]
+        assert made[0].resets == 0
+        env.close()
 
 
 def test_an_infinite_reward_threshold_is_no_goal(monkeypatch):

@@ -34,15 +34,21 @@ def test_states_with_a_mask_are_split_into_the_plain_state_and_the_mask(env_id):
             state, expected = (np.asarray(each.step(action)[0]) for each in (env, plain))
 
 
-def test_a_mask_can_fill_several_rows_of_a_board():
-    state, mask = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4), np.arange(11) % 3 == 0
-    space = MaskedBox(spaces.Box(0.0, 24.0, (2, 3, 4)), 11)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize(("actions", "channels"), [(11, 1), (12, 1), (13, 2), (61, 6)])
+def test_the_mask_of_a_board_fills_as_many_channels_as_it_needs(actions, channels, channels_last):
+    """Chess has 111 channels and 4,672 actions; 73 channels hold its mask."""
+    state, mask = np.arange(2 * 3 * 4, dtype=np.float32).reshape(2, 3, 4), np.arange(actions) % 3 == 0
+    space = MaskedBox(spaces.Box(0.0, 24.0, (2, 3, 4)), actions)
     masked = append_mask(state, mask)
-    assert masked.shape == space.shape == (2, 3 + 3, 4)
+    assert masked.shape == space.shape == (2 + channels, 3, 4)
     assert space.contains(masked)
-    observations, allowed = MaskSplitter(space)(torch.from_numpy(masked)[None])
-    assert np.array_equal(observations[0].numpy(), state)
-    assert np.array_equal(allowed[0].numpy(), mask)
+    states = torch.from_numpy(np.stack([masked, masked]))
+    split = MaskSplitter(space, channels_last)
+    observations, allowed = split(states.permute(0, 2, 3, 1) if channels_last else states)
+    observations = observations.permute(0, 3, 1, 2) if channels_last else observations
+    assert np.array_equal(observations.numpy(), np.stack([state, state]))
+    assert np.array_equal(allowed.numpy(), np.stack([mask, mask]))
 
 
 @pytest.mark.parametrize("env_id", MASKED)

@@ -57,14 +57,21 @@ def test_each_actor_decides_by_its_own_machine_whether_it_uses_bfloat16(monkeypa
 
 
 @pytest.mark.parametrize(
-    ("address", "cpus", "threads"),
-    [(None, None, 8), ("h:1", None, 1), ("h:1", 0.5, 1), ("h:1", 3.0, 3), (None, 2.0, 2)],
+    ("engine", "address", "cpus", "threads"),
+    [
+        ("ray", None, None, 8),
+        ("ray", "h:1", None, 1),
+        ("ray", "h:1", 0.5, 1),
+        ("ray", "h:1", 3.0, 3),
+        ("ray", None, 2.0, 2),
+        ("process", None, 3.0, 8),
+    ],
 )
-def test_an_actor_on_ray_steps_games_with_the_cpus_that_it_has(monkeypatch, address, cpus, threads):
+def test_an_actor_on_ray_steps_games_with_the_cpus_that_it_has(monkeypatch, engine, address, cpus, threads):
     used = []
     monkeypatch.setattr(vector_env, "make_vector_env", lambda env_id, num_envs, threads: used.append(threads))
     monkeypatch.setattr(actor_module, "cores", lambda: 16)
-    acting_of(engine="ray", address=address, cpus=cpus).make_envs(2)
+    acting_of(engine=engine, address=address, cpus=cpus).make_envs(2)
     assert used == [threads]
 
 
