@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import lab
 import launch
 import markup
-from examples import random_player
 from lib import cli
+from lib.analysis.random_play import play
+from lib.envs.single_env import make_env
 
-import gymnasium as gym
 import matplotlib
+import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
@@ -114,9 +115,10 @@ def random_play() -> None:
     for name, game in GAMES.items():
         if game.rung != PPO:
             continue
-        played = random_player.play(gym.make(f"{game.module}:{game.env_id}"), RANDOM_EPISODES)
-        mean = (played["return"] + game.penalty * played["steps"]).mean()
-        results.add(game=name, mean_return=f"{mean:.4f}", mean_steps=f"{played['steps'].mean():.2f}")
+        played = play(make_env(f"{game.module}:{game.env_id}"), RANDOM_EPISODES)
+        steps = np.mean([episode.length for episode in played])
+        mean = np.mean([episode.total for episode in played]) + game.penalty * steps
+        results.add(game=name, mean_return=f"{mean:.4f}", mean_steps=f"{steps:.2f}")
 
 
 def complete_bins(frame: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -61,9 +61,7 @@ def test_without_packages_a_program_ends_in_one_line(program):
     assert "is not installed" in errors
 
 
-@pytest.mark.parametrize(
-    "arguments", [("chapter09/01_baseline.py",), ("-m", "examples.random_player", "CartPole-v1")], ids=str
-)
+@pytest.mark.parametrize("arguments", [("chapter09/01_baseline.py",), ("-m", "examples.snake")], ids=str)
 def test_the_line_says_how_to_get_the_environment(checkout, arguments):
     code, errors = start_bare(*arguments, cwd=checkout)
     assert (code, errors.count("\n")) == (2, 1)

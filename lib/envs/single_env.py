@@ -10,6 +10,7 @@ from typing import Any, cast
 import gymnasium as gym
 from gymnasium import spaces
 from gymnasium.envs import registration
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, TransformAction
 
 from lib.envs import observations
@@ -22,7 +23,8 @@ from lib.envs.preprocessing import Preprocessing, without_options
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system.files import PROJECT
 
-_reports_mask: dict[str, bool] = {}  # whether the environments of an id report action masks
+# Whether the environments of an id report action masks, with the id's entry in gymnasium's registry at that time.
+_masked: dict[str, tuple[EnvSpec | None, bool]] = {}
 
 
 class ActionSpace(spaces.Discrete):
@@ -58,10 +60,10 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
             converted.
     """
     env = _make(env_id, tweaked, render_mode)
-    if is_atari(env) or env_id in _reports_mask:
+    if is_atari(env) or _is_masked(env, env_id) is not None:
         return env
     try:
-        _reports_mask[env_id] = reports_mask(env)
+        _masked[env_id] = _registered(env), reports_mask(env)
     finally:
         env.close()  # before the next one is made, because some games allow only one at a time
     return _make(env_id, tweaked, render_mode)  # which has not been reset
@@ -75,6 +77,16 @@ def _make(env_id: str, tweaked: bool, render_mode: str | None) -> DiscreteEnv:
     except UsageError:
         close_plain_env(env, env_id)
         raise
+
+
+def _is_masked(env: gym.Env, env_id: str) -> bool | None:
+    """Return whether an environment reports action masks; None if its id is new, or was registered again."""
+    spec, masked = _masked.get(env_id, (None, None))
+    return masked if spec is _registered(env) else None
+
+
+def _registered(env: gym.Env) -> EnvSpec | None:
+    return None if env.spec is None else registration.registry.get(env.spec.id)
 
 
 def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
@@ -95,7 +107,7 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     env, kind = observations.prepare(env, env_id)
     if kind is ObservationKind.IMAGE:
         env = observations.noted(ResizeObservation(env, (SCREEN, SCREEN)), f"resized to {SCREEN} x {SCREEN} by area")
-    if _reports_mask.get(env_id):
+    if _is_masked(env, env_id):
         env = observations.noted(AppendMask(env), "the action mask appended; see lib/envs/masks.py")
     if kind is not ObservationKind.IMAGE:
         return env

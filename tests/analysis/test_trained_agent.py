@@ -85,7 +85,7 @@ def test_an_error_of_the_environment_is_not_taken_for_another_version(original_r
         raise KeyError("level_7")
 
     monkeypatch.setattr(fakes.Shown, "reset", reset)
-    single_env._reports_mask.clear()
+    single_env._masked.clear()
     with pytest.raises(KeyError, match="level_7"):
         TrainedAgent(original_run, module="fakes")
 

@@ -301,7 +301,7 @@ def test_an_error_on_closing_the_environment_of_the_mask_probe_is_attributed_to_
     def close(self):
         raise SystemExit(5)
 
-    single_env._reports_mask.clear()
+    single_env._masked.clear()
     monkeypatch.setattr(CartPoleEnv, "close", close)
     with pytest.raises(EnvironmentFailed, match=re.escape(f"CartPole-v1 ({when}): it raised SystemExit(5)")):
         make()

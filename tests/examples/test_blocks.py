@@ -8,7 +8,8 @@ import pytest
 
 from examples import blocks
 from examples.blocks import Blocks
-from examples.random_player import play
+from lib.analysis.random_play import play
+from lib.envs.single_env import make_env
 from oracles import boards
 
 
@@ -168,7 +169,8 @@ def test_the_rendered_frame_shows_the_board_and_the_pieces():
 
 
 def test_ten_times_the_random_player_can_be_reached():
-    assert np.mean([look_ahead(seed) for seed in range(2)]) > 10 * play(Blocks(), 150)["return"].mean()
+    at_random = [episode.total for episode in play(make_env("examples.blocks:Blocks-v0"), 150)]
+    assert np.mean([look_ahead(seed) for seed in range(2)]) > 10 * np.mean(at_random)
 
 
 def look_ahead(seed):

@@ -1,5 +1,6 @@
 """tools/look.py: what it prints about a game."""
 
+import re
 from pathlib import Path
 
 import cv2
@@ -28,7 +29,14 @@ def test_look_prints_spaces_rewards_lengths_and_returns():
     assert 10 < float(rewards["1"]) < 30  # one of five actions earns 1
     assert seen["length"] == "mean 5 steps, 5 to 5"
     assert seen["legal"].startswith("100%")
-    assert 0.5 < float(seen["return"].split()[1].rstrip(",")) < 1.5
+    mean, error = re.match(r"mean (\S+) ± (\S+), \d to \d$", seen["return"]).groups()
+    assert 0.5 < float(mean) < 1.5
+    assert 0.05 < float(error) < 0.3
+    assert re.fullmatch(r"[\d,]+ steps/s", seen["speed"])
+
+
+def test_one_episode_has_no_standard_error():
+    assert "±" not in look("fakes:Vector-v0", "--episodes", 1)["return"]
 
 
 def test_only_legal_actions_are_played():

@@ -1,0 +1,71 @@
+"""What Snake and Blocks have in common."""
+
+import warnings
+
+import cloudpickle
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from examples.blocks import Blocks
+from lib.analysis.random_play import play
+from lib.envs.single_env import make_env
+
+BLOCKS, SNAKE, SNAKE_WITH_PENALTY = IDS = (
+    "examples.blocks:Blocks-v0",
+    "examples.snake:Snake-v0",
+    "examples.snake:SnakeStepPenalty-v0",
+)
+
+
+class LenientBlocks(Blocks):
+    """Blocks for gymnasium's checker, which knows no masks: each action is mapped to a legal one."""
+
+    def step(self, action):
+        legal = self.action_masks().nonzero()[0]
+        return super().step(legal[action % len(legal)])
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_gymnasium_s_checker_accepts_the_environment(env_id):
+    env = LenientBlocks() if env_id == BLOCKS else gym.make(env_id, disable_env_checker=True).unwrapped
+    env.spec = gym.spec(env_id.split(":")[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env)
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_seed_repeats_its_episodes(env_id):
+    first, second, other = (play(make_env(env_id), 20, seed) for seed in (5, 5, 6))
+    assert first == second != other
+
+
+def legal_action(env, info, rng):
+    mask = info["action_mask"] if "action_mask" in info else env.get_wrapper_attr("action_masks")()
+    return rng.choice(np.flatnonzero(mask))
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_a_pickled_environment_continues_its_episode(env_id):
+    env, rng = gym.make(env_id), np.random.default_rng(2)
+    _, info = env.reset(seed=2)
+    *_, info = env.step(legal_action(env, info, rng))
+    copy = cloudpickle.loads(cloudpickle.dumps(env))
+    for _ in range(5):
+        action = legal_action(env, info, rng)
+        (state, *rest, info), (state_of_copy, *rest_of_copy, _) = env.step(action), copy.step(action)
+        assert np.array_equal(state, state_of_copy)
+        assert rest == rest_of_copy
+
+
+def test_blocks_reports_legal_actions_by_a_method_and_snake_in_its_info():
+    same_step = AutoresetMode.SAME_STEP
+    blocks = SyncVectorEnv([lambda: gym.make(BLOCKS)] * 2, autoreset_mode=same_step)
+    assert "action_mask" not in blocks.reset(seed=1)[1]
+    assert [mask.shape for mask in blocks.call("action_masks")] == [(243,)] * 2
+    snakes = SyncVectorEnv([lambda: gym.make(SNAKE)] * 2, autoreset_mode=same_step)
+    assert snakes.reset(seed=1)[1]["action_mask"].tolist() == [[1, 1, 1, 0]] * 2
+    assert not snakes.envs[0].has_wrapper_attr("action_masks")
