@@ -164,6 +164,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
         Raises:
             UsageError: if the number of environments differs.
+            ValueError: if the shape of their states differs.
         """
         if len(snapshots) != len(self._slots):
             raise UsageError(
@@ -204,7 +205,10 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             steps = self._replay(slot, saved["actions"].flatten().tolist())
         except Exception:  # noqa: BLE001 - the environment is not our code, and may reject what it accepted before
             return False
-        return steps == len(saved["actions"]) and np.array_equal(slot.state, saved["states"].numpy())
+        state, saved_state = np.asarray(slot.state), saved["states"].numpy()
+        if state.shape != saved_state.shape:
+            raise ValueError(f"saved states have the shape {saved_state.shape}, not {state.shape}")
+        return steps == len(saved["actions"]) and np.array_equal(state, saved_state)
 
     def _replay(self, slot: _Slot, actions: Sequence[int]) -> int:
         """Take these actions until the episode ends, and return the number of steps."""

@@ -136,6 +136,13 @@ def test_a_resumed_source_equals_the_uninterrupted_one(stop_at):
     assert resumed.steps_done == straight.steps_done
 
 
+def test_saved_states_of_another_shape_are_refused():
+    source = source_of(Counting(length=9))
+    take(source, 5)
+    with pytest.raises(ValueError, match=r"saved states have the shape \(.*, not \(4, "):
+        source_of(FrameStack(Counting(length=9))).load_state_dict(source.state_dict())
+
+
 def test_an_environment_that_cannot_be_restored_is_logged(caplog):
     source = source_of(FrameStack(Forgetful()))
     for _ in range(20):  # by chance, the ball may fall in the same column
