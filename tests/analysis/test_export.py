@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from lib import dqn_extra, dqn_model
 from lib.analysis import export
-from lib.envs.masks import MaskedBox
+from lib.envs.masks import MaskedBox, append_mask
 from lib.envs.single_env import make_env
 from lib.errors import Fault, UsageError
 from lib.nets import losses
@@ -73,15 +73,13 @@ def states_of(space, count=1000):
     if space is IMAGE:
         # Coarse blocks, because an untrained network takes the same action in all pictures of noise.
         return rng.integers(0, 256, (count, 4, 4, 4), np.uint8).repeat(21, axis=2).repeat(21, axis=3)
-    states = rng.uniform(-1, 1, (count, *space.shape)).astype(np.float32)
-    if isinstance(space, MaskedBox):
-        masks = rng.random((count, 7)) < 0.4
-        masks[np.arange(count), rng.integers(7, size=count)] = True
-        if len(space.shape) == 1:
-            states[:, 5:] = masks
-        else:
-            states[:, :, 6] = masks[:, None]
-    return states
+    plain = space.plain if isinstance(space, MaskedBox) else space
+    states = rng.uniform(-1, 1, (count, *plain.shape)).astype(np.float32)
+    if plain is space:
+        return states
+    masks = rng.random((count, 7)) < 0.4
+    masks[np.arange(count), rng.integers(7, size=count)] = True
+    return np.stack([append_mask(state, mask) for state, mask in zip(states, masks, strict=True)])
 
 
 @pytest.mark.slow

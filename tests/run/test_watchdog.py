@@ -25,6 +25,10 @@ def _fast(monkeypatch):
     monkeypatch.setattr(Watchdog, "INTERVAL", 0.05)
     monkeypatch.setattr(Watchdog, "GRACE", 0.3)
     monkeypatch.setattr(Watchdog, "PATIENCE", 0.2)
+    yield
+    # Otherwise it would interrupt slow calls of later tests.
+    assert Watchdog._newest is not None
+    Watchdog._newest._ended.set()
 
 
 def hanging_engine(time_limit, how="hang"):
@@ -47,8 +51,6 @@ def test_an_engine_that_runs_again_is_watched_again(monkeypatch):
         beats.clear()
         time.sleep(0.3)
         assert beats
-    assert Watchdog._newest is not None
-    Watchdog._newest._ended.set()
 
 
 @pytest.mark.usefixtures("_fast")
