@@ -172,13 +172,13 @@ class AppendMask(gym.Wrapper):
                 f"{describe(self.env)} reports an action mask of shape {mask.shape}; it has to be ({self._actions},), "
                 "one number per action, 0 if the action is not allowed"
             )
-        wrong = mask[~np.isin(mask, (0, 1))]
+        allowed: np.ndarray = mask == 1
+        wrong = mask[~(allowed | (mask == 0))]
         if wrong.size:
             raise Fault(
                 f"{describe(self.env)} reports an action mask with {wrong[0]}; it has to have 1 for each allowed "
                 "action, and 0 for each other one"
             )
-        allowed: np.ndarray = mask == 1
         if not allowed.any() and not ended:
             raise Fault(
                 f"{describe(self.env)} reports that no action is allowed, but its episode goes on; "

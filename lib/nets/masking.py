@@ -26,8 +26,8 @@ class MaskSplitter:
         self.shape: tuple[int, ...] = plain.shape if isinstance(plain, spaces.Box) else plain
         self._stacked = isinstance(space, MaskedBox) and space.stacked
         self._channel_axis = -1 if channels_last else 1
-        # The masks of stacked frames are further rows.
-        self._mask_axis = self._channel_axis if not self._stacked else 1 if channels_last else 2
+        height_axis = 1 if channels_last else 2
+        self._mask_axis = height_axis if self._stacked else self._channel_axis
 
     def __call__(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Split a batch of states.

@@ -21,7 +21,7 @@ from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.goal_progress import GoalProgress
 from lib.run.speed import Speed, format_rate
 from lib.system.clock import format_duration, format_estimate, since_process_start
-from lib.system.progress import TaskProgress, is_terminal
+from lib.system.progress import TaskProgress, bar_stream, is_terminal
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +41,8 @@ class EpisodeLines:
         self.episodes = episodes
         self.speed = speed
         self.every_episode = every_episode
-        on_terminal = is_terminal(sys.stdout)
-        self._interval = self.ON_TERMINAL if on_terminal else self.IN_FILE
-        # A bar of TaskProgress may be on a terminal while lines go into a file.
-        self._has_bar = on_terminal or is_terminal(sys.stderr)
+        self._interval = self.ON_TERMINAL if is_terminal(sys.stdout) else self.IN_FILE
+        self._has_bar = bar_stream() is not None  # perhaps on another stream than the lines
         self._last = -math.inf
         self._returns: list[float] = []  # returns of the episodes since the last line
 

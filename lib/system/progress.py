@@ -31,6 +31,11 @@ def is_terminal(stream: Any) -> bool:
     return bool(stream.isatty()) and os.environ.get("TERM") != "dumb"
 
 
+def bar_stream() -> Any | None:
+    """Return the stream on which bars are drawn, or None without a terminal."""
+    return next((stream for stream in (sys.stderr, sys.stdout) if is_terminal(stream)), None)
+
+
 class TaskProgress:
     """Progress of one task, used as a context manager.
 
@@ -53,7 +58,7 @@ class TaskProgress:
         shown: bool | None = None,
         from_first: bool = False,
     ):
-        stream = next((stream for stream in (sys.stderr, sys.stdout) if is_terminal(stream)), None)
+        stream = bar_stream()
         self.on_terminal = stream is not None
         self._task = task
         self._total = total

@@ -46,6 +46,12 @@ def test_every_legal_action_is_drawn_and_no_other(registered, monkeypatch, mask)
     assert all(episode.total == episode.rewards[1.0] for episode in episodes)
 
 
+def test_actions_may_start_at_another_number(registered, monkeypatch):
+    monkeypatch.setattr(Recorder, "actions", [])
+    play(registered(Recorder, kwargs={"space": spaces.Box(0.0, 1.0, (2,)), "start": 7}), 50)
+    assert {action for _, action in Recorder.actions} == {7, 8, 9, 10, 11}
+
+
 def test_an_episode_ends_at_a_limit_of_the_environment_or_of_evaluations(registered, monkeypatch):
     env = registered(fakes.Catch, max_episode_steps=4)
     assert [episode.length for episode in play(env, 3)] == [4, 4, 4]

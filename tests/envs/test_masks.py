@@ -32,6 +32,8 @@ def test_a_mask_of_the_wrong_shape_and_a_missing_mask_are_refused():
     env._mask = lambda: np.ones(4)
     with pytest.raises(Fault, match=r"an action mask of shape \(4,\); it has to be \(5,\)"):
         masked.reset()
+    env._mask = lambda: [0, 1, 1, 0, 0]
+    assert masked.reset()[0][2:].tolist() == [0.0, 1.0, 1.0, 0.0, 0.0]
     for wrong, text in ((np.nan, "nan"), (-1e9, "-1000000000.0"), (2, "2.0"), ("no", "no")):
         env._mask = partial(np.array, [wrong, 1.0, 1.0, 0.0, 0.0])
         with pytest.raises(

@@ -190,7 +190,8 @@ def test_slow_steps_are_not_shown_as_none(redirected):
 
 
 def test_lines_go_on_in_a_file_while_a_terminal_shows_the_bar(redirected, monkeypatch):
-    monkeypatch.setattr(screen_module, "is_terminal", lambda stream: stream is sys.stderr)
+    monkeypatch.setattr(screen_module, "is_terminal", lambda stream: False)
+    monkeypatch.setattr(screen_module, "bar_stream", lambda: sys.stderr)
     screen = redirected.screen
     screen.lines = screen_module.EpisodeLines(screen.episodes, screen.speed, every_episode=False)
     screen._close()

@@ -7,7 +7,7 @@ import cv2
 import pytest
 
 from lib.run import video_file
-from running import run
+from running import PROJECT, run, start_program
 
 LOOK = Path("tools/look.py")
 
@@ -59,11 +59,34 @@ def test_the_first_episode_can_be_recorded(tmp_path):
     assert video.get(cv2.CAP_PROP_FRAME_COUNT) == 6 + 1  # the first state, and the one after each of six steps
 
 
-@pytest.mark.parametrize(("env_id", "message"), [("NoGame-v0", "cannot make"), ("fakes:Continuous-v0", "action space")])
+OWN_MODULE = """
+import gymnasium as gym
+from gymnasium.envs.classic_control import CartPoleEnv
+gym.register("Own-v0", CartPoleEnv, max_episode_steps=7)
+"""
+
+
+@pytest.mark.slow
+def test_a_module_in_the_current_folder_is_found(tmp_path):
+    (tmp_path / "own_game.py").write_text(OWN_MODULE)
+    program = f"import runpy; runpy.run_path({str(PROJECT / LOOK)!r}, run_name='__main__')"
+    output, errors = start_program(program, tmp_path, "own_game:Own-v0", "--episodes", 5).communicate()
+    assert "length        mean 7 steps, 7 to 7" in output, errors
+
+
+@pytest.mark.parametrize(
+    ("env_id", "message"),
+    [
+        ("NoGame-v0", "cannot make"),
+        ("own_gam:Own-v0", "the module 'own_gam'"),
+        ("fakes:Continuous-v0", "action space"),
+    ],
+)
 def test_a_game_that_cannot_be_played_is_refused(env_id, message):
     process = run(LOOK, env_id)
     assert process.returncode == 2
     assert message in process.stderr
+    assert process.stderr.count("\n") == 1
 
 
 def test_an_incomplete_video_is_removed_and_the_old_one_kept(ends, tmp_path, monkeypatch):
