@@ -104,6 +104,8 @@ def keep(run: Path, steps: int, script: str, game: str, seed: int) -> None:
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }
     episodes = pd.read_csv(run / "episodes.csv")
+    if len(episodes) < 10:
+        raise SystemExit(f"{run} has {len(episodes)} episodes, too few for a mean; give more --steps")
     episodes = episodes.assign(mean_100=rolling_mean(episodes["return"])).dropna(subset="mean_100", ignore_index=True)
     results = lab.Results(name_of(script, game, seed, steps), COLUMNS, stamped)
     for index in np.unique(np.linspace(0, len(episodes) - 1, POINTS).astype(int)):

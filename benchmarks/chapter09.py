@@ -8,7 +8,7 @@
     ./chapter09.py --params best         # train every rung until Pong is solved, with tuned hyperparameters; hours
     ./chapter09.py --params best --go-on # after an interruption: continue the runs that have not ended
     ./chapter09.py --params best --rung 03_parallel --seeds 4   # one more seed, beside the three that are in results/
-    ./chapter09.py speed --params best   # only the speeds of the trained rungs, anew; --rung: the table with that rung
+    ./chapter09.py speed --params best   # only the speeds of the trained rungs, again; --rung: the table with that rung
     ./chapter09.py --params common --device cuda   # the book's hyperparameters, on a GPU
     ./chapter09.py tables                # only the tables and pictures of the pages
 
@@ -214,7 +214,7 @@ def pictures() -> None:
 def train(args: argparse.Namespace) -> None:
     """Train the rungs of --params, measure their speeds if one is missing, and print the tables.
 
-    With `speed`, none is trained, and the speeds are measured anew.
+    With `speed`, none is trained, and the speeds are measured again.
     """
     speeds_only = "speed" in args.what
     if not speeds_only:

@@ -223,7 +223,7 @@ def speed_table(frame: pd.DataFrame) -> str:
         engine, actors = group.split()
         to_inline = speeds[group] / speeds[f"inline {actors}"]
         rows.append((engine, actors, markup.spread(speeds[group], 0), markup.spread(to_inline, 2)))
-    return markup.table(("engine", "actors", "agent steps/s", "ratio to as many inline actors"), rows)
+    return markup.table(("engine", "actors", "agent steps/s", "ratio to inline, same number of actors"), rows)
 
 
 def latency_table(frame: pd.DataFrame) -> str:

@@ -87,7 +87,7 @@ class Results:
             problem = f"{self.path} was measured with other conditions ({differing})"
             if not _is_committed(self.path):
                 raise SystemExit(f"{problem}; delete it to measure it again, or restore the old conditions")
-            print(f"{problem}; it is measured anew", file=sys.stderr)
+            print(f"{problem}; it is measured again", file=sys.stderr)
             self._started = False
         if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")

@@ -1,6 +1,7 @@
 """Scripts that the benchmarks start. A rung is a numbered script with its options, such as "02_n_envs --envs 3"."""
 
 import json
+import math
 import os
 import runpy
 import signal
@@ -175,6 +176,11 @@ def result_of(run: Path) -> dict[str, Any]:
     """Return the result.json of a run folder."""
     result: dict[str, Any] = json.loads((run / "result.json").read_text())
     return result
+
+
+def mean_return(result: Mapping[str, Any], digits: int = 2) -> float:
+    """Return the mean return of a run's last 100 episodes, rounded; NaN if no episode has ended."""
+    return math.nan if result["mean_100"] is None else round(result["mean_100"], digits)
 
 
 def diverged(folder: Path) -> bool:

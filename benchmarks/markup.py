@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import lab
 
+import numpy as np
 import pandas as pd
 
 PICTURES = lab.PROJECT / "docs" / "pictures"
@@ -64,8 +65,11 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
     def text(value: float, unit: str = "") -> str:
         return f"{value:,.{digits}f}{unit}" if math.isfinite(value) else "never"
 
-    if values.isna().all():
+    values = values.dropna()
+    if values.empty:
         return ""
+    if np.isinf(values).all():
+        return "never"
     median = text(values.median(), unit)
     if len(values) == 1:
         return f"{median} (one {single})" if single else median

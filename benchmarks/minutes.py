@@ -59,10 +59,15 @@ class Trained(NamedTuple):
     frame: pd.DataFrame
     stamped: lab.Stamp
 
-    def steps_to(self, goal: str) -> float:
-        """Return the agent steps until the mean of the last 100 episodes reached a goal; infinity if it did not."""
+    def needed(self, goal: str, unit: str = "step") -> float:
+        """Return what a run needed until the mean of its last 100 episodes reached a goal; infinity if it did not.
+
+        Args:
+            goal: mean return, such as "18.0".
+            unit: "step" for agent steps, or "episode".
+        """
         reached = self.stamped["result"]["reached"].get(goal)
-        return reached["step"] if reached else np.inf
+        return reached[unit] if reached else np.inf
 
 
 def train(params: str, device: str, go_on: bool, rungs: Sequence[str], seeds: int, jobs: int) -> None:
@@ -190,10 +195,10 @@ def table(
     """
     groups = {rung: group for rung in rungs if (group := [run for run in runs if run.rung == rung])}
     minutes = {
-        rung: {goal: pd.Series([run.steps_to(goal) / speeds[rung].median() / 60 for run in group]) for goal in GOALS}
+        rung: {goal: pd.Series([run.needed(goal) / speeds[rung].median() / 60 for run in group]) for goal in GOALS}
         for rung, group in groups.items()
     }
-    steps = {rung: pd.Series([run.steps_to("18.0") for run in group]) for rung, group in groups.items()}
+    steps = {rung: pd.Series([run.needed("18.0") for run in group]) for rung, group in groups.items()}
     rows = []
     for rung, group in groups.items():
         change = np.nan
@@ -207,7 +212,7 @@ def table(
                 markup.spread(speeds[rung], 0),
                 *(markup.spread(minutes[rung][goal], 0) for goal in GOALS),
                 "" if rung == to or not np.isfinite(change) else f"{change:+.0f} %",
-                markup.spread(pd.Series([run.stamped["result"]["episodes"] for run in group]), 0),
+                markup.spread(pd.Series([run.needed("18.0", "episode") for run in group]), 0),
                 markup.spread(steps[rung] / 1000, 0),
             )
         )

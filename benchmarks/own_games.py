@@ -73,7 +73,7 @@ def measure(turn: tuple[str, str, int]) -> dict[str, Any]:
         "solved_seconds": round(solved["seconds"].iloc[0], 1) if len(solved) else math.inf,
         "steps": result["steps"],
         "seconds": round(result["seconds"], 1),
-        "mean_100": round(result["mean_100"], 4),
+        "mean_100": launch.mean_return(result, 4),
         "greedy": round(greedy["mean"], 4),
     }
 

@@ -2,7 +2,7 @@
 """Measure how long this project and others take to solve Pong, one after another on one machine, under one rule.
 
     ./peers.py --cleanrl ~/cleanrl --time-limit 600            # CleanRL is not a package: give its checkout
-    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --anew        # only these; all other results are deleted
+    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --overwrite        # only these; all other results are deleted
     ./peers.py --tables                                        # only the table and the picture of docs/speed.md
 
 Each peer runs with the settings that it publishes for Atari or Pong. It has its own virtual environment with the pinned
@@ -10,8 +10,8 @@ packages of peers/*.txt, which is created when it is first needed. The clock sta
 mean return of the last 100 training episodes is 18, or at the time limit. An evaluation after that is not counted.
 
 A peer is not measured again at the same commit, on the same machine, with the same limit, pins and checkout. If one of
-these differs, all peers are measured again. To measure only some of them then takes --anew, because the results of the
-others are deleted.
+these differs, all peers are measured again. To measure only some of them then takes --overwrite, because the results of
+the others are deleted.
 """
 
 import argparse
@@ -42,6 +42,7 @@ import pandas as pd
 matplotlib.use("Agg")
 from lib import cli
 from lib.run.curve import rolling_mean
+from lib.run.stopping import TIME
 
 from matplotlib import pyplot as plt
 
@@ -64,7 +65,7 @@ WINDOW, GOAL = 100, float(time_to_solve.GOAL)
 COLUMNS = ("peer", "version", "seed", "stopped", "seconds", "steps", "episodes", "mean_100", "emulator")
 
 
-def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None, anew: bool = False) -> None:
+def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | None, overwrite: bool = False) -> None:
     """Run the peers that benchmarks/results/peers/summary.csv does not have yet, one after another.
 
     Args:
@@ -72,18 +73,18 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
         seeds: number of seeds, from 1 on.
         time_limit: seconds of a run.
         checkout: folder of CleanRL.
-        anew: delete results of other peers that were measured with other settings.
+        overwrite: delete results of other peers that were measured with other settings.
 
     Raises:
-        SystemExit: if such results would be deleted without `anew`, or if a peer fails or cannot be run.
+        SystemExit: if such results would be deleted without `overwrite`, or if a peer fails or cannot be run.
     """
     all_pins = {name: pins(name) for name, _ in PEERS.values()}
     stamped = lab.stamp(time_limit=time_limit, pins=all_pins)
     go_on = lab.can_go_on(SUMMARY, COLUMNS, stamped)
-    if lab.path_of(SUMMARY).exists() and not go_on and not anew:
+    if lab.path_of(SUMMARY).exists() and not go_on and not overwrite:
         lost = sorted(set(lab.read(SUMMARY)[0]["peer"]) - set(peers))
         if lost:
-            remedy = f"its results of {', '.join(lost)} would be deleted; measure all peers, or give --anew"
+            remedy = f"its results of {', '.join(lost)} would be deleted; measure all peers, or give --overwrite"
             lab.require_same_conditions(SUMMARY, COLUMNS, stamped, remedy)
     results = lab.Results(SUMMARY, COLUMNS, stamped, go_on)
     for peer in set(peers) - {OWN}:
@@ -199,7 +200,7 @@ def play(command: Sequence[str], time_limit: float) -> tuple[str, list[Episode]]
             kill(process)
             process.wait()
     if time.perf_counter() - began >= time_limit:
-        return "time limit", episodes
+        return TIME, episodes
     if code:
         raise SystemExit(f"{' '.join(command)} failed with exit code {code}:\n{''.join(output)}")
     return "ended by itself", episodes
@@ -255,7 +256,7 @@ def table() -> str:
         if solved.any():
             seconds = markup.spread(own["seconds"].where(solved, np.inf), 0, unit=" s", single="seed")
         else:
-            seconds = f"not in {limit} s"
+            seconds = f"not in {limit} s" if (own["stopped"] == TIME).all() else "no seed solved"
         speeds = pd.Series([learning_speed(peer, seed) for seed in own["seed"]])
         package = "this project" if peer == OWN else version
         rows.append(
@@ -270,7 +271,7 @@ def table() -> str:
             )
         )
     header = (
-        "who",
+        "project",
         "version",
         "time to 18",
         "thousand agent steps",
@@ -308,12 +309,14 @@ def main() -> None:
     parser.add_argument("--peers", nargs="+", choices=(OWN, *PEERS), default=[OWN, *PEERS], help="default: all")
     parser.add_argument("--seeds", type=cli.positive, default=1, help="number of seeds (default: 1)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
-    parser.add_argument("--anew", action="store_true", help="delete the results of peers that are not measured now")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="delete the results of peers that are not measured now"
+    )
     parser.add_argument("--cleanrl", type=Path, metavar="PATH", help="checkout of CleanRL")
     parser.add_argument("--tables", action="store_true", help="only write the table and the picture")
     args = parser.parse_args()
     if not args.tables:
-        measure(args.peers, args.seeds, args.time_limit, args.cleanrl, args.anew)
+        measure(args.peers, args.seeds, args.time_limit, args.cleanrl, args.overwrite)
     markup.write(blocks())
     draw()
 

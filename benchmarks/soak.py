@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Do long runs stay as they are? Memory, handles, threads and event files of four scripts, half an hour each.
+"""Do long runs leak? Memory, handles, threads and event files of four scripts, half an hour each.
 
     ./soak.py                           # two hours; --jobs 2 for two scripts at once
     ./soak.py --script "02_n_envs --envs 3"

@@ -8,12 +8,14 @@
     ./time_to_solve.py tables                                          # only the tables and the picture
 
 Every run is its own process, as a person would start it. An interrupted run starts again, because its clock would not
-be that of one process. At another commit, on another machine or with another time limit, all seeds are measured again.
+be that of one process. At another commit, on another machine or with another time limit, all seeds are measured again,
+if the earlier results are committed.
 The emulator alone is timed before each run, because a shared machine is not always equally fast.
 """
 
 import argparse
 import itertools
+import math
 import re
 import shutil
 import time
@@ -156,7 +158,7 @@ def figures(result: dict[str, Any]) -> dict[str, object]:
         "steps": reached["step"] if reached else result["steps"],
         "episodes": reached["episode"] if reached else result["episodes"],
         "start": f"{process['learning_since']:.1f}",
-        "steps_per_second": f"{process['steps_per_second']:.0f}",
+        "steps_per_second": f"{process['steps_per_second'] or math.nan:.0f}",  # unknown in the warm-up
         **{f"evaluation_{name}": evaluation.get(name, "") for name in ("mean", "std", "distinct")},
         "evaluation_worst": min(evaluation["returns"]) if evaluation else "",
         **{part: f"{parts.get(part, 0.0):.1f}" for part in PARTS},
@@ -275,7 +277,7 @@ def solve_table(results: list[Solved]) -> str:
     header = (
         "script",
         "time to solve Pong",
-        "emulator alone in that time: million agent steps",
+        "emulator alone in that time, million agent steps",
         "thousand agent steps",
         "agent steps/s",
         "lowest greedy mean",
@@ -371,6 +373,8 @@ def rung(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"no script is named {text!r}; name it without .py, such as distributed/01_ppo or '07_pong_in_minutes -n 4'"
         )
+    if "stop_reward" in text:
+        raise argparse.ArgumentTypeError(f"every run is timed until it reaches {GOAL}, so leave stop_reward out")
     return text
 
 

@@ -6,9 +6,9 @@
     ./trials.py tables                                     # only the table of notes/trials.md
 
 Two runs at a time, with a torch thread each. Steps do not depend on the load of the machine. Seconds do; measure those
-with time_to_solve.py. The same command continues an interrupted trial. At another commit, --anew deletes the old trial
-and measures only the given --seeds. Judge a setting by seeds that no setting was chosen by. Try a code change in a
-clone, named by --label.
+with time_to_solve.py. The same command continues an interrupted trial. At another commit, --overwrite deletes the old
+trial and measures only the given --seeds. Evaluate a setting on seeds that were not used for tuning. Try a code change
+in a clone, named by --label.
 """
 
 import argparse
@@ -24,7 +24,7 @@ import markup
 from lib import cli
 from lib.ppo.goal import SCHEDULES
 from significance import rank_test
-from time_to_solve import GOAL, Solved, confirmed, solved_results, time_to_goal
+from time_to_solve import GOAL, Solved, confirmed, rung, solved_results, time_to_goal
 
 import numpy as np
 import pandas as pd
@@ -81,7 +81,7 @@ def measure(script: str, seed: int, max_steps: int) -> dict[str, Any]:
         "seconds_to_goal": round(reached["seconds"], 1),
         "steps": result["steps"],
         "seconds": round(result["seconds"], 1),
-        "mean_100": round(result["mean_100"], 2),
+        "mean_100": launch.mean_return(result),
         "greedy": np.mean(returns),
         "worst": min(returns),
     }
@@ -204,6 +204,11 @@ def blocks() -> Iterator[markup.Block]:
         yield markup.Block("README.md", "goal", f"{goal_table(compared)}\n\n{where}")
 
 
+def script(text: str) -> str:
+    """argparse type: a script with its options, which plays Pong, or "tables"."""
+    return text if text == "tables" else rung(text)
+
+
 def seeds(text: str) -> range:
     """argparse type: "101-110"."""
     match = re.fullmatch(r"(\d+)-(\d+)", text)
@@ -214,21 +219,21 @@ def seeds(text: str) -> range:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("script", help="script with its options, or tables")
+    parser.add_argument("script", type=script, help="script with its options, or tables")
     parser.add_argument("--seeds", type=seeds, default=seeds("101-110"), help="first and last seed (default: 101-110)")
     parser.add_argument("--label", help="name of the trial (default: the script with its options)")
     parser.add_argument("--against", help="name of the trial that this one is compared with")
     parser.add_argument("--max-steps", type=cli.positive, default=800_000, help="steps of a run (default: 800,000)")
-    parser.add_argument("--anew", action="store_true", help="delete the earlier trial of this label first")
+    parser.add_argument("--overwrite", action="store_true", help="delete the earlier trial of this label first")
     parser.add_argument("--jobs", type=cli.positive, default=2, help="runs at a time (default: 2)")
     args = parser.parse_args()
     if args.script != "tables":
         settings = {name: getattr(args, name) for name in ("script", "against", "max_steps", "jobs")}
         label = args.label or args.script
         name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
-        if not args.anew:
-            lab.require_same_conditions(name, COLUMNS, stamped, "give a new --label, or --anew to replace it")
-        results = lab.Results(name, COLUMNS, stamped, go_on=not args.anew)
+        if not args.overwrite:
+            lab.require_same_conditions(name, COLUMNS, stamped, "give a new --label, or --overwrite to replace it")
+        results = lab.Results(name, COLUMNS, stamped, go_on=not args.overwrite)
         missing = [seed for seed in args.seeds if not results.has(seed=seed)]
         done = launch.in_parallel(args.jobs, lambda seed: measure(args.script, seed, args.max_steps), missing)
         for seed, row in tqdm(done, total=len(missing)):

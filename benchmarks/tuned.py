@@ -73,7 +73,7 @@ def measure(values: Mapping[str, float], seed: int) -> dict[str, Any]:
         "stopped": result["stopped"],
         "episodes": result["episodes"] if result["stopped"] == "solved" else math.inf,
         "steps": result["steps"],
-        "mean_100": round(result["mean_100"], 2),
+        "mean_100": launch.mean_return(result),
     }
 
 

@@ -28,7 +28,7 @@ from lib.analysis.window import action_names
 from lib.envs.observations import observation_kind
 from lib.envs.single_env import close_plain_env, make_env, make_plain_env
 from lib.run.arguments import full_id
-from lib.run.episode_player import MAX_STEPS
+from lib.run.episode_player import MAX_STEPS, count_at_limit
 from lib.run.video_file import Video, frames_per_second, unfinished_video
 
 import gymnasium as gym
@@ -98,7 +98,7 @@ def main() -> None:
     print(f"return        mean {np.mean(returns):g}{error}, {min(returns):g} to {max(returns):g}")
     if not args.record:
         print(f"speed         {steps / seconds:,.0f} steps/s")
-    if cut := lengths.count(MAX_STEPS):
+    if cut := count_at_limit(lengths):
         print(f"cut           {cut} of {len(lengths)} episodes, at {MAX_STEPS:,} steps; their returns are incomplete")
 
 

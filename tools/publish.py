@@ -44,13 +44,14 @@ Mean return over {episodes} greedy episodes in single environments: **{shown_mea
 | size | {megabytes:.1f} MB |
 
     tools/play.py {path}{module}
-    tools/evaluate.py {path}{module}
+    tools/evaluate.py {path}{module}{options}
 
 To start a new run from these weights, add `--init {path}` to the training command.
 """
 ENDLESS = """
 
 {count} of these games were cut at {limit:,} steps."""
+EPISODES, SEED = 100, 1  # the defaults of tools/evaluate.py
 PRIVATE = ("--runs-dir", "--resume")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
 FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt(\.sha256)?)?"
@@ -60,9 +61,11 @@ def main() -> None:
     parser = cli.checkpoint_tool(__doc__)
     parser.add_argument("model", metavar="MODEL", type=Path, help="output folder; a model in it is replaced")
     parser.add_argument(
-        "--episodes", default=100, type=cli.positive, metavar="N", help="number of episodes (default: 100)"
+        "--episodes", default=EPISODES, type=cli.positive, metavar="N", help=f"number of episodes (default: {EPISODES})"
     )
-    parser.add_argument("--seed", default=1, type=cli.seed, metavar="N", help="seed of the episodes (default: 1)")
+    parser.add_argument(
+        "--seed", default=SEED, type=cli.seed, metavar="N", help=f"seed of the episodes (default: {SEED})"
+    )
     args = cli.run_args(parser)
     require_replaceable(args.model, args.run)
     agent = TrainedAgent(args.run, args.checkpoint, module=args.env_module, network=args.network)
@@ -71,7 +74,7 @@ def main() -> None:
         files.copy(agent.file, kept)
         metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed, progress=True)
         console.log_evaluation(metrics)
-        write_model(agent, kept, args.model.resolve(), metrics)
+        write_model(agent, kept, args.model.resolve(), {"seed": args.seed} | metrics)
     print(f"{args.model}: {megabytes(args.model):.1f} MB")
 
 
@@ -150,7 +153,8 @@ def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], 
     first, *later = sessions
     builder = params.get("network", {}).get("builder")
     network = ["--network", builder] if builder else []
-    devices = ", ".join(session["machine"]["device"] for session in sessions)
+    devices = ", ".join(dict.fromkeys(session["machine"]["device"] for session in sessions))
+    evaluation_options = (("--seed", SEED, metrics["seed"]), ("--episodes", EPISODES, metrics["episodes"]))
     return CARD.format(
         name=model.name,
         env_id=agent.env_id,
@@ -162,6 +166,7 @@ def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], 
         megabytes=size,
         path=shown,
         module="".join(f" {word}" for word in (*module_option(agent.env_id), *network)),
+        options="".join(f" {name} {value}" for name, default, value in evaluation_options if value != default),
         endless=ENDLESS.format(count=endless, limit=MAX_STEPS) if endless else "",
         shown_mean=format_return(metrics["mean"]),
         **metrics,
@@ -170,7 +175,7 @@ def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], 
 
 def short_commit(commit: str | None) -> str:
     """Return the start of a commit, with its "+" if the code differed from it."""
-    return "unknown" if commit is None else commit[:12] + "+" * commit.endswith("+")
+    return "unknown" if commit is None else commit[:12] + "+" * ("+" in commit)
 
 
 def megabytes(model: Path) -> float:

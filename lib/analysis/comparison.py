@@ -176,14 +176,15 @@ def summarise(group: Group) -> str:
     mean = "mean" if len(means) < intervals.MINIMUM else "interquartile mean"
     summary = f"{mean} return {_centre_and_range(means)}{_share(means, outcomes)}"
     if not solved.empty:
-        summary += f", solved{_share(solved, outcomes)} in {_centre_and_range(solved)} minutes"
+        took = ", which took" if len(solved) < len(outcomes) else " in"  # minutes of the solved runs only
+        summary += f", solved{_share(solved, outcomes)}{took} {_centre_and_range(solved)} minutes"
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
     if unfinished := sum(not run_data.has_ended(run) for run in group.runs):
-        summary += f"; {unfinished} of them may go on"
+        summary += f"; {unfinished} of them {'has' if unfinished == 1 else 'have'} not ended"
     sessions = [session for run in group.runs for session in run_json.read_params(run)["sessions"]]
     if len({session["commit"] for session in sessions}) > 1:
-        summary += "; they were made at different commits"
+        summary += "; they ran at different commits"
     if len({_machine(session) for session in sessions}) > 1:
         summary += "; they ran on different machines"
     return summary

@@ -261,6 +261,7 @@ def _label_axes(axes: Axes, x: str, y: str) -> None:
 
 def _draw_group(axes: Axes, label: str, runs: Sequence[Series], number: int) -> None:
     """Draw the centre, a band and thin lines for several runs, or one normal line per run if there is no band."""
+    shown = sum(len(run.x) > 0 for run in runs)  # others have too few episodes for a mean
     band = common_band(runs)
     line: Any = {"color": group_colour(number), "linestyle": STYLES[_style_number(number)]}
     for run in runs:
@@ -268,7 +269,8 @@ def _draw_group(axes: Axes, label: str, runs: Sequence[Series], number: int) -> 
     if band:
         axes.fill_between(band.grid, band.low, band.high, color=group_colour(number), alpha=0.2, linewidth=0)
         axes.plot(band.grid, band.centre, **line, linewidth=2.2)
-    legend = label if len(runs) == 1 else f"{label} · {len(runs)} runs"
+    count = f"{shown} of {len(runs)}" if shown < len(runs) else f"{shown}"
+    legend = label if len(runs) == 1 else f"{label} · {count} runs"
     axes.plot([], [], **line, linewidth=2, label=legend)
 
 

@@ -162,7 +162,10 @@ def draw_pictures(runs: Sequence[Path]) -> list[Picture]:
     times = [(name, run_data.time_by_part(run)) for name, run in _short_names(groups)]
     times = [(name, parts) for name, parts in times if sum(parts.values()) > 0]
     if times:
-        caption = "Share of the training time by part of an iteration; rest is the time outside these parts."
+        caption = (
+            "Share of the training time by part of an iteration; rest is the time outside these parts, which is "
+            "unknown until a run ends."
+        )
         pictures.append(_picture("parts", "Time by part", caption, lambda: curves.draw_time_shares(times, title)))
     return pictures
 

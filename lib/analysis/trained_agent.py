@@ -182,12 +182,12 @@ def _network_error(file: Path, params: dict[str, Any], error: Exception, network
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
     if network is not None:
         return UsageError(f"--network {network} does not build the network of {file}: {reason}")
-    commit = str(params["sessions"][-1].get("commit")).rstrip("+")  # "None" if the run knew none
+    commit = str(params["sessions"][-1].get("commit")).partition("+")[0]  # "None" if the run knew none
     causes = [
         "the environment's observations or actions have changed since the run",
         "the script builds its own network (name what builds it: --network FILE.py:NAME)",
     ]
-    if commit not in (str(provenance.commit()).rstrip("+"), "None"):
+    if commit not in (str(provenance.commit()).partition("+")[0], "None"):
         causes.append(f"the project's network has changed since commit {commit} (git checkout {commit})")
     env_id = params["hyperparameters"].get("env_name")
     return UsageError(f"the network of {file} does not fit {env_id}: {reason}. Possible causes: {'; '.join(causes)}")

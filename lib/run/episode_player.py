@@ -153,7 +153,7 @@ def play_together(
 def _reset(env: gym.Env, seed: int, number: int) -> Any:
     atari = is_atari(env)
     if atari:
-        allow_no_ops(env)  # before the seeded reset, so that the first episode does as all others do
+        allow_no_ops(env)  # before the seeded reset, so that the first episode starts with no-ops, too
     state, _ = env.reset(seed=tagged_seed("evaluation", seed, number))
     if not atari:
         return state

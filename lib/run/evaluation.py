@@ -111,7 +111,7 @@ def summary(results: Iterable[EpisodeResult]) -> dict[str, Any]:
 def is_clearly_below(result: Mapping[str, Any], training: Sequence[float]) -> bool:
     """Return whether the mean return of an evaluation is below that of training by more than three standard errors.
 
-    They cannot be compared if all episodes were cut at MAX_STEPS, or if there is only one of training.
+    They cannot be compared if all episodes were cut at MAX_STEPS, or if fewer than two training episodes have ended.
 
     Args:
         result: result of `evaluate`.

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import inspect
 import os
 import platform
@@ -88,16 +89,20 @@ def versions() -> dict[str, str]:
 def commit() -> str | None:
     """Return the project's commit, or None without git, or if this folder is not a git repository.
 
-    A "+" is appended if the code or the versions of its packages differ from the commit.
+    If the code or the versions of its packages differ from the commit, "+" and a digest of the differences follow.
     """
-    git = ["git", "-C", str(files.PROJECT)]
-    status = ["status", "--porcelain", "--", *(f"{folder}/*.py" for folder in CODE), "setup.cfg", "requirements.lock"]
+    paths = ["--", *(f"{folder}/*.py" for folder in CODE), "setup.cfg", "requirements.lock"]
     try:
-        revision = [*git, "rev-parse", "HEAD", "--show-prefix"]
-        head, prefix = subprocess.run(revision, capture_output=True, text=True, check=True).stdout.split("\n")[:2]
-        changed = subprocess.run([*git, *status], capture_output=True, text=True, check=True)
+        head, prefix = _git("rev-parse", "HEAD", "--show-prefix").decode().split("\n")[:2]
+        if prefix:  # the commit is that of a repository around this folder
+            return None
+        differences = _git("diff", "--no-ext-diff", "HEAD", *paths)
+        for name in filter(None, _git("ls-files", "-z", "--others", "--exclude-standard", *paths).split(b"\0")):
+            differences += name + (files.PROJECT / os.fsdecode(name)).read_bytes()
     except (OSError, subprocess.CalledProcessError):
         return None
-    if prefix:  # the commit is that of a repository around this folder
-        return None
-    return head + ("+" if changed.stdout else "")
+    return f"{head}+{hashlib.sha1(differences).hexdigest()[:8]}" if differences else head
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", "-C", str(files.PROJECT), *arguments], capture_output=True, check=True).stdout

@@ -30,6 +30,7 @@ from typing import Any
 from lib.actors.ray_package import import_ray
 from lib.errors import Fault, UsageError
 from lib.hyperparameters import Hyperparameters, RunParameters
+from lib.run import provenance
 from lib.run.next_steps import command
 from lib.run.options import DEFAULT_RUNS_DIR, RunOptions
 from lib.run.run_json import PARAMS, RESULT, read_json, write_json
@@ -43,7 +44,7 @@ from lib.system.shapes import TEXT
 log = logging.getLogger(__name__)
 
 SEARCH_FILE = "search.json"
-SEARCH = {"samples": (int,), "options": [TEXT]}  # shape of search.json
+SEARCH = {"samples": (int,), "options": [TEXT]}  # shape of search.json; "commit" is missing in earlier ones
 COLUMNS = ("trial", "stopped", "episodes", "best_mean", "steps", "seconds")
 
 
@@ -94,7 +95,7 @@ def search(params: RunParameters, args: RunOptions, script: str, argv: Sequence[
         log.info("The search in %s continues.", folder)
         tuner = tune.Tuner.restore(str(folder / "ray"), trainable, resume_errored=True, param_space=space)
     else:
-        write_json(folder / SEARCH_FILE, {"samples": args.tune, "options": options})
+        write_json(folder / SEARCH_FILE, {"samples": args.tune, "options": options, "commit": provenance.commit()})
         log.info("Search: %d trials. They are recorded in %s.", args.tune, folder)
         tuner = tune.Tuner(
             trainable,
@@ -272,7 +273,7 @@ def _without(words: Sequence[str], *options: str) -> list[str]:
 
 
 def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> None:
-    """Refuse to continue a search with another number of trials or other options.
+    """Refuse to continue a search with another number of trials or other options. Warn if the code has changed.
 
     Raises:
         UsageError: if they differ.
@@ -287,6 +288,8 @@ def _require_same_search(folder: Path, samples: int, words: Sequence[str]) -> No
             f"{folder} holds a search that was started with {before}. Give the same options to continue it, or another "
             "--runs-dir for a new search"
         )
+    if (started_at := recorded.get("commit")) not in (None, current := provenance.commit()):
+        log.warning("The search was started at commit %s; the code is at %s now.", started_at, current)
 
 
 def _by_option(words: Sequence[str]) -> list[list[str]]:

@@ -147,7 +147,7 @@ def _side_by_side(
         if isinstance(error, Fault) and time.monotonic() > deadline:
             raise CallInterrupted(str(error)) from error
         # What follows the semicolon is advice for a learner with actors.
-        log.warning("The evaluation goes on in this process alone: %s", str(error).partition(";")[0])
+        log.warning("The evaluation continues in a single process: %s", str(error).partition(";")[0])
         for result in _play(policy, make_env, seed, groups, done, stopped):
             done.add(result.number)
             yield result

@@ -196,7 +196,7 @@ def enlarge(frame: np.ndarray) -> np.ndarray:
     Raises:
         UsageError: if it is not an RGB frame, (height, width, 3) uint8.
     """
-    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,):
+    if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.shape[2:] != (3,) or not frame.size:
         given = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else repr(type(frame))
         raise UsageError(f"render() gave {given}; frames have to be (height, width, 3) uint8")
     while (short := min(frame.shape[:2])) < 2 or (short < MIN_SIDE and 2 * max(frame.shape[:2]) <= ENLARGED_SIDE):

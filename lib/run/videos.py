@@ -4,6 +4,7 @@ A finished episode is replayed from its seed and actions in a separate environme
 during training, because native environments render no colours, and actors may run on another machine.
 """
 
+import contextlib
 import logging
 import math
 import re
@@ -95,11 +96,16 @@ class EpisodeReplayer:
         if is_atari(self.env):
             emulator: Any = self.env.unwrapped
             self.repeat_action_probability = emulator.ale.getFloat("repeat_action_probability")
-            reset_with_no_ops(self.env, 0)
-            self._start_up_frames = emulator.ale.getEpisodeFrameNumber()
+            self._start_up_frames = self._count_start_up_frames()
 
     def _make_env(self) -> gym.Env:
         return make_env(self._env_id, render_mode="rgb_array")
+
+    def _count_start_up_frames(self) -> int:
+        with contextlib.closing(make_env(self._env_id)) as env:  # its number of no-ops is changed
+            reset_with_no_ops(env, 0)
+            emulator: Any = env.unwrapped
+            return int(emulator.ale.getEpisodeFrameNumber())
 
     def _try_recording(self) -> None:
         with undisturbed(), tempfile.TemporaryDirectory() as folder:

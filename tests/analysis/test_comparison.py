@@ -88,7 +88,7 @@ def test_few_runs_are_summarised_by_mean_and_range_and_more_by_an_interval(tmp_p
     (two / "result.json").unlink()
     summary = summarise(Group("", (one, two)))
     assert "return 15.00 (range 10.00 to 20.00)" in summary
-    assert "in 1 of 2 runs in 1.00 minutes" in summary
+    assert "in 1 of 2 runs, which took 1.00 minutes" in summary
 
 
 def test_a_summary_says_if_runs_share_a_seed(tmp_path):
@@ -147,17 +147,17 @@ def test_settings_that_differ_in_the_seventh_digit_are_two_groups(tmp_path):
     assert [group.label for group in group_runs(runs)] == ["gamma=0.9999999", "gamma=0.9999995", "gamma=1"]
 
 
-def test_a_summary_says_if_runs_may_go_on_or_used_other_machines(tmp_path):
+def test_a_summary_says_if_runs_have_not_ended_or_used_other_machines(tmp_path):
     one, two = (make_run(tmp_path / name, seed) for seed, name in enumerate("ab"))
     summary = summarise(Group("", (one, two)))
-    assert "may go on" not in summary
+    assert "not ended" not in summary
     assert "machines" not in summary
     params = run_json.read_params(two)
     params["sessions"][0]["machine"]["device"] = "a GPU"
     write_json(two / "params.json", params)
     write_json(two / "result.json", run_data.read_result(two) | {"stopped": "time limit"})
     summary = summarise(Group("", (one, two)))
-    assert "1 of them may go on" in summary
+    assert "1 of them has not ended" in summary
     assert "they ran on different machines" in summary
 
 
@@ -166,6 +166,7 @@ def test_a_summary_says_if_runs_may_go_on_or_used_other_machines(tmp_path):
     [
         ("solved", 9, True),
         ("ended by the script", 9, True),
+        ("trial stopped early", 9, True),
         ("step limit", 10**9, True),
         ("step limit", 9, False),
         ("time limit", 9, False),

@@ -47,6 +47,12 @@ def test_a_series_is_finite_and_its_x_never_decreases():
     assert series.at(np.array([4.0, 5.0])).tolist() == [30, 40]
 
 
+def test_the_legend_counts_the_runs_that_the_band_shows():
+    series = Series.of([0, 1], [1, 1])
+    figure = curves.draw_speeds({"group": [series, series, Series.of([], [])]}, "speeds")
+    assert "group · 2 of 3 runs" in [line.get_label() for line in figure.axes[0].lines]
+
+
 def test_the_ninth_group_has_another_line_style_and_an_empty_group_is_not_drawn():
     series = Series(np.arange(3.0), np.arange(3.0) + 1.0, True)
     figure = curves.draw_speeds({"empty": [], **{f"group {number}": [series] for number in range(1, 9)}}, "speeds")

@@ -86,4 +86,5 @@ def test_a_seed_that_did_not_reach_the_goal_counts_as_slower_than_all_others(rea
 
 def test_an_unknown_value_is_not_called_never():
     assert markup.spread(pd.Series([float("nan")])) == ""
-    assert markup.spread(pd.Series([float("nan"), 2.0])) == "2.0 (2.0 to 2.0)"
+    assert markup.spread(pd.Series([float("nan"), 2.0]), single="seed") == "2.0 (one seed)"
+    assert markup.spread(pd.Series([float("inf")] * 2)) == "never"

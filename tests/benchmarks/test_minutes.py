@@ -32,8 +32,8 @@ MEASURED = {
 
 
 def trained(rung, steps):
-    reached = {} if steps is None else {"17.0": {"step": steps // 2}, "18.0": {"step": steps}}
-    return minutes.Trained(rung, pd.DataFrame(), {"result": {"reached": reached, "episodes": 300}})
+    reached = {} if steps is None else {"17.0": {"step": steps // 2}, "18.0": {"step": steps, "episode": 300}}
+    return minutes.Trained(rung, pd.DataFrame(), {"result": {"reached": reached}})
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_is_not_continued(tmp_path):
@@ -51,6 +51,7 @@ def test_minutes_are_steps_divided_by_the_median_speed():
     *_, baseline, parallel = minutes.table(runs, speeds).splitlines()
     assert baseline.split(" | ")[2:6] == ["100 (50 to 120)", "50", "100", ""]
     assert parallel.split(" | ")[3:5] == ["never (40 to never)", "never (80 to never)"]
+    assert parallel.split(" | ")[6] == "never (300 to never)"
     *_, parallel = minutes.table([runs[0], runs[1]], speeds).splitlines()
     assert parallel.split(" | ")[3:6] == ["40", "80", "-60 %"]
     *_, parallel = minutes.table([trained("01_baseline", None), runs[1]], speeds).splitlines()
@@ -155,7 +156,7 @@ def test_a_rung_that_equals_its_parent_has_the_parent_s_steps_to_solve_pong(monk
     for rung, steps in (("01_baseline", 600_000), ("02_n_envs --envs 3", 500_000)):
         stamped = trained(rung, steps).stamped
         lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode", "step"), stamped).add(episode=1, step=steps)
-    found = {run.rung: run.steps_to("18.0") for run in minutes.read("best")}
+    found = {run.rung: run.needed("18.0") for run in minutes.read("best")}
     assert found == {
         "00_slow_grads": 600_000,
         "01_baseline": 600_000,

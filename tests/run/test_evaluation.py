@@ -294,7 +294,7 @@ def test_an_evaluation_that_cannot_use_processes_goes_on_in_this_one(in_three_pr
             return Coded()
 
     assert in_three_processes(make_env) == in_three_processes(Coded)
-    assert "goes on in this process alone" in caplog.text
+    assert "continues in a single process" in caplog.text
 
 
 def test_an_interrupted_evaluation_leaves_no_process(in_three_processes, monkeypatch):

@@ -1,3 +1,4 @@
+import re
 import shutil
 import subprocess
 
@@ -31,6 +32,11 @@ def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_o
     (tmp_path / "mine.py").write_text("a reader's own script")
     assert provenance.commit() == head
     (tmp_path / "lib" / "run" / "code.py").write_text("new")
-    assert provenance.commit() == f"{head}+"
+    first = provenance.commit()
+    assert re.fullmatch(rf"{head}\+[0-9a-f]{{8}}", first)
+    (tmp_path / "lib" / "run" / "other.py").write_text("old")
+    second = provenance.commit()
+    (tmp_path / "lib" / "run" / "other.py").write_text("new")
+    assert len({first, second, provenance.commit()}) == 3  # each state of the code has its own mark
     monkeypatch.setattr(files, "PROJECT", tmp_path / "lib")
     assert provenance.commit() is None  # the commit is that of a repository around it

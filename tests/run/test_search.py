@@ -18,7 +18,7 @@ import torch
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
-from lib.run import search, tuning
+from lib.run import provenance, search, tuning
 from lib.run.options import RunOptions
 from lib.run.run_json import write_json
 from lib.run.stopping import EXIT_CODES, NOT_FINITE
@@ -278,6 +278,14 @@ def test_a_search_is_not_continued_with_other_options(tmp_path):
     for samples, words in ((20, ["--stop-after", "30000"]), (4, [])):
         with pytest.raises(UsageError, match=r"started with --tune 4 --stop-after 30000\. Give the same options"):
             search._require_same_search(tmp_path, samples, words)
+
+
+def test_a_search_that_continues_at_another_commit_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(provenance, "commit", lambda: "new")
+    for commit, warned in ((None, False), ("new", False), ("old", True)):
+        write_json(tmp_path / search.SEARCH_FILE, {"samples": 4, "options": [], "commit": commit})
+        search._require_same_search(tmp_path, 4, [])
+        assert ("started at commit old; the code is at new" in caplog.text) == warned
 
 
 def test_a_final_learning_rate_above_the_searchs_is_refused():

@@ -235,7 +235,7 @@ def test_a_game_that_presses_keys_at_its_start_is_replayed():
     assert [replayer.play(episode, episode.trace(), []).matches for episode in episodes] == [True] * 2
 
 
-@pytest.mark.parametrize("env_id", [SHORT, STICKY])
+@pytest.mark.parametrize("env_id", [SHORT, STICKY, f"{SHORT}?noop_max=5"])
 def test_a_seeded_game_is_replayed_even_with_sticky_actions(env_id):
     source = single_source(env_id, 1)
     transitions = iter(source)

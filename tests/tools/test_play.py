@@ -40,7 +40,9 @@ def test_videos_are_recorded_without_a_display(trained_run):
     assert len(list((trained_run / "videos").iterdir())) == 2  # nothing unfinished
 
 
-@pytest.mark.parametrize("frame", [None, np.zeros((8, 8, 3)), np.zeros((8, 8), np.uint8)])
+@pytest.mark.parametrize(
+    "frame", [None, np.zeros((8, 8, 3)), np.zeros((8, 8), np.uint8), np.zeros((0, 0, 3), np.uint8)]
+)
 def test_a_window_refuses_what_is_no_frame(refused, monkeypatch, original_run, frame):
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")

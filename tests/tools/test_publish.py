@@ -34,7 +34,8 @@ def equal(one, other):
 
 @pytest.fixture
 def model(answer, original_run, tmp_path):
-    answer(PUBLISH, original_run, tmp_path / "models/well shown", *FAKES, "--episodes", 10)
+    options = (*FAKES, "--seed", 7, "--episodes", 10)
+    answer(PUBLISH, original_run, tmp_path / "models/well shown", *options)
     return tmp_path / "models/well shown"
 
 
@@ -50,7 +51,8 @@ def test_a_model_holds_the_best_network_and_a_card(answer, model, original_run):
     assert "    tools/play.py 'path/to/well shown' --env-module fakes\n" in card
     assert "--runs-dir" not in card + (model / "params.json").read_text()
     again = model.parent / "again.json"
-    answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 1, "--quiet", "--output", again)
+    assert "    tools/evaluate.py 'path/to/well shown' --env-module fakes --seed 7 --episodes 10\n" in card
+    answer(EVALUATE, model, *FAKES, "--episodes", 10, "--seed", 7, "--quiet", "--output", again)
     assert json.loads(again.read_text())["returns"] == evaluation["returns"]
 
 
