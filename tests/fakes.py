@@ -551,7 +551,7 @@ class Counter:
         }
 
     def __str__(self):
-        return f"counter {self.number} at {self.count}"
+        return f"at {self.count}"
 
     @staticmethod
     def raising(number, state):

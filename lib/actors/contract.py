@@ -35,7 +35,7 @@ class Weights(NamedTuple):
 class Actor(Protocol):
     """Interface of an actor, which plays trajectory segments.
 
-    Error messages contain str(actor), which describes the actor and its progress.
+    In error messages, str(actor) tells when the error occurred, such as "in block 3".
     """
 
     def set_model(self, model: Weights) -> None:
@@ -52,7 +52,7 @@ class Failed(NamedTuple):
     """Result in place of a segment if the actor raised an error.
 
     Attributes:
-        text: error message with its traceback. For a UsageError, only the message.
+        text: when the actor failed, and the error with its traceback. For a UsageError, only its message.
         usage: whether the error is a UsageError.
         exit_code: exit code of a run that ends with the error.
     """
@@ -74,7 +74,7 @@ class Lost(NamedTuple):
 
 @dataclasses.dataclass
 class Record:
-    """What the learner knows of an actor.
+    """The learner's record of an actor: its open orders and their deadline.
 
     Attributes:
         orders: versions of its open orders, oldest first.
@@ -114,8 +114,8 @@ class Actors(ABC):
         number: number of actors.
         model: first weights; later ones have the same names, shapes and dtypes.
         state_of: function from an actor's number to the state that a new actor starts from.
-        patience: seconds to wait for a segment. If the actor's last segment has a `seconds` attribute, it waits for at
-            least three times that. Then the actor counts as hanging, and is killed and replaced.
+        patience: seconds to wait for a segment, or three times the `seconds` of the actor's last segment, if it has
+            them and that is longer. Then the actor counts as hanging, and is killed and replaced.
         delay_of: function from an actor's number to the extra seconds that it needs to restore its state.
         stop_asked: function that returns whether the learner was asked to stop. From then on, `take` waits for at most
             STOPPING seconds.
@@ -202,7 +202,9 @@ class Actors(ABC):
         Raises:
             Stopped: if the learner was asked to stop and no segment has come for STOPPING seconds.
             RuntimeError: if no segment was ordered.
-            ActorFailed: if an actor raised an error, or was lost after TRIES replacements in a row without a segment.
+            ActorFailed: if an actor raised an error, cannot start, or was lost after TRIES replacements in a row, all
+                without a segment.
+            Fault: if the head of a Ray cluster is lost.
             UsageError: if an actor raised a UsageError.
         """
         taken: list[tuple[int, Any]] = []
@@ -220,11 +222,9 @@ class Actors(ABC):
             timeout = min(1.0, max(0.0, min(deadlines.values()) - time.monotonic()))
             for index, result in self._results(timeout, wanted):
                 if isinstance(result, Failed):
-                    raise (
-                        UsageError(result.text)
-                        if result.usage
-                        else ActorFailed(f"an actor raised an error. {result.text}", result.exit_code)
-                    )
+                    if result.usage:
+                        raise UsageError(result.text)
+                    raise ActorFailed(f"{capitalised(self.name_of(index))} failed {result.text}", result.exit_code)
                 if isinstance(result, Lost):
                     self._replace(index, result.reason)
                 else:
@@ -348,7 +348,7 @@ def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fa
     """Make an actor, or describe why that failed.
 
     Args:
-        number: number of the actor.
+        number: index of the actor.
         parts: function that returns `make` and the actor's state. It may unpickle them, which may raise an error.
     """
 
@@ -356,7 +356,7 @@ def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fa
         make, state = parts()
         return make(number, state)
 
-    return attempt(make_it, lambda: f"Actor {number} could not be made")
+    return attempt(make_it, lambda: "while it was made")
 
 
 def next_segment(actor: Actor | Failed) -> Any:
@@ -369,7 +369,7 @@ def attempt(call: Callable[[], Result], describe: Callable[[], str]) -> Result |
 
     Args:
         call: function to call.
-        describe: function that returns the start of the description, such as the actor and its progress.
+        describe: function that returns when the call was made, such as "in block 3".
     """
     try:
         return call()

@@ -13,7 +13,6 @@ import torch
 
 from lib.actors.contract import Weights
 from lib.envs.frames import frame_layout, stacks_frames
-from lib.errors import counted
 from lib.experience import packing
 from lib.experience.source import ExperienceSourceFirstLast
 from lib.system.seeds import hashed_seed, seed_everything, undisturbed
@@ -89,9 +88,7 @@ class Player:
         return Block(arrays, lazy, continues, ends, time.perf_counter() - start, restored)
 
     def __str__(self) -> str:
-        first = self._source.first_env
-        environments = counted("environment", first, first + len(self._source.pool) - 1)
-        return f"Player {self.number}, with {environments} and the seed {self._source.seed}, in block {self._block}"
+        return f"in block {self._block}"
 
 
 def block_seed(seed: int, player: int, block: int) -> int:

@@ -293,9 +293,10 @@ class Players(ExperienceSource):
         now = (self.steps_done, since_process_start(), self.clock.seconds["wait"], self._played, self._busy)
         steps, seconds, waited, played, busy = (new - old for new, old in zip(now, self._marks, strict=True))
         self._marks = now
+        at_once = 1 if self._engine == "inline" else len(self._handles)
         return {
             "policy_lag": self.steps_done - self._steps_at[self._version(self._cycle)],
-            "player_fps": len(self._handles) * played / busy if busy else math.nan,
+            "player_fps": at_once * played / busy if busy else math.nan,
             "learner_fps": steps / (seconds - waited) if seconds > waited else math.nan,
         }
 

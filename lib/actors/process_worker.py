@@ -39,7 +39,7 @@ def act(
     """
     end_with_learner()
     start_console()
-    for module in ("lib.envs.observations", "lib.ppo.fast"):  # the learner has told the same
+    for module in ("lib.envs.observations", "lib.ppo.fast"):  # the learner has logged the same messages
         logging.getLogger(module).setLevel(logging.ERROR)
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     with suppress(ParentGone), checked_env.closing():
@@ -66,7 +66,7 @@ def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, versio
         except LookupError:
             continue
         given = partial(actor.set_model, Weights(chosen, tensors))
-        failed = attempt(given, lambda: f"{actor} does not accept the weights")
+        failed = attempt(given, lambda: "when it was given new weights")
         if failed is not None:
             return failed
         if chosen in weights.versions:  # otherwise the version was overwritten while it was copied

@@ -25,7 +25,6 @@ from lib.actors.ray_package import (
     import_ray,
     initialised,
     require_listener,
-    require_ray,
     signals_postponed,
 )
 from lib.envs.checked_env import CheckedEnv
@@ -63,7 +62,6 @@ class RayActors(Actors):
         self, *arguments: Any, address: str | None = None, cpus: float | None = None, room: int = 2**20, **options: Any
     ):
         super().__init__(*arguments, **options)
-        require_ray()
         if address is not None and not initialised():
             check_cluster(address)
         self._ray = import_ray(local_only=address is None)
@@ -135,18 +133,20 @@ class RayActors(Actors):
         """
         fractions = {_rounded_down(min(1.0, node / k)) for node in nodes for k in range(1, self.number + 1)}
         fitting = max((share for share in fractions if share and _capacity(nodes, share) >= self.number), default=0.0)
+        kind = self.name_of(0).split()[0]  # "actor" or "player"
+        if not fitting:
+            raise UsageError(f"Ray has no CPUs for {self.number} {kind}s; give it some, or use --engine process")
         if requested is None:
-            if not fitting:
-                raise UsageError(f"Ray has no CPUs for {self.number} actors; give it some, or use --engine process")
             return fitting
         share = _rounded_down(requested)
         capacity = _capacity(nodes, share) if share else 0
         if capacity < self.number:
             available = " + ".join(f"{node:g}" for node in nodes)
-            fewer_actors = f"at most --actors {capacity}, or " if capacity else ""
+            remedies = [f"at most --{kind}s {capacity}"] if capacity else []
+            remedies += [f"--actor-cpus {fitting:g}"] if kind == "actor" else []
             raise UsageError(
-                f"{self.number} actors with {requested:g} CPU each do not fit: Ray has {available}; "
-                f"use {fewer_actors}--actor-cpus {fitting:g}"
+                f"{self.number} {kind}s with {requested:g} CPU each do not fit: Ray has {available}; "
+                f"use {', or '.join(remedies) or 'more CPUs'}"
             )
         return share
 
@@ -165,9 +165,8 @@ class RayActors(Actors):
         if started or _capacity(free, self._cpus):
             return ""
         return (
-            f"Ray's nodes have {' + '.join(f'{node:g}' for node in free)} free CPUs, and an actor needs "
-            f"{self._cpus:g} on one node. See what else uses the cluster (`ray status`), and wait, or use fewer "
-            "--actors or a smaller --actor-cpus"
+            f"Ray's nodes have {' + '.join(f'{node:g}' for node in free)} free CPUs, and each process needs "
+            f"{self._cpus:g} on one node. See what else uses the cluster (`ray status`), and wait, or start fewer"
         )
 
     def _free_cpus(self) -> list[float]:
@@ -216,34 +215,34 @@ class RayActors(Actors):
         self._references[index].append(reference)
 
     def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
-        owing = {references[0]: index for index, references in self._references.items() if references}
+        index_of = {references[0]: index for index, references in self._references.items() if references}
         with interruptible():
             # Ray transfers a segment from another node only while `wait` waits for it.
-            wanted = min(wanted, len(owing))
-            ready, _ = self._ray.wait(list(owing), num_returns=wanted, timeout=max(1.0, timeout))
-            if ready and wanted < len(owing):
+            wanted = min(wanted, len(index_of))
+            ready, _ = self._ray.wait(list(index_of), num_returns=wanted, timeout=max(1.0, timeout))
+            if ready and wanted < len(index_of):
                 # The learner may have been away for longer than the patience, with segments ready on other nodes.
                 transfer = self.TRANSFER if time.monotonic() > min(self._deadlines().values()) else 0.0
-                ready, _ = self._ray.wait(list(owing), num_returns=len(owing), timeout=transfer)
+                ready, _ = self._ray.wait(list(index_of), num_returns=len(index_of), timeout=transfer)
         if not ready or time.monotonic() > self._head_seen + HEAD_INTERVAL:  # segments come without the head as well
             self._require_head()
         if ready:
             self._reported = False
         else:
-            self._report_waiting(owing.values())
+            self._report_waiting(index_of.values())
         for reference in ready:
-            index = owing[reference]
+            index = index_of[reference]
             self._references[index].popleft()
             try:
                 with interruptible():
                     segment = self._ray.get(reference)
                 yield index, segment
             except self._ray.exceptions.RayTaskError as error:
-                yield index, Failed(str(error))
+                yield index, Failed(f"on Ray:\n{error}")
             except self._ray.exceptions.RayError as error:  # the actor or its node died, and the segment is lost
                 if getattr(error, "actor_init_failed", False):
                     needs = "Every node needs this project and its packages in the same folders"
-                    yield index, Failed(f"{self.name_of(index)} could not start on its node. {needs}:\n{error}")
+                    yield index, Failed(f"to start on its node. {needs}:\n{error}")
                     continue
                 self._require_head()
                 self._ray.kill(self._actors[index])

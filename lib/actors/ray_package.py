@@ -93,7 +93,7 @@ def check_cluster(address: str) -> None:
     require_listener(address)
     refused = _refused(address, os.environ)
     if refused and _token_source() and "RAY_AUTH_MODE" not in os.environ:
-        # It is not sent to every cluster: with it, the actors do not start in a cluster that asks for none.
+        # Only after a refusal, because actors do not start on a cluster that expects no token.
         refused = _refused(address, os.environ | {"RAY_AUTH_MODE": "token"})
         if not refused:
             os.environ["RAY_AUTH_MODE"] = "token"

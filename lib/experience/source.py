@@ -75,7 +75,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     Attributes:
         clock: seconds spent in "act" and in "environment".
-        on_step: called with 1 after every agent step, including those that restore an environment.
+        on_step: called with 1 after every agent step.
     """
 
     def __init__(self, env: gym.Env | Sequence[gym.Env], agent: Any, gamma: float, seed: int = 0, first_env: int = 0):
@@ -90,11 +90,14 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             if isinstance(each, EpisodicLife):
                 each.seed_starts_game = True  # an unfinished episode is restored from its seed and actions
         self._slots = [_Slot(env, snapshot_of(seed, first_env + index)) for index, env in enumerate(self.pool)]
+        self._pending: deque[tuple[int, int]] = deque()  # environments that still have to step in this round, actions
         self._ready: deque[ExperienceFirstLast] = deque()
         self._episodes: list[Episode] = []
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         while True:
+            while self._pending:  # first, because an error may have interrupted a round
+                self._step(*self._pending[0])
             while self._ready:
                 yield self._ready.popleft()
             for index, slot in enumerate(self._slots):
@@ -103,8 +106,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             with self.clock("act"):
                 states = [slot.state for slot in self._slots]
                 actions, self.agent_states = self.agent(states, self.agent_states)
-            for index, (slot, action) in enumerate(zip(self._slots, actions, strict=True)):
-                self._step(index, slot, int(action))
+            self._pending.extend((index, int(action)) for index, action in enumerate(actions))
 
     def _reset(self, index: int, slot: _Slot) -> None:
         episode = slot.snapshot.episode
@@ -114,9 +116,11 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         slot.begin()
         self.agent_states[index] = self.agent.initial_state()
 
-    def _step(self, index: int, slot: _Slot, action: int) -> None:
+    def _step(self, index: int, action: int) -> None:
+        slot = self._slots[index]
         with self.clock("environment"):
             next_state, reward, terminated, truncated, info = slot.env.step(action)
+        self._pending.popleft()
         state, last_state = slot.state, None if terminated else next_state
         self._ready.append(ExperienceFirstLast(state, action, float(reward), last_state))
         self.steps_done += 1
@@ -173,20 +177,28 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
             )
         for index, (slot, saved) in enumerate(zip(self._slots, map(current_format, snapshots), strict=True)):
             slot.snapshot.restart(0 if saved["resets"] is None else int(saved["resets"][0]))
-            if saved["states"] is not None and not self._restored(index, slot, saved):
+            if saved["states"] is None:
+                continue
+            restored, error_text = self._restored(index, slot, saved)
+            if not restored:
                 log.warning(
                     "Environment %d could not be restored from its seed and actions, and was reset. The resumed run "
-                    "is valid, but not identical to an uninterrupted one.",
+                    "is valid, but not identical to an uninterrupted one.%s",
                     self.first_env + index,
+                    error_text,
                 )
                 self._next_episode(slot)
                 self._reset(index, slot)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counters, the snapshots, and the transitions and episodes that have not been returned yet."""
+        """Return the counters, the snapshots, and the transitions and episodes that have not been returned yet.
+
+        If an error has interrupted a round, its other actions are included.
+        """
         return {
             "steps_done": self.steps_done,
             "snapshots": self.snapshots(),
+            "pending": list(self._pending),
             "ready": packing.pack(self._ready),
             "episodes": pack_episodes(self._episodes),
         }
@@ -195,20 +207,25 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         """Restore a state that `state_dict` returned; see `restore`."""
         self.restore(state["snapshots"])
         self.steps_done = state["steps_done"]
+        self._pending = deque(state.get("pending", ()))  # earlier versions lost the rest of an interrupted round
         self._ready = deque(packing.unpack(state["ready"]))
         self._episodes = unpack_episodes(state["episodes"])
 
-    def _restored(self, index: int, slot: _Slot, saved: dict[str, Any]) -> bool:
-        """Replay the saved actions from the reset seed, and return whether that leads to the saved state."""
+    def _restored(self, index: int, slot: _Slot, saved: dict[str, Any]) -> tuple[bool, str]:
+        """Replay the saved actions from the reset seed.
+
+        Returns:
+            Whether that leads to the saved state, and the error of the environment as text, with a space before it.
+        """
         try:
             self._reset(index, slot)
             steps = self._replay(slot, saved["actions"].flatten().tolist())
-        except Exception:  # noqa: BLE001 - the environment is not our code, and may reject what it accepted before
-            return False
+        except Exception as error:  # noqa: BLE001 - the environment may reject what it accepted before
+            return False, f" ({type(error).__name__}: {error})"
         state, saved_state = np.asarray(slot.state), saved["states"].numpy()
         if state.shape != saved_state.shape:
             raise ValueError(f"saved states have the shape {saved_state.shape}, not {state.shape}")
-        return steps == len(saved["actions"]) and np.array_equal(state, saved_state)
+        return steps == len(saved["actions"]) and np.array_equal(state, saved_state), ""
 
     def _replay(self, slot: _Slot, actions: Sequence[int]) -> int:
         """Take these actions until the episode ends, and return the number of steps."""
@@ -218,7 +235,6 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                 slot.snapshot.append([action])
                 slot.total += float(reward)
                 progress.advance()
-                self.on_step(1)
                 if terminated or truncated:
                     return step
         return len(actions)

@@ -109,7 +109,7 @@ class Stream(ExperienceSource):
 
     def begin(self) -> None:
         """Reset the environments, unless they have been reset before."""
-        if self.last_resets is None:
+        if not len(self.states):
             self._reseed(np.ones(self.envs.num_envs, bool))
 
     def step(self, actions: np.ndarray) -> Step:
@@ -121,7 +121,7 @@ class Stream(ExperienceSource):
         Raises:
             RuntimeError: if the environments have not been reset.
         """
-        if self.last_resets is None:
+        if not len(self.states):
             raise RuntimeError("the environments have not been reset; call begin() first")
         previous_states = self.states
         with self.clock("environment"):

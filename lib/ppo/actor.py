@@ -13,7 +13,7 @@ from gymnasium import spaces
 from lib.actors.contract import Weights
 from lib.envs import vector_env
 from lib.envs.vector_env import DiscreteVectorEnv, is_native, vector_frame_skip
-from lib.errors import UsageError, counted, divisors
+from lib.errors import UsageError, divisors
 from lib.experience.episodes import Episode
 from lib.experience.stream import EnvRange
 from lib.ppo.goal import GoalModel
@@ -104,7 +104,8 @@ class ActorSettings:
     def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
         """Make `num_envs` environments.
 
-        Inline actors use all cores in turn. Actors on this machine share its cores. On a cluster, each has its CPUs.
+        Inline actors use all cores in turn. Actors on this machine share its cores. On a cluster, or with `cpus`, each
+        has its own CPUs.
         """
         threads = max(1, cores() // self.actors)
         if self.engine == "inline":
@@ -211,11 +212,7 @@ class PPOActor:
         )
 
     def __str__(self) -> str:
-        indices, steps = self._sampler.env_range.indices, self._sampler.steps_done
-        return (
-            f"Actor {self.number}, with {counted('environment', indices.start, indices.stop - 1)} and the seed "
-            f"{self._sampler.seed}, after {steps} steps of its own"
-        )
+        return f"after {self._sampler.steps_done} steps of its own"
 
 
 def _ended(episode: Episode, step: int) -> EndedEpisode:

@@ -100,6 +100,7 @@ class DataParallelTrainer:
         self.trainer = trainer
         self.learners = learners
         self._children: list[Child] = []
+        self._threads_before = torch.get_num_threads()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from a rollout together with the other learners; see Trainer.update.
@@ -114,8 +115,10 @@ class DataParallelTrainer:
         return self.trainer.learn(transitions)
 
     def close(self) -> None:
-        """End the other learners' processes."""
+        """End the other learners' processes. The next update starts them again."""
         atexit.unregister(self.close)
+        if self._children:
+            torch.set_num_threads(self._threads_before)
         for child in self._children:
             child.kill()
         self.trainer.group = LearnerGroup()

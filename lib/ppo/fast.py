@@ -201,7 +201,8 @@ class FastTrainer(Trainer):
         return super().learn(transitions)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean squared error of the values, a scalar. Errors are in units of the returns' spread.
+        """Return the mean squared error of the values, a scalar. Errors are in units of the returns'
+        standard deviation.
 
         Args:
             values: predicted values, (batch,).
@@ -245,7 +246,7 @@ class FastTrainer(Trainer):
         if kl > 2 * target:
             factor = 1 / RATE_FACTOR
         elif kl < target / 2 and self.settings.epochs > 1:
-            # The first epoch hardly moves the policy. If it is the only one, the rate would grow without end.
+            # The first epoch hardly moves the policy. If it is the only one, the rate would rise to its limit.
             factor = RATE_FACTOR
         for group in self.optimizer.param_groups:
             # A rate that starts above the limit may stay or fall.

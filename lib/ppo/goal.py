@@ -106,7 +106,7 @@ class GoalTrainer(FastTrainer):
             self._is_final = True
             [[temperature]] = fetched([self.model.temperature[None]])
             final = torch.tensor(self.settings.final_temperature, dtype=torch.float32).item()  # as the model stores it
-            if temperature > final:  # it is lower already after some --init
+            if temperature > final:  # weights from --init may have a lower one already
                 self.changed_temperature = True
                 self.model.temperature.fill_(final)
         return metrics

@@ -1,5 +1,6 @@
 """Acting: play rollouts with a model's policy in vector environments."""
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -181,11 +182,21 @@ class Sampler(Stream):
         )
 
     def sample(self, rollout: Rollout) -> None:
-        """Play the next steps and store them in `rollout`, overwriting its contents."""
-        # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch drops
-        # its cast weights when the outermost autocast context ends. This one casts nothing; it keeps them meanwhile.
-        with one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
-            self._play(rollout)
+        """Play the next steps and store them in `rollout`, overwriting its contents.
+
+        After an error, the state is that before the rollout, so that a checkpoint holds no steps without an update.
+        """
+        before = copy.copy(self)
+        before._snapshot, before._episodes = self._snapshot.copy(), list(self._episodes)
+        before.progress = copy.deepcopy(self.progress)
+        try:
+            # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
+            # drops its cast weights when the outermost autocast context ends, so this one spans the whole rollout.
+            with one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
+                self._play(rollout)
+        except BaseException:
+            vars(self).update(vars(before))
+            raise
 
     def _play(self, rollout: Rollout) -> None:
         noise = to_device(self._noise(), self.agent.device)

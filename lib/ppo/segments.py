@@ -66,7 +66,7 @@ class Segments(ExperienceSource):
 
     PARTS = ("wait",)
     METRICS = ("policy_lag", "actor_fps", "replaced", "dropped")
-    STARTING = 5  # approximate start-up time of the actors in seconds
+    START_UP_SECONDS = 5  # approximate start-up time of the actors in seconds
 
     def __init__(self, acting: ActorSettings, learner: PPOLearner, max_lag: int | None = None):
         if max_lag is not None and acting.engine == "inline":
@@ -101,9 +101,12 @@ class Segments(ExperienceSource):
             self.actors = self._start()
 
     def close(self) -> None:
-        """End the actors."""
-        if self.actors is not None:
-            self.actors.close()
+        """End the actors, and the other learners' processes."""
+        try:
+            if self.actors is not None:
+                self.actors.close()
+        finally:
+            self.learner.close()
 
     def __iter__(self) -> Iterator[list[Segment]]:
         """Start the actors, and yield segments until the run is asked to stop.
@@ -128,7 +131,7 @@ class Segments(ExperienceSource):
     def _start(self) -> Actors:
         seconds = math.ceil(max(handle.seconds_to_replay for handle in self._handles))
         if seconds > 1 and self.acting.engine != "inline":  # inline actors show their own progress
-            self._restoring = TaskProgress(REPLAYING, seconds + self.STARTING)
+            self._restoring = TaskProgress(REPLAYING, seconds + self.START_UP_SECONDS)
         return start_actors(
             self.acting.engine,
             partial(PPOActor, self.acting),

@@ -185,7 +185,7 @@ class Trainer:
         self.group.average([*gradients, *metrics.values()])
         nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.gradient_norm)
         self.optimizer.step()
-        return torch.stack(list(metrics.values()))
+        return torch.stack([metrics[name] for name in METRICS])
 
     def _loss(self, batch: Transitions) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Compute the loss of a batch with normalised advantages, and its metrics, all scalars."""

@@ -101,7 +101,7 @@ def to_shared_memory(payload: Any, name: str, advice: str) -> SharedBlock:
     It is not sent through a pipe, because that would block forever if the child died while it started.
 
     Args:
-        payload: object to send; the child reads it with `cloudpickle.loads(block.memory)`.
+        payload: object to send; the child reads it with `pickle.loads(block.memory)`.
         name: name of the object for the error message.
         advice: last sentence of the error message, without a full stop.
 

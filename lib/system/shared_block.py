@@ -73,6 +73,6 @@ def _reserved(size: int) -> int:
             return file
     raise UsageError(
         f"{size / 1e6:,.1f} MB of memory to share with other processes do not fit into {' or '.join(folders)}; make "
-        "room there (in a container, with --shm-size), take fewer --envs or a smaller --set rollout=..., or use "
-        "--engine inline"
+        "room there (in a container, with --shm-size), use fewer environments or processes or shorter rollouts, or "
+        "keep everything in one process"
     )

@@ -204,7 +204,7 @@ def test_an_actor_that_raises_is_reported_with_its_traceback(engine):
     with started(engine, make=fakes.Counter.raising) as crew:
         for _ in range(3):
             crew.gather()
-        with pytest.raises(ActorFailed, match=r"(?s)counter 1 at 3.*in fail_on_purpose.*Error: out of numbers"):
+        with pytest.raises(ActorFailed, match=r"(?s)Actor 1 failed at 3.*in fail_on_purpose.*Error: out of numbers"):
             crew.gather()
 
 
@@ -212,7 +212,7 @@ def test_an_actor_that_raises_is_reported_with_its_traceback(engine):
 def test_an_actor_that_cannot_be_made_is_reported_with_its_traceback(engine):
     with (
         started(engine, make=fakes.Counter.unmakeable) as crew,
-        pytest.raises(ActorFailed, match=r"(?s)Actor \d could not be made.*ValueError: no such counter"),
+        pytest.raises(ActorFailed, match=r"(?s)Actor \d failed while it was made.*ValueError: no such counter"),
     ):
         crew.gather()
 
@@ -223,7 +223,7 @@ def test_a_fault_in_the_making_of_an_actor_is_reported_in_one_line():
 
     with started("inline", 1, make=make) as crew, pytest.raises(ActorFailed) as failed:
         crew.gather()
-    assert str(failed.value).endswith("Actor 0 could not be made: Own-v0 (at its reset): its observation is nan")
+    assert str(failed.value).endswith("Actor 0 failed while it was made: Own-v0 (at its reset): its observation is nan")
     assert failed.value.exit_code == 5
 
 
@@ -460,7 +460,8 @@ def test_an_actor_waits_for_a_cpu_that_another_one_holds(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("free", "reason"), [([1.0, 1.0], "Ray's nodes have 1 + 1 free CPUs, and an actor needs 2 on one"), ([0, 2.0], "")]
+    ("free", "reason"),
+    [([1.0, 1.0], "Ray's nodes have 1 + 1 free CPUs, and each process needs 2 on one"), ([0, 2.0], "")],
 )
 def test_an_actor_cannot_start_on_cpus_of_several_nodes(free, reason):
     crew = object.__new__(RayActors)
@@ -512,7 +513,7 @@ def test_an_actor_whose_code_is_missing_on_its_node_is_not_replaced(monkeypatch)
             pass
 
     monkeypatch.setattr(ray_cluster, "RemoteActor", Missing)
-    with started("ray", 1) as crew, pytest.raises(ActorFailed, match="actor 0 could not start on its node"):
+    with started("ray", 1) as crew, pytest.raises(ActorFailed, match="Actor 0 failed to start on its node"):
         crew.gather()
     assert crew.replaced == 0
 
@@ -637,21 +638,24 @@ def test_too_few_cpus_are_reported_with_the_fraction_that_fits():
     ],
 )
 def test_the_share_of_a_cpu_per_actor(nodes, number, requested, share):
-    assert RayActors._share(SimpleNamespace(number=number), nodes, requested) == share
+    assert RayActors._share(SimpleNamespace(number=number, name_of="actor {}".format), nodes, requested) == share
 
 
 @pytest.mark.parametrize(
-    ("nodes", "number", "requested", "advice"),
+    ("name", "nodes", "number", "requested", "advice"),
     [
-        ([1.0, 2.0, 2.0], 8, 0.625, r"Ray has 1 \+ 2 \+ 2; use at most --actors 7, or --actor-cpus 0\.5$"),
-        ([2.0], 2, 5.0, r"Ray has 2; use --actor-cpus 1$"),
-        ([2.0], 2, 0.00001, r"Ray has 2; use --actor-cpus 1$"),
-        ([0.0], 2, None, r"Ray has no CPUs for 2 actors"),
+        ("actor", [1.0, 2.0, 2.0], 8, 0.625, r"Ray has 1 \+ 2 \+ 2; use at most --actors 7, or --actor-cpus 0\.5$"),
+        ("actor", [2.0], 2, 5.0, r"Ray has 2; use --actor-cpus 1$"),
+        ("actor", [2.0], 2, 0.00001, r"Ray has 2; use --actor-cpus 1$"),
+        ("actor", [0.0], 2, None, r"Ray has no CPUs for 2 actors"),
+        ("actor", [], 2, 1.0, r"Ray has no CPUs for 2 actors"),
+        ("player", [2.0], 3, 1.0, r"3 players with 1 CPU .* Ray has 2; use at most --players 2$"),
+        ("player", [0.5], 1, 1.0, r"1 players with 1 CPU .* Ray has 0\.5; use more CPUs$"),
     ],
 )
-def test_actors_that_do_not_fit_on_the_nodes_are_refused(nodes, number, requested, advice):
+def test_actors_that_do_not_fit_on_the_nodes_are_refused(name, nodes, number, requested, advice):
     with pytest.raises(UsageError, match=advice):
-        RayActors._share(SimpleNamespace(number=number), nodes, requested)
+        RayActors._share(SimpleNamespace(number=number, name_of=f"{name} {{}}".format), nodes, requested)
 
 
 @pytest.mark.slow

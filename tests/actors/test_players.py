@@ -269,10 +269,20 @@ def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of
     assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
 
 
+@pytest.mark.parametrize(("engine", "speed"), [("inline", 50.0), ("process", 100.0)])
+def test_inline_players_are_as_fast_as_one(players_of, engine, speed):
+    source = players_of([Catch(), Catch()], players=2, engine=engine)
+    next(iter(source))
+    source._played, source._busy, source._marks = 100, 2.0, (0, 0.0, 0.0, 0, 0.0)
+    assert source.metrics()["player_fps"] == speed
+
+
 @pytest.mark.parametrize("engine", ["inline", "process"])
 def test_an_environment_that_raises_is_reported_with_its_traceback(players_of, engine):
     source = players_of([Catch(), Failing("raise", at=30)], players=2, engine=engine)
-    with pytest.raises(ActorFailed, match=r"(?s)Player 1, with environment 1 .*RuntimeError: the paddle broke"):
+    with pytest.raises(
+        ActorFailed, match=r"(?s)Player 1 \(environment 1, seed 5\) failed in block \d.*RuntimeError: the paddle broke"
+    ):
         list(source)
     state = source.state_dict()
     assert state["steps_done"] == source.steps_done == state["place"] + 16 * state["cycle"]
@@ -315,7 +325,7 @@ def test_an_environment_that_cannot_be_sent_is_refused(players_of):
 
 
 def test_an_environment_that_the_player_cannot_unpickle_is_reported(players_of):
-    with pytest.raises(ActorFailed, match=r"(?s)Actor 0 could not be made.*ModuleNotFoundError"):
+    with pytest.raises(ActorFailed, match=r"(?s)Player 0 .* failed while it was made.*ModuleNotFoundError"):
         next(iter(players_of([Unbuildable()])))
 
 

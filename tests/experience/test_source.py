@@ -1,5 +1,7 @@
 """The experience source: transitions, episodes, seeds and resuming, with tests of ptan's errors that it corrects."""
 
+import itertools
+
 import gymnasium as gym
 import ptan
 import pytest
@@ -136,6 +138,35 @@ def test_a_resumed_source_equals_the_uninterrupted_one(stop_at):
     assert resumed.steps_done == straight.steps_done
 
 
+def raise_at(call, function):
+    """Return a function that raises an error at this call, counted from 0, instead of calling `function`."""
+    calls = itertools.count()
+
+    def call_or_raise(*arguments):
+        if next(calls) == call:
+            raise RuntimeError("the paddle broke")
+        return function(*arguments)
+
+    return call_or_raise
+
+
+@pytest.mark.parametrize("broken", [0, 1, 2])
+def test_a_round_that_an_error_interrupts_is_completed_after_a_resume(broken):
+    def make():
+        return source_of(Random(length=4), Random(length=3), Random(length=5), seed=9)
+
+    expected = [(int(t.state[0]), t.action, t.reward, last(t)) for t in take(make(), 30)]
+    stopped, played = make(), []
+    stopped.pool[broken].step = raise_at(4, stopped.pool[broken].step)
+    with pytest.raises(RuntimeError, match="the paddle broke"):
+        played.extend(stopped)
+    resumed = make()
+    resumed.load_state_dict(stopped.state_dict())
+    resumed.agent.calls = stopped.agent.calls
+    played += take(resumed, 30 - len(played))
+    assert [(int(t.state[0]), t.action, t.reward, last(t)) for t in played] == expected
+
+
 def test_saved_states_of_another_shape_are_refused():
     source = source_of(Counting(length=9))
     take(source, 5)
@@ -158,7 +189,8 @@ def test_an_environment_that_rejects_earlier_actions_starts_its_next_episode(cap
     monkeypatch.setattr(Refusing, "left", 2)
     resumed = source_of(FrameStack(Refusing()))
     resumed.load_state_dict(source.state_dict())
-    assert "could not be restored" in caplog.text
+    assert "could not be restored from its seed and actions, and was reset." in caplog.text
+    assert "(RuntimeError: not allowed)" in caplog.text
     monkeypatch.setattr(Refusing, "left", 100)
     assert len(take(resumed, 6)) == 6
 

@@ -53,8 +53,9 @@ def sgd_trainer():
 def test_several_learners_make_the_same_update_as_one(learners):
     alone, first = sgd_trainer(), sgd_trainer()
     settings = alone.settings
-    together = DataParallelTrainer(first, learners)
     threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    together = DataParallelTrainer(first, learners)
     try:
         for number, progress in enumerate((0.25, 0.25, 1.0, 0.25)):
             metrics = []
@@ -68,6 +69,8 @@ def test_several_learners_make_the_same_update_as_one(learners):
                 assert torch.allclose(one, other, atol=1e-6)
         assert first.model.temperature == 0.5
         assert not torch.allclose(alone.model.policy.weight, image_model().policy.weight, atol=1e-4)
+        together.close()
+        assert torch.get_num_threads() == 3
     finally:
         together.close()
         torch.set_num_threads(threads)

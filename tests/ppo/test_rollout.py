@@ -79,6 +79,30 @@ def test_images_have_their_channels_last():
         states, *_ = twin.step(rollout.actions[t].numpy())
 
 
+def test_after_an_error_the_state_is_that_before_the_rollout():
+    envs = vector_env.make_vector_env("CartPole-v1", 2)
+    model = Model(envs.single_observation_space, 2)
+
+    def sampler_of(envs):
+        return Sampler(envs, Agent(model), steps=16, seed=2)
+
+    played = iter(sampler_of(envs))
+    expected = [fields(next(played)) for _ in range(3)]
+    stopped = sampler_of(vector_env.make_vector_env("CartPole-v1", 2))
+    played, step = iter(stopped), stopped.envs.step
+    next(played)
+    state, calls = stopped.state_dict(), iter(range(7))
+    stopped.envs.step = lambda actions: step(actions) if next(calls, None) is not None else stopped.envs.broken
+    with pytest.raises(AttributeError, match="broken"):
+        next(played)
+    assert (stopped.steps_done, len(stopped.pop_episodes())) == (32, len(state["episodes"]))
+    resumed = sampler_of(vector_env.make_vector_env("CartPole-v1", 2))
+    resumed.load_state_dict(stopped.state_dict())
+    played = iter(resumed)
+    for rollout in expected[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(rollout, fields(next(played)), strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "restart", "was_reset"), [("PongNoFrameskip-v4", 10**6, False), ("fakes:Catch-v0", 40, True)]
