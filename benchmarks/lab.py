@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # for lib outside .venv, and for the examples
 
@@ -83,11 +83,10 @@ class Results:
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
         self._started = go_on and self.path.exists()
-        if self._started and (differing := ", ".join(differences(name, columns, self._stamp))):
-            problem = f"{self.path} was measured with other conditions ({differing})"
+        if self._started and (differing := differences(name, columns, self._stamp)):
             if not _is_committed(self.path):
-                raise SystemExit(f"{problem}; delete it to measure it again, or restore the old conditions")
-            print(f"{problem}; it is measured again", file=sys.stderr)
+                refuse(name, differing, "delete it to measure it again, or restore the old conditions")
+            print(f"{self.path} is measured again; these have changed: {', '.join(differing)}", file=sys.stderr)
             self._started = False
         if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")
@@ -142,27 +141,19 @@ def read(name: str) -> tuple[pd.DataFrame, Stamp]:
     return pd.read_csv(path, comment="#"), stamped
 
 
-def can_go_on(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -> bool:
-    """Return whether a results file exists and was measured in the same way."""
-    return path_of(name).exists() and not differences(name, columns, stamped)
-
-
 def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -> list[str]:
-    """Return which of commit, versions, machine, settings and columns differ from those of a results file."""
+    """Return which of commit, versions, machine, settings and columns differ from those of a results file, if any."""
+    if not path_of(name).exists():
+        return []
     frame, old = read(name)
     keys = ("commit", "versions", "machine", "settings")
     differing = [key for key in keys if old.get(key) != json.loads(json.dumps(stamped.get(key)))]
     return differing + (["columns"] if list(frame.columns) != list(columns) else [])
 
 
-def require_same_conditions(name: str, columns: Sequence[str], stamped: Mapping[str, Any], remedy: str) -> None:
-    """Refuse to replace results that were measured in another way.
-
-    Raises:
-        SystemExit: if there are such results. The message ends with `remedy`.
-    """
-    if path_of(name).exists() and (differing := differences(name, columns, stamped)):
-        raise SystemExit(f"{path_of(name)} was measured with other conditions ({', '.join(differing)}); {remedy}")
+def refuse(name: str, differing: Sequence[str], remedy: str) -> NoReturn:
+    """End the program because results were measured in another way. The message ends with `remedy`."""
+    raise SystemExit(f"{path_of(name)} was measured with other conditions ({', '.join(differing)}); {remedy}")
 
 
 def add_experiments(parser: argparse.ArgumentParser, *names: str) -> None:

@@ -231,8 +231,8 @@ def main() -> None:
         settings = {name: getattr(args, name) for name in ("script", "against", "max_steps", "jobs")}
         label = args.label or args.script
         name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
-        if not args.overwrite:
-            lab.require_same_conditions(name, COLUMNS, stamped, "give a new --label, or --overwrite to replace it")
+        if not args.overwrite and (differing := lab.differences(name, COLUMNS, stamped)):
+            lab.refuse(name, differing, "give a new --label, or --overwrite to replace it")
         results = lab.Results(name, COLUMNS, stamped, go_on=not args.overwrite)
         missing = [seed for seed in args.seeds if not results.has(seed=seed)]
         done = launch.in_parallel(args.jobs, lambda seed: measure(args.script, seed, args.max_steps), missing)

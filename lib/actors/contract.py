@@ -107,20 +107,20 @@ class Actors(ABC):
 
     Each actor plays one segment per order. An order names a version of the weights. The actor uses that version, or
     the newest one if the version is no longer available. An actor that dies or exceeds `patience` is replaced. The
-    replacement starts from `state_of(number)`, and the open orders are sent again. No segment is lost or comes twice.
+    replacement starts from `state_of(index)`, and the open orders are sent again. No segment is lost or comes twice.
 
     Args:
-        make: function (number, state) -> Actor. cloudpickle sends it to the process in which the actor runs.
-        number: number of actors.
-        model: first weights; later ones have the same names, shapes and dtypes.
-        state_of: function from an actor's number to the state that a new actor starts from.
+        make: function (index, state) -> Actor. cloudpickle sends it to the process in which the actor runs.
+        count: number of actors.
+        weights: first weights; later ones have the same names, shapes and dtypes.
+        state_of: function from an actor's index to the state that a new actor starts from.
         patience: seconds to wait for a segment, or three times the `seconds` of the actor's last segment, if it has
             them and that is longer. Then the actor counts as hanging, and is killed and replaced.
-        delay_of: function from an actor's number to the extra seconds that it needs to restore its state.
+        delay_of: function from an actor's index to the extra seconds that it needs to restore its state.
         stop_asked: function that returns whether the learner was asked to stop. From then on, `take` waits for at most
             STOPPING seconds.
         depth: number of orders that an actor may have open.
-        name_of: function from an actor's number to its name in messages, such as "actor 1".
+        name_of: function from an actor's index to its name in messages, such as "actor 1".
 
     Attributes:
         replaced: number of actors that were replaced so far.
@@ -134,18 +134,18 @@ class Actors(ABC):
     def __init__(
         self,
         make: Make,
-        number: int,
-        model: Weights,
-        state_of: Callable[[int], Any] = lambda number: None,
+        count: int,
+        weights: Weights,
+        state_of: Callable[[int], Any] = lambda index: None,
         patience: float = 60.0,
-        delay_of: Callable[[int], float] = lambda number: 0.0,
+        delay_of: Callable[[int], float] = lambda index: 0.0,
         stop_asked: Callable[[], bool] = lambda: False,
         depth: int = 1,
         name_of: Callable[[int], str] = "actor {}".format,
     ):
         self.make = make
-        self.number = number
-        self.model = model
+        self.count = count
+        self.weights = weights
         self.state_of = state_of
         self.patience = patience
         self.delay_of = delay_of
@@ -153,7 +153,7 @@ class Actors(ABC):
         self.depth = depth
         self.name_of = name_of
         self.replaced = 0
-        self._records = [Record() for _ in range(number)]
+        self._records = [Record() for _ in range(count)]
         self._last_poll = time.monotonic()  # time of the last look for segments
 
     def __enter__(self) -> Self:
@@ -162,15 +162,17 @@ class Actors(ABC):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def broadcast(self, model: Weights) -> None:
+    def broadcast(self, weights: Weights) -> None:
         """Use these weights for all orders from now on.
 
         Raises:
             ValueError: if they are older than the previous ones.
         """
-        if model.version < self.model.version:
-            raise ValueError(f"version {model.version} of the weights is older than {self.model.version}, the last one")
-        self.model = model
+        if weights.version < self.weights.version:
+            raise ValueError(
+                f"version {weights.version} of the weights is older than {self.weights.version}, the last one"
+            )
+        self.weights = weights
         self._broadcast()
 
     def order(self, index: int) -> None:
@@ -183,10 +185,10 @@ class Actors(ABC):
         if len(record.orders) == self.depth:
             orders = "an open order" if self.depth == 1 else f"{self.depth} open orders"
             raise RuntimeError(f"actor {index} already has {orders}")
-        record.orders.append(self.model.version)
+        record.orders.append(self.weights.version)
         if len(record.orders) == 1:
             self._start_waiting(index)
-        self._order(index, self.model.version)
+        self._order(index, self.weights.version)
 
     def take(self, wanted: int = 1) -> list[tuple[int, Any]]:
         """Wait for at least one segment.
@@ -195,7 +197,7 @@ class Actors(ABC):
             wanted: number of segments to wait for, if the engine can wait for several at once. Fewer may be returned.
 
         Returns:
-            (actor number, segment) in order of arrival. A segment stays valid until the actor's next one has been taken
+            (actor index, segment) in order of arrival. A segment stays valid until the actor's next one has been taken
             and another one ordered. Example with a depth of 1: the first segment is valid until the second has been
             taken and the third ordered.
 
@@ -236,13 +238,13 @@ class Actors(ABC):
         return taken
 
     def gather(self) -> list[Any]:
-        """Order one segment from each actor, played with the newest weights, and return them by actor number."""
-        for index in range(self.number):
+        """Order one segment from each actor, played with the newest weights, and return them in the actors' order."""
+        for index in range(self.count):
             self.order(index)
         segments: dict[int, Any] = {}
-        while len(segments) < self.number:
-            segments |= dict(self.take(self.number - len(segments)))
-        return [segments[index] for index in range(self.number)]
+        while len(segments) < self.count:
+            segments |= dict(self.take(self.count - len(segments)))
+        return [segments[index] for index in range(self.count)]
 
     def close(self) -> None:
         """End all actors."""
@@ -336,7 +338,7 @@ class Actors(ABC):
 
     @abstractmethod
     def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
-        """Wait up to `timeout` seconds, and return (actor number, result). A result is a segment, Failed or Lost.
+        """Wait up to `timeout` seconds, and return (actor index, result). A result is a segment, Failed or Lost.
 
         Args:
             timeout: seconds to wait for the first result.
@@ -344,17 +346,17 @@ class Actors(ABC):
         """
 
 
-def make_actor(number: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:
+def make_actor(index: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Failed:
     """Make an actor, or describe why that failed.
 
     Args:
-        number: index of the actor.
+        index: index of the actor.
         parts: function that returns `make` and the actor's state. It may unpickle them, which may raise an error.
     """
 
     def make_it() -> Actor:
         make, state = parts()
-        return make(number, state)
+        return make(index, state)
 
     return attempt(make_it, lambda: "while it was made")
 

@@ -18,9 +18,9 @@ ENGINES: dict[str, Callable[..., Actors]] = {"inline": InlineActors, "process": 
 def start_actors(
     engine: str,
     make: Make,
-    number: int,
-    model: Weights,
-    state_of: Callable[[int], Any] = lambda number: None,
+    count: int,
+    weights: Weights,
+    state_of: Callable[[int], Any] = lambda index: None,
     *,
     room: int = 2**20,
     address: str | None = None,
@@ -31,23 +31,23 @@ def start_actors(
 
     Args:
         engine: key of ENGINES.
-        make, number, model, state_of: see Actors.
+        make, count, weights, state_of: see Actors.
         room: see ProcessActors.
         address, cpus: see RayActors.
         options: further arguments of Actors.
 
     Raises:
-        UsageError: if the engine is unknown or not installed, if it cannot run that many actors, or if `number` is
+        UsageError: if the engine is unknown or not installed, if it cannot run that many actors, or if `count` is
             below 1.
     """
     if engine not in ENGINES:
         raise UsageError(f"engine is {engine!r}; it has to be one of {', '.join(ENGINES)}")
-    if number < 1:
-        raise UsageError(f"{number} actors were asked for; there has to be at least 1")
+    if count < 1:
+        raise UsageError(f"{count} actors were asked for; there has to be at least 1")
     if engine != "ray" and (address is not None or cpus is not None):
         log.warning("--address and --actor-cpus are options of --engine ray; --engine %s ignores them.", engine)
     own: dict[str, dict[str, Any]] = {
         "process": {"room": room},
         "ray": {"room": room, "address": address, "cpus": cpus},
     }
-    return ENGINES[engine](make, number, model, state_of, **options, **own.get(engine, {}))
+    return ENGINES[engine](make, count, weights, state_of, **options, **own.get(engine, {}))

@@ -13,10 +13,10 @@ class InlineActors(Actors):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self._models: deque[Weights] = deque([self.model], maxlen=self.depth)
+        self._versions: deque[Weights] = deque([self.weights], maxlen=self.depth)
         self._actors: dict[int, Actor | Failed] = {}
         self._queue: deque[tuple[int, int]] = deque()  # open orders of all actors: (actor, version)
-        for index in range(self.number):
+        for index in range(self.count):
             self._start(index)
 
     def _start(self, index: int) -> None:
@@ -29,8 +29,8 @@ class InlineActors(Actors):
         self._records[index].deadline = math.inf  # because an actor may have to wait for its turn
 
     def _broadcast(self) -> None:
-        if self.model.version != self._models[-1].version:
-            self._models.append(self.model)
+        if self.weights.version != self._versions[-1].version:
+            self._versions.append(self.weights)
 
     def _order(self, index: int, version: int) -> None:
         self._queue.append((index, version))
@@ -39,6 +39,6 @@ class InlineActors(Actors):
         index, version = self._queue.popleft()
         actor = self._actors[index]
         if not isinstance(actor, Failed):
-            kept = {model.version: model for model in self._models}
-            actor.set_model(kept.get(version, self.model))
+            kept = {weights.version: weights for weights in self._versions}
+            actor.set_model(kept.get(version, self.weights))
         yield index, next_segment(actor)

@@ -46,13 +46,13 @@ class Player:
     """Actor that plays blocks in the environments of an experience source.
 
     Args:
-        number: number of the player.
+        index: index of the player.
         state: the source, which must be unused; the number of the first block; and the snapshots to restore.
         rounds: steps of each environment in a block.
     """
 
-    def __init__(self, number: int, state: tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]], rounds: int):
-        self.number = number
+    def __init__(self, index: int, state: tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]], rounds: int):
+        self._index = index
         self._source, self._block, snapshots = state
         self._rounds = rounds
         self._source.restore(snapshots)
@@ -72,7 +72,7 @@ class Player:
         """Return the next block."""
         start, steps_before = time.perf_counter(), self._source.steps_done
         with undisturbed():
-            seed_everything(block_seed(self._source.seed, self.number, self._block))
+            seed_everything(block_seed(self._source.seed, self._index, self._block))
             count = self._rounds * len(self._source.pool)
             transitions = list(itertools.islice(self._transitions, count))
         packed = packing.pack(transitions, self._known)

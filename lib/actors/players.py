@@ -155,7 +155,7 @@ class Players(ExperienceSource):
         self._ahead = ahead
         self._rounds = rounds
         self._handles = [_Handle(part) for part in _parts(source, players)]
-        self._models: dict[int, Weights] = {}  # weights of orders that may be open, by version
+        self._weights: dict[int, Weights] = {}  # weights of orders that may be open, by version
         self._steps_at: dict[int, int] = {}  # value of steps_done at the start of a cycle, by version
         self._cycle = 0
         self._place = 0  # number of the cycle's transitions that the learner has taken
@@ -212,7 +212,7 @@ class Players(ExperienceSource):
             self._engine,
             partial(Player, rounds=self._rounds),
             len(self._handles),
-            self._models[self._version(self._cycle)],
+            self._weights[self._version(self._cycle)],
             self._state_of,
             patience=self._patience,
             delay_of=self._delay_of,
@@ -223,34 +223,34 @@ class Players(ExperienceSource):
             address=self._address,
         )
 
-    def _state_of(self, number: int) -> tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]]:
-        handle = self._handles[number]
+    def _state_of(self, index: int) -> tuple[ExperienceSourceFirstLast, int, list[dict[str, Any]]]:
+        handle = self._handles[index]
         return handle.source, self._cycle + len(handle.blocks), handle.newest_snapshots()
 
-    def _name_of(self, number: int) -> str:
-        source = self._handles[number].source
+    def _name_of(self, index: int) -> str:
+        source = self._handles[index].source
         last = source.first_env + len(source.pool) - 1
-        return f"player {number} ({counted('environment', source.first_env, last)}, seed {source.seed})"
+        return f"player {index} ({counted('environment', source.first_env, last)}, seed {source.seed})"
 
-    def _delay_of(self, number: int) -> float:
+    def _delay_of(self, index: int) -> float:
         """Return twice the seconds that a player probably needs to replay the actions of its unfinished episodes."""
-        handle = self._handles[number]
+        handle = self._handles[index]
         return 2.0 * handle.seconds_per_step * sum(int(snapshot.steps_since_reset[0]) for snapshot in handle.snapshots)
 
     def _publish(self) -> None:
         """Store the weights at the start of this cycle, and drop old ones. A resumed cycle has them already."""
-        if self._cycle not in self._models:
-            self._models[self._cycle] = weights_of(self.agent, self._cycle)
+        if self._cycle not in self._weights:
+            self._weights[self._cycle] = weights_of(self.agent, self._cycle)
             self._steps_at[self._cycle] = self.steps_done
-        for version in [version for version in self._models if version < self._version(self._cycle)]:
-            del self._models[version], self._steps_at[version]
+        for version in [version for version in self._weights if version < self._version(self._cycle)]:
+            del self._weights[version], self._steps_at[version]
 
     def _order(self, actors: Actors, block: int) -> None:
-        model = self._models[self._version(block)]
-        if model.version != actors.model.version:
-            actors.broadcast(model)
-        for number in range(len(self._handles)):
-            actors.order(number)
+        weights = self._weights[self._version(block)]
+        if weights.version != actors.weights.version:
+            actors.broadcast(weights)
+        for index in range(len(self._handles)):
+            actors.order(index)
 
     def _version(self, block: int) -> int:
         """Return the version of the weights with which a block is played."""
@@ -259,8 +259,8 @@ class Players(ExperienceSource):
     def _wait(self, actors: Actors) -> None:
         """Wait until the cycle's block of every player has arrived."""
         while not all(handle.blocks for handle in self._handles):
-            for number, block in actors.take():
-                self._handles[number].add(block)
+            for index, block in actors.take():
+                self._handles[index].add(block)
                 self._played += len(block.arrays["actions"])
                 self._busy += block.seconds
 
@@ -316,7 +316,7 @@ class Players(ExperienceSource):
             "cycle": self._cycle,
             "place": self._place,
             "players": [handle.state_dicts() for handle in self._handles],
-            "models": {version: model.tensors for version, model in self._models.items()},
+            "models": {version: weights.tensors for version, weights in self._weights.items()},
             "steps_at": dict(self._steps_at),
             "seconds_per_step": [handle.seconds_per_step for handle in self._handles],
             "episodes": pack_episodes(self._episodes),
@@ -327,7 +327,7 @@ class Players(ExperienceSource):
         self.steps_done = state["steps_done"]
         self._cycle = state["cycle"]
         self._place = state["place"]
-        self._models = {version: Weights(version, tensors) for version, tensors in state["models"].items()}
+        self._weights = {version: Weights(version, tensors) for version, tensors in state["models"].items()}
         self._steps_at = dict(state["steps_at"])
         self._episodes = unpack_episodes(state["episodes"])
         for handle, states in zip(self._handles, state["players"], strict=True):

@@ -28,23 +28,23 @@ class ProcessActors(Actors):
     def __init__(self, *arguments: Any, room: int = 2**20, **options: Any):
         super().__init__(*arguments, **options)
         memory.require(
-            f"{self.number} processes need",
-            self.number,
-            SERVER_BYTES + self.number * ACTOR_BYTES,
+            f"{self.count} processes need",
+            self.count,
+            SERVER_BYTES + self.count * ACTOR_BYTES,
             lambda fitting: f"{fitting} might fit, or use --engine inline",
         )
         start_server()
         # One version per open order, and two more, so that an actor can copy one while the learner publishes the next.
-        self._weights = SharedWeights(self.model.tensors.values(), self.depth + 2)
+        self._shared_weights = SharedWeights(self.weights.tensors.values(), self.depth + 2)
         # One slot per open order, and one for the segment that the learner is reading.
-        self._slots = [Slots(self.depth + 1, room) for _ in range(self.number)]
-        self._next_slot = [0] * self.number
+        self._slots = [Slots(self.depth + 1, room) for _ in range(self.count)]
+        self._next_slot = [0] * self.count
         self._children: dict[int, Child] = {}
         self._payloads: dict[int, Any] = {}  # in shared memory until the process has read them
         self._broadcast()
         atexit.register(self.close)
         try:
-            for index in range(self.number):
+            for index in range(self.count):
                 self._start(index)
         except BaseException:
             self.close()
@@ -71,18 +71,18 @@ class ProcessActors(Actors):
     def _start(self, index: int) -> None:
         child = Child(self.name_of(index))
         self._payloads[index] = to_shared_memory((self.make, self.state_of(index)), child.name, "Use --engine inline")
-        names = list(self.model.tensors)
+        names = list(self.weights.tensors)
         self._children[index] = child
         child.launch(
-            act, self._payloads[index], index, names, self._weights, self._slots[index], self._next_slot[index]
+            act, self._payloads[index], index, names, self._shared_weights, self._slots[index], self._next_slot[index]
         )
 
     def _kill(self, index: int) -> None:
         self._children[index].kill()
 
     def _broadcast(self) -> None:
-        if self.model.version not in self._weights.versions:
-            self._weights.publish(self.model.version, self.model.tensors.values())
+        if self.weights.version not in self._shared_weights.versions:
+            self._shared_weights.publish(self.weights.version, self.weights.tensors.values())
 
     def _order(self, index: int, version: int) -> None:
         with suppress(OSError):  # the process is gone, which `_results` reports

@@ -20,7 +20,7 @@ from lib.system.shared_memory import SharedWeights, Slots
 def act(
     connection: "Connection[Any, Any]",
     payload: Any,
-    number: int,
+    index: int,
     names: Sequence[str],
     weights: SharedWeights,
     slots: Slots,
@@ -31,7 +31,7 @@ def act(
     Args:
         connection: connection to the learner. Versions come in; packed segments go out.
         payload: `make` and the actor's state, pickled in shared memory.
-        number: number of the actor.
+        index: index of the actor.
         names: names of the weights.
         weights: versions of the weights in shared memory.
         slots: shared memory for the arrays of segments.
@@ -43,7 +43,7 @@ def act(
         logging.getLogger(module).setLevel(logging.ERROR)
     torch.set_num_threads(1)  # other actors and the learner need the other cores
     with suppress(ParentGone), checked_env.closing():
-        actor = make_actor(number, lambda: cloudpickle.loads(payload.memory))
+        actor = make_actor(index, lambda: cloudpickle.loads(payload.memory))
         while True:
             version = receive(connection)
             if not isinstance(actor, Failed):

@@ -72,8 +72,8 @@ class RayActors(Actors):
         self._actors: dict[int, Any] = {}
         self._started: dict[int, Any] = {}  # references that are ready when the process has started
         # References to the segments of open orders, by actor, and to the weights that open orders use, by version.
-        self._references: dict[int, deque[Any]] = {index: deque() for index in range(self.number)}
-        self._weights: dict[int, Any] = {}
+        self._references: dict[int, deque[Any]] = {index: deque() for index in range(self.count)}
+        self._published: dict[int, Any] = {}
         self._own = not self._ray.is_initialized()
         self._reaper: Reaper | None = None
         atexit.register(self.close)  # without this, Ray crashes if the process exits during a wait
@@ -82,12 +82,12 @@ class RayActors(Actors):
             nodes = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
             cpus = self._share(nodes, cpus if address is None or cpus is not None else 1.0)
             if cpus < 1.0:
-                log.info("%d actors on %g CPUs: each actor gets %g CPU.", self.number, sum(nodes), cpus)
+                log.info("%d actors on %g CPUs: each actor gets %g CPU.", self.count, sum(nodes), cpus)
             self._cpus = cpus
-            self._layout = TensorLayout(self.model.tensors.values())
+            self._layout = TensorLayout(self.weights.tensors.values())
             self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)
             self._broadcast()
-            for index in range(self.number):
+            for index in range(self.count):
                 self._start(index)
         except BaseException:
             self.close()
@@ -109,7 +109,7 @@ class RayActors(Actors):
         if self._own and address is not None:
             self._init(address=address)
         elif self._own:
-            store = max(MIN_OBJECT_STORE, 4 * self.depth * room * self.number)
+            store = max(MIN_OBJECT_STORE, 4 * self.depth * room * self.count)
             children_before = _children()
             # A closing terminal or a batch system signals Ray's processes, too. This one must outlive them to save.
             with signals_blocked():
@@ -131,21 +131,21 @@ class RayActors(Actors):
         Raises:
             UsageError: if the actors do not fit.
         """
-        fractions = {_rounded_down(min(1.0, node / k)) for node in nodes for k in range(1, self.number + 1)}
-        fitting = max((share for share in fractions if share and _capacity(nodes, share) >= self.number), default=0.0)
+        fractions = {_rounded_down(min(1.0, node / k)) for node in nodes for k in range(1, self.count + 1)}
+        fitting = max((share for share in fractions if share and _capacity(nodes, share) >= self.count), default=0.0)
         kind = self.name_of(0).split()[0]  # "actor" or "player"
         if not fitting:
-            raise UsageError(f"Ray has no CPUs for {self.number} {kind}s; give it some, or use --engine process")
+            raise UsageError(f"Ray has no CPUs for {self.count} {kind}s; give it some, or use --engine process")
         if requested is None:
             return fitting
         share = _rounded_down(requested)
         capacity = _capacity(nodes, share) if share else 0
-        if capacity < self.number:
+        if capacity < self.count:
             available = " + ".join(f"{node:g}" for node in nodes)
             remedies = [f"at most --{kind}s {capacity}"] if capacity else []
             remedies += [f"--actor-cpus {fitting:g}"] if kind == "actor" else []
             raise UsageError(
-                f"{self.number} {kind}s with {requested:g} CPU each do not fit: Ray has {available}; "
+                f"{self.count} {kind}s with {requested:g} CPU each do not fit: Ray has {available}; "
                 f"use {', or '.join(remedies) or 'more CPUs'}"
             )
         return share
@@ -153,7 +153,7 @@ class RayActors(Actors):
     def _start(self, index: int) -> None:
         payload = pickled((self.make, self.state_of(index)), self.name_of(index), "Use --engine inline")
         self._references[index].clear()
-        self._actors[index] = self._remote.remote(payload, index, list(self.model.tensors), self._layout)
+        self._actors[index] = self._remote.remote(payload, index, list(self.weights.tensors), self._layout)
         self._started[index] = self._actors[index].started.remote()
 
     def _kill(self, index: int) -> None:
@@ -204,14 +204,14 @@ class RayActors(Actors):
 
     def _broadcast(self) -> None:
         memory = np.empty(self._layout.size, np.uint8)
-        for view, tensor in zip(self._layout.views(memory), self.model.tensors.values(), strict=True):
+        for view, tensor in zip(self._layout.views(memory), self.weights.tensors.values(), strict=True):
             view.copy_(tensor)
         needed = {version for record in self._records for version in record.orders}
-        self._weights = {version: kept for version, kept in self._weights.items() if version in needed}
-        self._weights[self.model.version] = self._ray.put(memory)
+        self._published = {version: kept for version, kept in self._published.items() if version in needed}
+        self._published[self.weights.version] = self._ray.put(memory)
 
     def _order(self, index: int, version: int) -> None:
-        reference = self._actors[index].segment.remote(version, self._weights[version])
+        reference = self._actors[index].segment.remote(version, self._published[version])
         self._references[index].append(reference)
 
     def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
@@ -257,15 +257,15 @@ class RemoteActor:
 
     Args:
         payload: `make` and the actor's state, pickled.
-        number: number of the actor.
+        index: index of the actor.
         names: names of the weights.
         layout: layout of the weights.
     """
 
-    def __init__(self, payload: bytes, number: int, names: Sequence[str], layout: TensorLayout):
+    def __init__(self, payload: bytes, index: int, names: Sequence[str], layout: TensorLayout):
         torch.set_num_threads(1)
         self._names, self._layout = names, layout
-        self._number, self._payload = number, payload
+        self._index, self._payload = index, payload
         self._actor: Actor | Failed | None = None
 
     def started(self) -> None:
@@ -274,7 +274,7 @@ class RemoteActor:
     def segment(self, version: int, weights: np.ndarray) -> Any:
         """Return a segment that is played with these weights. The first call makes the environments."""
         if self._actor is None:  # not in the constructor, so that a slow environment does not look like a missing CPU
-            self._actor = make_actor(self._number, lambda: cloudpickle.loads(self._payload))
+            self._actor = make_actor(self._index, lambda: cloudpickle.loads(self._payload))
             self._payload = b""
         if not isinstance(self._actor, Failed):
             tensors = self._layout.views(weights)

@@ -96,10 +96,10 @@ class ActorSettings:
         """Upper bound on the bytes of an actor's segment: a rollout, the states at its end, and array alignment."""
         return self.env_range(0).num_envs * Rollout.forecast(self.space, self.rollout + 1) + 2**16
 
-    def env_range(self, number: int) -> EnvRange:
+    def env_range(self, index: int) -> EnvRange:
         """Return the part of the environments that an actor plays."""
         num_envs = self.envs // self.actors
-        return EnvRange(number * num_envs, num_envs, self.envs)
+        return EnvRange(index * num_envs, num_envs, self.envs)
 
     def make_envs(self, num_envs: int) -> DiscreteVectorEnv:
         """Make `num_envs` environments.
@@ -165,18 +165,17 @@ class PPOActor:
 
     Args:
         acting: settings of the actors.
-        number: number of the actor.
+        index: index of the actor.
         state: state of a Sampler to start from, or None for a new one.
     """
 
-    def __init__(self, acting: ActorSettings, number: int, state: Mapping[str, Any] | None = None):
-        self.number = number
-        envs = acting.make_envs(acting.env_range(number).num_envs)
+    def __init__(self, acting: ActorSettings, index: int, state: Mapping[str, Any] | None = None):
+        envs = acting.make_envs(acting.env_range(index).num_envs)
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
             dtype = torch.bfloat16 if acting.fast and has_fast_bfloat16(torch.device("cpu")) else torch.float32
             self._model = GoalModel(envs.single_observation_space, int(envs.single_action_space.n), dtype)
         self._version = -1
-        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(number))
+        self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
         self._resets: list[tuple[int, np.ndarray]] = []
         self._sampler.on_reset = lambda steps, envs: self._resets.append((steps, envs))
         if state is not None:

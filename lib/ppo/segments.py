@@ -86,7 +86,7 @@ class Segments(ExperienceSource):
         self._restoring: TaskProgress | None = None
         self.frame_skip = acting.env_facts.frame_skip
         self.native = self.frame_skip > 1
-        self._handles = [_Handle(acting.seed, acting.env_range(number)) for number in range(acting.actors)]
+        self._handles = [_Handle(acting.seed, acting.env_range(index)) for index in range(acting.actors)]
         self._episodes: list[Episode] = []
         self._lags: deque[int] = deque([0], maxlen=acting.actors)  # lags of the last segments, in updates
         self._played, self._busy = 0, 0.0  # the actors' agent steps and seconds since the last call of `metrics`
@@ -137,7 +137,7 @@ class Segments(ExperienceSource):
             partial(PPOActor, self.acting),
             self.acting.actors,
             self.learner.get_model(),
-            lambda number: self._handles[number].sampler_state(),
+            lambda index: self._handles[index].sampler_state(),
             patience=self.acting.patience,
             stop_asked=self._waiting,
             delay_of=lambda number: 2.0 * self._handles[number].seconds_to_replay,
@@ -147,10 +147,10 @@ class Segments(ExperienceSource):
             cpus=self.acting.cpus,
         )
 
-    def _name_of(self, number: int) -> str:
-        indices, acting = self.acting.env_range(number).indices, self.acting
+    def _name_of(self, index: int) -> str:
+        indices, acting = self.acting.env_range(index).indices, self.acting
         environments = counted("environment", indices.start, indices.stop - 1)
-        return f"actor {number} ({environments} of {acting.env_name}, seed {acting.seed})"
+        return f"actor {index} ({environments} of {acting.env_name}, seed {acting.seed})"
 
     def _waiting(self) -> bool:
         """Called by the actors about once a second. Return whether the run was asked to stop."""

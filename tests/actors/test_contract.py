@@ -638,7 +638,7 @@ def test_too_few_cpus_are_reported_with_the_fraction_that_fits():
     ],
 )
 def test_the_share_of_a_cpu_per_actor(nodes, number, requested, share):
-    assert RayActors._share(SimpleNamespace(number=number, name_of="actor {}".format), nodes, requested) == share
+    assert RayActors._share(SimpleNamespace(count=number, name_of="actor {}".format), nodes, requested) == share
 
 
 @pytest.mark.parametrize(
@@ -655,7 +655,7 @@ def test_the_share_of_a_cpu_per_actor(nodes, number, requested, share):
 )
 def test_actors_that_do_not_fit_on_the_nodes_are_refused(name, nodes, number, requested, advice):
     with pytest.raises(UsageError, match=advice):
-        RayActors._share(SimpleNamespace(number=number, name_of=f"{name} {{}}".format), nodes, requested)
+        RayActors._share(SimpleNamespace(count=number, name_of=f"{name} {{}}".format), nodes, requested)
 
 
 @pytest.mark.slow

@@ -45,9 +45,9 @@ def test_a_new_measurement_keeps_the_old_rows_until_its_first_row(results):
 def test_a_measurement_under_other_conditions_is_not_continued(results, key, changed):
     stamped = lab.stamp(steps=10) | {"commit": "abc"}
     lab.Results("x", ("round",), stamped).add(round=0)
-    assert lab.can_go_on("x", ("round",), stamped)
-    assert not lab.can_go_on("x", ("round", "more"), stamped)
-    assert not lab.can_go_on("x", ("round",), stamped | {key: changed})
+    assert lab.differences("x", ("round",), stamped) == []
+    assert lab.differences("x", ("round", "more"), stamped) == ["columns"]
+    assert lab.differences("x", ("round",), stamped | {key: changed}) == [key]
     with pytest.raises(SystemExit, match=key):
         lab.Results("x", ("round",), stamped | {key: changed}, go_on=True)
     for command in (("init", "-q"), ("add", "x.csv"), ("commit", "-qm", "measured")):  # by an earlier measurement

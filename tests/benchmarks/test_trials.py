@@ -44,11 +44,11 @@ def test_a_trial_at_another_commit_is_replaced_only_if_asked(results, monkeypatc
     assert measure("one", "--seeds", "1-2") == ([1, 2], "one")
     assert measure("one", "--seeds", "2-3") == ([1, 2, 3], "one")
     with pytest.raises(
-        SystemExit, match=r"with other conditions \(commit\); give a new --label, or --anew to replace it"
+        SystemExit, match=r"with other conditions \(commit\); give a new --label, or --overwrite to replace it"
     ):
         measure("two", "--seeds", "4-5")
     assert measure("one", "--seeds", "1-1") == ([1, 2, 3], "one")
-    assert measure("two", "--seeds", "4-5", "--anew") == ([4, 5], "two")
+    assert measure("two", "--seeds", "4-5", "--overwrite") == ([4, 5], "two")
 
 
 def test_ppo_without_the_goal_stands_beside_ppo_with_it(capsys):
