@@ -26,7 +26,7 @@ IDEAS = {
     "02_n_envs": "several environments, one larger batch",
     "03_parallel": "actor processes play while the learner learns",
     "04_wrappers": "wrappers that do less work",
-    "04_wrappers --envs 3 --parallel": "the same wrappers, with the games in another process",
+    "04_wrappers --envs 3 --parallel": "the same wrappers, with an actor process",
     "05_native_envs": "ALE steps all games in threads; each frame is stored once",
     "06_fast_learner": "bfloat16, channels last, fused Adam",
     "07_pong_in_minutes": "double Q-learning over three steps, a smaller network, fewer samples per step",
@@ -122,7 +122,7 @@ def speed_table() -> str:
                 f"{ratio:.{1 if ratio >= 10 else 2}f}",
             )
         )
-    header = ("script", "idea", "agent steps/s", "ratio to `01_baseline`")
+    header = ("script", "idea", "agent steps/s", "median ratio to `01_baseline`, by round")
     return f"{markup.table(header, rows)}\n\n{markup.measured_on(speeds(name)[1] for name in (SLOW, FAST))}"
 
 

@@ -222,7 +222,7 @@ def table(
         "steps/s",
         "minutes to 17",
         "to 18",
-        f"against `{to}`",
+        "change of minutes to 18",
         "episodes",
         "thousand steps to 18",
     )

@@ -175,10 +175,10 @@ def table(frame: pd.DataFrame, random: pd.DataFrame) -> str:
         "environment",
         "script",
         "return of random play",
-        f"in the last {LAST:,} steps",
-        f"greedy, {GREEDY_EPISODES} episodes",
+        f"return, last {LAST:,} steps",
+        f"greedy return, {GREEDY_EPISODES} episodes",
         "goal",
-        "steps to the goal, by bins of 10,000",
+        "steps to the goal (10,000-step bins)",
         "episode length",
         "episode length of random play",
     )

@@ -104,7 +104,7 @@ def table(frame: pd.DataFrame) -> str:
         "seeds solved",
         "steps to the goal",
         "seconds to the goal",
-        f"greedy, {EPISODES} episodes",
+        f"greedy return, {EPISODES} episodes",
     )
     return markup.table(header, rows)
 
