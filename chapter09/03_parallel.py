@@ -39,7 +39,9 @@ def train(params, args):
     epsilon_tracker = common.EpsilonTracker(selector, params)
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
-    exp_source = players.Players(exp_source, args.players, args.engine, args.patience, args.address)
+    exp_source = players.Players(
+        exp_source, args.players, args.engine, args.patience, args.address, batch_size=batch_size
+    )
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 

@@ -41,7 +41,8 @@ def train(params, args):
     agent = ptan.agent.DQNAgent(net, selector, device=args.device)
     exp_source = source.ExperienceSourceFirstLast(envs, agent, gamma=params.gamma, seed=args.seed)
     if args.parallel:
-        exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address)
+        batch_size = params.batch_size * steps
+        exp_source = players.Players(exp_source, 1, args.engine, args.patience, args.address, batch_size=batch_size)
     buffer = replay_buffer.ReplayBuffer(exp_source, params.replay_size, saved=params.checkpoint_replay)
     optimizer = torch.optim.Adam(net.parameters(), lr=params.learning_rate)
 

@@ -34,6 +34,7 @@ from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast, snapshot_of
 from lib.system.clock import Stopwatch, since_process_start
+from lib.system.machine import cores
 
 
 class _Handle:
@@ -113,6 +114,8 @@ class Players(ExperienceSource):
         address: address of a Ray cluster, or None.
         ahead: number of blocks that a player may be ahead of the learner.
         rounds: steps of each environment in a block.
+        batch_size: transitions in an update of the learner, or None if unknown. While the players run, a learner with
+            small updates, of fewer than SMALL_UPDATE transitions, leaves a core to each of them.
 
     Attributes:
         pool: the environments.
@@ -127,6 +130,7 @@ class Players(ExperienceSource):
 
     PARTS = ("wait",)
     METRICS = ("policy_lag", "player_fps", "learner_fps")
+    SMALL_UPDATE = 64  # below, another torch thread gains less than it loses while a player uses its core
 
     def __init__(
         self,
@@ -137,6 +141,7 @@ class Players(ExperienceSource):
         address: str | None = None,
         ahead: int = 2,
         rounds: int = 8,
+        batch_size: int | None = None,
     ):
         if players > len(source.pool):
             raise UsageError(
@@ -154,6 +159,8 @@ class Players(ExperienceSource):
         self._address = address
         self._ahead = ahead
         self._rounds = rounds
+        self._leaves_cores = batch_size is not None and batch_size < self.SMALL_UPDATE
+        self._threads = torch.get_num_threads()
         self._handles = [_Handle(part) for part in _parts(source, players)]
         self._weights: dict[int, Weights] = {}  # weights of orders that may be open, by version
         self._steps_at: dict[int, int] = {}  # value of steps_done at the start of a cycle, by version
@@ -174,11 +181,15 @@ class Players(ExperienceSource):
         if self.actors is None:
             self._publish()
             self.actors = self._start()
+            if self._leaves_cores:
+                torch.set_num_threads(max(1, min(self._threads, cores() - len(self._handles))))
 
     def close(self) -> None:
         """End the players."""
         if self.actors is not None:
             self.actors.close()
+            if self._leaves_cores:
+                torch.set_num_threads(self._threads)
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         """Start the players, and yield transitions forever.

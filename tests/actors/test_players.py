@@ -269,6 +269,22 @@ def test_a_player_that_dies_again_before_its_first_block_ends_the_run(players_of
     assert source.state_dict()["steps_done"] == source.steps_done  # what has been learnt can still be saved
 
 
+@pytest.mark.parametrize(("batch_size", "threads"), [(None, 4), (63, 2), (64, 4)])
+def test_a_learner_with_small_updates_leaves_a_core_to_each_player(players_of, monkeypatch, batch_size, threads):
+    monkeypatch.setattr("lib.actors.players.cores", lambda: 4)
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    try:
+        source = players_of([Catch(), Catch()], players=2, engine="inline", batch_size=batch_size)
+        assert torch.get_num_threads() == 4
+        next(iter(source))
+        assert torch.get_num_threads() == threads
+        source.close()
+        assert torch.get_num_threads() == 4
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(("engine", "speed"), [("inline", 50.0), ("process", 100.0)])
 def test_inline_players_are_as_fast_as_one(players_of, engine, speed):
     source = players_of([Catch(), Catch()], players=2, engine=engine)
