@@ -1,8 +1,10 @@
 """The book's lib/common.py: hyperparameters, batches, the loss, exploration, the run's setup, and tuning."""
 
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -40,6 +42,9 @@ __all__ = [
 ]
 
 GAME_PARAMS = HYPERPARAMS  # the third edition's name
+
+if "ptan" in sys.modules:  # as the book's common, because otherwise ptan.ignite is ignite itself
+    import_module("ptan.ignite")
 
 # On import, because a reader's script may call nothing else before it trains. It shortens an update by a quarter.
 memory.keep_freed_memory()

@@ -71,7 +71,10 @@ class RunOptions:
 
 
 def options_of_book() -> RunOptions:
-    """Return the options of a script without our command line: torch's seed, and the GPU if CUDA is initialised."""
+    """Return the options of a script without our command line.
+
+    They have torch's seed, the GPU if CUDA is initialised, and a line for each episode, as in the book.
+    """
     device = torch.device("cuda" if torch.cuda.is_initialized() else "cpu")  # type: ignore[no-untyped-call]
     seed = torch.initial_seed() % 2**63  # torch's seeds may exceed int64
-    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute())
+    return RunOptions(seed=seed, device=device, runs_dir=Path("runs").absolute(), verbose=True)

@@ -66,5 +66,10 @@ if __name__ == "__main__":
 
     engine = Engine(process_batch)
     common.setup_ignite(engine, params, exp_source, f"second={args.n}")
+
+    @engine.on(ptan.ignite.PeriodEvents.ITERS_100_COMPLETED)
+    def print_iteration(engine):
+        print("iteration", engine.state.iteration)
+
     engine.run(common.batch_generator(buffer, params.replay_initial, params.batch_size))
     print("trained", engine.state.solved)
