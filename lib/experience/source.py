@@ -187,6 +187,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
                     self.first_env + index,
                     error_text,
                 )
+                self._pending = deque(step for step in self._pending if step[0] != index)
                 self._next_episode(slot)
                 self._reset(index, slot)
 
@@ -205,9 +206,9 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore a state that `state_dict` returned; see `restore`."""
+        self._pending = deque(state.get("pending", ()))  # earlier versions lost the rest of an interrupted round
         self.restore(state["snapshots"])
         self.steps_done = state["steps_done"]
-        self._pending = deque(state.get("pending", ()))  # earlier versions lost the rest of an interrupted round
         self._ready = deque(packing.unpack(state["ready"]))
         self._episodes = unpack_episodes(state["episodes"])
 

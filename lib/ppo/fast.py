@@ -201,8 +201,7 @@ class FastTrainer(Trainer):
         return super().learn(transitions)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean squared error of the values, a scalar. Errors are in units of the returns'
-        standard deviation.
+        """Return the mean squared error of the values, a scalar. The unit is the returns' standard deviation.
 
         Args:
             values: predicted values, (batch,).

@@ -199,8 +199,9 @@ def test_an_environment_whose_episode_ends_too_early_starts_its_next_episode(cap
     source = source_of(Counting(length=9))
     take(source, 5)
     shorter = source_of(Counting(length=3))
-    shorter.load_state_dict(source.state_dict())
+    shorter.load_state_dict(source.state_dict() | {"pending": [(0, 1)]})
     assert "Environment 0 could not be restored" in caplog.text
+    assert shorter.state_dict()["pending"] == []  # the action was chosen in another state
     assert int(take(shorter, 1)[0].state[0]) == 0
 
 
