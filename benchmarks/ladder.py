@@ -21,18 +21,18 @@ SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
 )
 SLOW, FAST = "chapter09/speed", "solve/fast-speed"  # measured speeds of scripts 00 to 04, and of the faster ones
 IDEAS = {
-    "00_slow_grads": "the baseline with autograd also recording acting and targets",
-    "01_baseline": "textbook DQN with the book's wrappers and replay buffer",
+    "00_slow_grads": "autograd also records acting and targets",
+    "01_baseline": "textbook DQN with the book's wrappers",
     "02_n_envs": "several environments, one larger batch",
     "03_parallel": "actor processes play while the learner learns",
     "04_wrappers": "wrappers that do less work",
     "04_wrappers --envs 3 --parallel": "the same wrappers, with an actor process",
-    "05_native_envs": "ALE steps all games in threads; each frame is stored once",
+    "05_native_envs": "native games, stepped in threads",
     "06_fast_learner": "bfloat16, channels last, fused Adam",
-    "07_pong_in_minutes": "double Q-learning over three steps, a smaller network, fewer samples per step",
+    "07_pong_in_minutes": "three-step double DQN, a smaller network, fewer samples",
     "distributed/01_ppo": "textbook PPO",
-    "distributed/02_ppo_fast": "PPO with a small network, normalised values and an adaptive learning rate",
-    "distributed/03_ppo_goal": "PPO whose schedules follow the progress toward the goal",
+    "distributed/02_ppo_fast": "small network, normalised values, adaptive learning rate",
+    "distributed/03_ppo_goal": "schedules that follow the progress toward the goal",
     "distributed/04_ppo_actors": "the same, with two actor processes",
 }
 
