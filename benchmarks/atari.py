@@ -27,6 +27,7 @@ import minutes
 from lib import cli
 from lib.run import run_json
 from lib.run.curve import rolling_mean
+from lib.run.episodes import Episodes
 
 import matplotlib
 import numpy as np
@@ -104,7 +105,7 @@ def keep(run: Path, steps: int, script: str, game: str, seed: int) -> None:
         "end": {name: result[name] for name in ("steps", "seconds", "mean_100")},
     }
     episodes = pd.read_csv(run / "episodes.csv")
-    if len(episodes) < 10:
+    if len(episodes) < Episodes.MINIMUM:
         raise SystemExit(f"{run} has {len(episodes)} episodes, too few for a mean; give more --steps")
     episodes = episodes.assign(mean_100=rolling_mean(episodes["return"])).dropna(subset="mean_100", ignore_index=True)
     results = lab.Results(name_of(script, game, seed, steps), COLUMNS, stamped)

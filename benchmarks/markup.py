@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import lab
 
-import numpy as np
 import pandas as pd
 
 PICTURES = lab.PROJECT / "docs" / "pictures"
@@ -68,7 +67,7 @@ def spread(values: pd.Series, digits: int = 1, unit: str = "", single: str = "")
     values = values.dropna()
     if values.empty:
         return ""
-    if np.isinf(values).all():
+    if values.min() == math.inf:
         return "never"
     median = text(values.median(), unit)
     if len(values) == 1:

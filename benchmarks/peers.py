@@ -2,7 +2,7 @@
 """Measure how long this project and others take to solve Pong, one after another on one machine, under one rule.
 
     ./peers.py --cleanrl ~/cleanrl --time-limit 600            # CleanRL is not a package: give its checkout
-    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --overwrite        # only these; all other results are deleted
+    ./peers.py --peers sb3-ppo sb3-dqn --seeds 3 --overwrite   # only these; all other results are deleted
     ./peers.py --tables                                        # only the table and the picture of docs/speed.md
 
 Each peer runs with the settings that it publishes for Atari or Pong. It has its own virtual environment with the pinned

@@ -9,8 +9,8 @@
 
 Every run is its own process, as a person would start it. An interrupted run starts again, because its clock would not
 be that of one process. At another commit, on another machine or with another time limit, all seeds are measured again,
-if the earlier results are committed.
-The emulator alone is timed before each run, because a shared machine is not always equally fast.
+if the earlier results are committed. The emulator alone is timed before each run, because a shared machine is not
+always equally fast.
 """
 
 import argparse

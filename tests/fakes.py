@@ -744,3 +744,15 @@ def pong_ring() -> Ring:
     ring = Ring.for_source(ExperienceStream(envs, RandomPlay(), seed=3), 1000, gamma=0.99)
     ring.populate(1000)
     return ring
+
+
+def raise_at(call, function):
+    """Return a function that raises an error at this call, counted from 0, instead of calling `function`."""
+    calls = itertools.count()
+
+    def call_or_raise(*arguments):
+        if next(calls) == call:
+            raise RuntimeError("the paddle broke")
+        return function(*arguments)
+
+    return call_or_raise

@@ -16,6 +16,7 @@ import dataclasses
 import math
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -34,7 +35,7 @@ from lib.experience.interface import ExperienceSource
 from lib.experience.snapshot import Snapshot
 from lib.experience.source import ExperienceSourceFirstLast, snapshot_of
 from lib.system.clock import Stopwatch, since_process_start
-from lib.system.machine import cores
+from lib.system.machine import cores, torch_threads
 
 
 class _Handle:
@@ -160,7 +161,7 @@ class Players(ExperienceSource):
         self._ahead = ahead
         self._rounds = rounds
         self._leaves_cores = batch_size is not None and batch_size < self.SMALL_UPDATE
-        self._threads = torch.get_num_threads()
+        self._while_playing = ExitStack()
         self._handles = [_Handle(part) for part in _parts(source, players)]
         self._weights: dict[int, Weights] = {}  # weights of orders that may be open, by version
         self._steps_at: dict[int, int] = {}  # value of steps_done at the start of a cycle, by version
@@ -182,14 +183,14 @@ class Players(ExperienceSource):
             self._publish()
             self.actors = self._start()
             if self._leaves_cores:
-                torch.set_num_threads(max(1, min(self._threads, cores() - len(self._handles))))
+                threads = max(1, min(torch.get_num_threads(), cores() - len(self._handles)))
+                self._while_playing.enter_context(torch_threads(threads))
 
     def close(self) -> None:
         """End the players."""
         if self.actors is not None:
             self.actors.close()
-            if self._leaves_cores:
-                torch.set_num_threads(self._threads)
+            self._while_playing.close()
 
     def __iter__(self) -> Iterator[ExperienceFirstLast]:
         """Start the players, and yield transitions forever.

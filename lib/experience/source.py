@@ -221,7 +221,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         try:
             self._reset(index, slot)
             steps = self._replay(slot, saved["actions"].flatten().tolist())
-        except Exception as error:  # noqa: BLE001 - the environment may reject what it accepted before
+        except Exception as error:  # noqa: BLE001 - the environment is not our code
             return False, f" ({type(error).__name__}: {error})"
         state, saved_state = np.asarray(slot.state), saved["states"].numpy()
         if state.shape != saved_state.shape:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from multiprocessing.util import get_temp_dir
 from typing import Any
@@ -24,7 +24,7 @@ from lib.errors import Fault, UsageError, divisors
 from lib.ppo.rollout import Rollout
 from lib.ppo.update import LearnerGroup, Trainer, Transitions
 from lib.system.console_log import start_console
-from lib.system.machine import cores
+from lib.system.machine import cores, torch_threads
 from lib.system.memory import shortage
 from lib.system.parent import ParentGone, end_with_learner, receive
 from lib.system.processes import Child, in_thread, start_server, to_shared_memory
@@ -100,7 +100,7 @@ class DataParallelTrainer:
         self.trainer = trainer
         self.learners = learners
         self._children: list[Child] = []
-        self._threads_before = torch.get_num_threads()
+        self._while_learning = ExitStack()
 
     def update(self, rollout: Rollout) -> dict[str, float]:
         """Learn from a rollout together with the other learners; see Trainer.update.
@@ -117,8 +117,7 @@ class DataParallelTrainer:
     def close(self) -> None:
         """End the other learners' processes. The next update starts them again."""
         atexit.unregister(self.close)
-        if self._children:
-            torch.set_num_threads(self._threads_before)
+        self._while_learning.close()
         for child in self._children:
             child.kill()
         self.trainer.group = LearnerGroup()
@@ -135,7 +134,7 @@ class DataParallelTrainer:
                 child = Child(f"learner {rank}")
                 self._children.append(child)
                 child.launch(run_learner, payload, rank, self.learners, rendezvous, threads)
-            torch.set_num_threads(threads)
+            self._while_learning.enter_context(torch_threads(threads))
             self.trainer.group = self._join(rendezvous)
 
     def _join(self, rendezvous: str) -> ProcessGroup:

@@ -17,7 +17,7 @@ from lib.nets.encoders import channels_last
 from lib.ppo.model import ActorCritic
 from lib.ppo.progress import Progress
 from lib.system import memory
-from lib.system.machine import one_torch_thread
+from lib.system.machine import torch_threads
 from lib.system.transfer import to_device
 
 
@@ -191,8 +191,8 @@ class Sampler(Stream):
         before.progress = copy.deepcopy(self.progress)
         try:
             # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
-            # drops its cast weights when the outermost autocast context ends, so this one spans the whole rollout.
-            with one_torch_thread(), torch.autocast(torch.device(self.agent.device).type, enabled=False):
+            # drops its cast weights when the outermost autocast context ends. This one casts nothing, and keeps them.
+            with torch_threads(1), torch.autocast(torch.device(self.agent.device).type, enabled=False):
                 self._play(rollout)
         except BaseException:
             vars(self).update(vars(before))

@@ -12,7 +12,7 @@ from ignite.engine import Engine, Events
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, count_at_limit, play_together
 from lib.run.events import EvaluationEvents
 from lib.run.side_by_side import results_of
-from lib.system.machine import one_torch_thread
+from lib.system.machine import torch_threads
 from lib.system.progress import TaskProgress
 from lib.system.seeds import undisturbed
 
@@ -44,7 +44,7 @@ def evaluator(
     players = [EpisodePlayer(env) for env in envs]
 
     def play(engine: Engine, batch: object) -> None:
-        with one_torch_thread():
+        with torch_threads(1):
             results = list(play_together(policy, players, seed, range(len(players)), stopped))
         if len(results) == len(players):
             engine.state.metrics |= summary(results)

@@ -15,7 +15,7 @@ from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
 from lib.run.watchdog import CallInterrupted, Watchdog
-from lib.system.machine import cores, one_torch_thread
+from lib.system.machine import cores, torch_threads
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def _play(
 def _next(results: Iterator[EpisodeResult]) -> EpisodeResult | None:
     # One thread is enough for a small batch. torch drops its cast weights when the outermost autocast context ends.
     # This one casts nothing; it keeps them for a result.
-    with one_torch_thread(), torch.autocast("cpu", enabled=False):
+    with torch_threads(1), torch.autocast("cpu", enabled=False):
         return next(results, None)
 
 

@@ -4,12 +4,13 @@ A finished episode is replayed from its seed and actions in a separate environme
 during training, because native environments render no colours, and actors may run on another machine.
 """
 
-import contextlib
 import logging
 import math
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,17 +93,17 @@ class EpisodeReplayer:
             ) from error
         self.frames_per_second = frames_per_second(self.env)
         self.repeat_action_probability = 0.0
-        self._start_up_frames = 0  # some Atari games need key presses before they can be played
         if is_atari(self.env):
             emulator: Any = self.env.unwrapped
             self.repeat_action_probability = emulator.ale.getFloat("repeat_action_probability")
-            self._start_up_frames = self._count_start_up_frames()
 
     def _make_env(self) -> gym.Env:
         return make_env(self._env_id, render_mode="rgb_array")
 
-    def _count_start_up_frames(self) -> int:
-        with contextlib.closing(make_env(self._env_id)) as env:  # its number of no-ops is changed
+    @cached_property
+    def _start_up_frames(self) -> int:
+        """Frames of the key presses that some Atari games need before they can be played."""
+        with closing(make_env(self._env_id)) as env:  # its number of no-ops is changed
             reset_with_no_ops(env, 0)
             emulator: Any = env.unwrapped
             return int(emulator.ale.getEpisodeFrameNumber())

@@ -33,14 +33,14 @@ def has_fast_bfloat16(device: torch.device) -> bool:
 
 
 @contextmanager
-def one_torch_thread() -> Iterator[None]:
-    """Let torch use a single thread in this context."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def torch_threads(number: int) -> Iterator[None]:
+    """Let torch use `number` threads in this context."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
         yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:

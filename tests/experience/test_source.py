@@ -1,7 +1,5 @@
 """The experience source: transitions, episodes, seeds and resuming, with tests of ptan's errors that it corrects."""
 
-import itertools
-
 import gymnasium as gym
 import ptan
 import pytest
@@ -9,7 +7,7 @@ import torch
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from agents import Alternating
-from fakes import Counting, Forgetful, Random, Refusing
+from fakes import Counting, Forgetful, Random, Refusing, raise_at
 from lib.envs.frames import FrameStack
 from lib.errors import UsageError
 from lib.experience.snapshot import Snapshot
@@ -136,18 +134,6 @@ def test_a_resumed_source_equals_the_uninterrupted_one(stop_at):
     resumed.agent.calls = stopped.agent.calls
     assert before + content(take(resumed, 30 - stop_at)) == expected
     assert resumed.steps_done == straight.steps_done
-
-
-def raise_at(call, function):
-    """Return a function that raises an error at this call, counted from 0, instead of calling `function`."""
-    calls = itertools.count()
-
-    def call_or_raise(*arguments):
-        if next(calls) == call:
-            raise RuntimeError("the paddle broke")
-        return function(*arguments)
-
-    return call_or_raise
 
 
 @pytest.mark.parametrize("broken", [0, 1, 2])

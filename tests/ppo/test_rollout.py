@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fakes import Bandit, Counting
+from fakes import Bandit, Counting, raise_at
 from lib.envs import vector_env
 from lib.errors import UsageError
 from lib.experience.stream import EnvRange
@@ -89,11 +89,11 @@ def test_after_an_error_the_state_is_that_before_the_rollout():
     played = iter(sampler_of(envs))
     expected = [fields(next(played)) for _ in range(3)]
     stopped = sampler_of(vector_env.make_vector_env("CartPole-v1", 2))
-    played, step = iter(stopped), stopped.envs.step
+    played = iter(stopped)
     next(played)
-    state, calls = stopped.state_dict(), iter(range(7))
-    stopped.envs.step = lambda actions: step(actions) if next(calls, None) is not None else stopped.envs.broken
-    with pytest.raises(AttributeError, match="broken"):
+    state = stopped.state_dict()
+    stopped.envs.step = raise_at(7, stopped.envs.step)
+    with pytest.raises(RuntimeError, match="the paddle broke"):
         next(played)
     assert (stopped.steps_done, len(stopped.pop_episodes())) == (32, len(state["episodes"]))
     resumed = sampler_of(vector_env.make_vector_env("CartPole-v1", 2))
