@@ -99,7 +99,20 @@ class Record:
 
 
 class ActorFailed(Fault):
-    """An actor has raised an error, or it was replaced too often in a row. The message names the actor."""
+    """An actor has raised an error, or it was replaced too often in a row. The message names the actor.
+
+    Args:
+        reason: what happened to which actor.
+        advice: what a user of actors can do.
+        exit_code: exit code of a run that ends with it.
+
+    Attributes:
+        reason: the message without the advice.
+    """
+
+    def __init__(self, reason: str, advice: str = "", exit_code: int = Fault.exit_code):
+        super().__init__(f"{reason}; {advice}" if advice else reason, exit_code)
+        self.reason = reason
 
 
 class Actors(ABC):
@@ -226,7 +239,8 @@ class Actors(ABC):
                 if isinstance(result, Failed):
                     if result.usage:
                         raise UsageError(result.text)
-                    raise ActorFailed(f"{capitalised(self.name_of(index))} failed {result.text}", result.exit_code)
+                    reason = f"{capitalised(self.name_of(index))} failed {result.text}"
+                    raise ActorFailed(reason, exit_code=result.exit_code)
                 if isinstance(result, Lost):
                     self._replace(index, result.reason)
                 else:
@@ -305,8 +319,9 @@ class Actors(ABC):
         record.losses += 1
         if record.losses > self.TRIES:
             raise ActorFailed(
-                f"{self.name_of(index)} {reason}; it was replaced {self.TRIES} times without sending a segment. If its "
-                "environment is slow, raise --patience. If it crashes, --engine inline may show where"
+                f"{self.name_of(index)} {reason}",
+                f"it was replaced {self.TRIES} times without sending a segment. If its environment is slow, raise "
+                "--patience. If it crashes, --engine inline may show where",
             )
         log.warning("%s %s. It is replaced; no segment is lost.", capitalised(self.name_of(index)), reason)
         self.replaced += 1

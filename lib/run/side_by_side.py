@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import gymnasium as gym
 import torch
 
-from lib.actors.contract import Weights
+from lib.actors.contract import ActorFailed, Weights
 from lib.actors.engines import start_actors
 from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
@@ -134,6 +134,7 @@ def _side_by_side(
             start,
             patience=math.inf,  # an episode may take long; the watchdog sees calls that do not return
             stop_asked=abandon,
+            name_of="evaluation process {}".format,
         ) as actors:
             for index in filter(missing, range(workers)):
                 actors.order(index)
@@ -146,8 +147,8 @@ def _side_by_side(
     except (UsageError, Fault) as error:
         if isinstance(error, Fault) and time.monotonic() > deadline:
             raise CallInterrupted(str(error)) from error
-        # What follows the semicolon is advice for a learner with actors.
-        log.warning("The evaluation continues in a single process: %s", str(error).partition(";")[0])
+        reason = error.reason if isinstance(error, ActorFailed) else error
+        log.warning("The evaluation continues in a single process: %s", reason)
         for result in _play(policy, make_env, seed, groups, done, stopped):
             done.add(result.number)
             yield result
@@ -171,4 +172,4 @@ class EvaluationActor:
         return next(self._results)
 
     def __str__(self) -> str:
-        return "a player of evaluation episodes"
+        return "in an episode"

@@ -83,16 +83,28 @@ def _disregard_sigterm() -> None:
 class Reaper:
     """Kill processes as soon as this process ends for any reason.
 
+    If one of them has ended and its number belongs to another process, that one is not killed. Systems without file
+    descriptors for processes, such as macOS, cannot tell.
+
     Args:
         processes: processes, such as those of Ray, that would outlive this one.
     """
 
     CODE = """
 import os, signal, sys
-sys.stdin.read()
-for pid in sys.argv[1:]:
+target_of, kill = int, os.kill
+if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
+    target_of, kill = os.pidfd_open, signal.pidfd_send_signal
+targets = []
+for number in sys.argv[1:]:
     try:
-        os.kill(int(pid), signal.SIGKILL)
+        targets.append(target_of(int(number)))
+    except OSError:
+        pass
+sys.stdin.read()
+for target in targets:
+    try:
+        kill(target, signal.SIGKILL)
     except OSError:
         pass
 """

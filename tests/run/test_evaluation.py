@@ -1,5 +1,7 @@
 """Evaluation: whole episodes with their own seeds, and no effect on the training around them."""
 
+import multiprocessing
+import re
 import threading
 import time
 from contextlib import contextmanager, nullcontext
@@ -295,6 +297,16 @@ def test_an_evaluation_that_cannot_use_processes_goes_on_in_this_one(in_three_pr
 
     assert in_three_processes(make_env) == in_three_processes(Coded)
     assert "continues in a single process" in caplog.text
+
+
+def test_the_whole_error_of_a_process_is_reported(in_three_processes, caplog):
+    def make_env():
+        if multiprocessing.parent_process() is not None:
+            raise RuntimeError("no screen; no display")
+        return Coded()
+
+    assert in_three_processes(make_env) == in_three_processes(Coded)
+    assert re.search(r"(?s)Evaluation process \d failed in an episode:.*Error: no screen; no display", caplog.text)
 
 
 def test_an_interrupted_evaluation_leaves_no_process(in_three_processes, monkeypatch):
