@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import thread
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -273,6 +274,7 @@ def _threads_ended() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
+        _end_idle_pools()
         end = time.monotonic() + THREADS_END
         others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
         for thread in others:
@@ -287,6 +289,13 @@ def _threads_ended() -> Iterator[None]:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         os._exit(code if isinstance(code, int) else 1)
+
+
+def _end_idle_pools() -> None:
+    """Let the waiting threads of thread pools end. Python would do so later, at its own end."""
+    thread._shutdown = True
+    for queue in list(thread._threads_queues.values()):
+        queue.put(None)
 
 
 def prepare(seed: int) -> None:

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
@@ -128,6 +129,15 @@ class WithThread(Counting):
     def close(self):
         if len(self.seeds) > 2:
             Path("closed").touch()
+
+
+class WithPool(Counting):
+    """Counting with a thread pool whose thread waits for work until Python ends."""
+
+    def __init__(self):
+        super().__init__()
+        self.pool = ThreadPoolExecutor(1)
+        self.pool.submit(int).result()
 
 
 class Unbuildable(Counting):
@@ -683,6 +693,7 @@ register("Slow", Slow, seconds=0.05)
 register("WithHelper", WithHelper)
 register("Forking", Forking)
 register("WithThread", WithThread)
+register("WithPool", WithPool)
 for name, game, sticky_actions in (
     ("ShortPong", "pong", 0.0),  # episodes of 100 steps
     ("StickyPong", "pong", 0.25),

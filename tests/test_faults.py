@@ -281,9 +281,9 @@ def test_a_run_ends_although_an_environment_has_forked_a_process(tmp_path, scrip
     assert result_of(folder(tmp_path))["stopped"] == "SIGTERM"
 
 
-def with_a_thread(folder, *options):
-    """Run 01_baseline on an environment whose thread does not end."""
-    options = ("--env-id", "fakes:WithThread-v0", *SMALL_DQN, *options, "--quiet", "--runs-dir", folder)
+def with_a_thread(folder, *options, env="WithThread"):
+    """Run 01_baseline on an environment with a thread, which does not end."""
+    options = ("--env-id", f"fakes:{env}-v0", *SMALL_DQN, *options, "--quiet", "--runs-dir", folder)
     return run(BASELINE, *options, cwd=folder)
 
 
@@ -301,6 +301,13 @@ def test_a_run_closes_its_environments_and_ends_although_a_thread_of_theirs_does
     (tmp_path / "closed").unlink()
     [run] = tmp_path.iterdir()
     assert result_of(run)["stopped"] == "step limit"
+
+
+@pytest.mark.slow
+def test_a_waiting_thread_pool_of_an_environment_ends_with_the_run(tmp_path):
+    process = with_a_thread(tmp_path, "--stop-after", 80, env="WithPool")
+    assert process.returncode == 0, process.stderr
+    assert "threads are still running" not in process.stdout
 
 
 def test_a_deleted_current_folder_is_reported(tmp_path):

@@ -372,6 +372,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_pat
     assert newest is not None
     assert all(bool(torch.isfinite(weights).all()) for weights in newest["net"].values())
     assert "The last good state is in " in process.stdout
+    assert "--resume" not in process.stdout  # the same would happen again
 
 
 def test_a_first_update_that_is_not_finite_leaves_no_checkpoint(tmp_path):

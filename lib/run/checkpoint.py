@@ -25,7 +25,7 @@ from torch.optim import Adam, Optimizer
 from lib.errors import Fault, UsageError
 from lib.run.checkpoint_files import digest_path, numbered
 from lib.run.checkpoint_reading import first_line
-from lib.run.events import EpisodeEvents
+from lib.run.events import EpisodeEvents, move_to_end
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
 
@@ -212,11 +212,16 @@ class Checkpointer:
         self._acting = False
 
     def attach(self, engine: Engine) -> None:
-        """Attach this after the handlers that change the saved objects, and before the one that raises errors again."""
+        """Attach this after the handlers that change the saved objects, and before the one that raises errors again.
+
+        The script's own handlers may change them, too. They are attached later, so saving moves to the end of an
+        iteration when the run starts.
+        """
         engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
-        engine.add_event_handler(Events.ITERATION_COMPLETED(event_filter=self._due), self._save_resumable)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._save_if_due)
+        engine.add_event_handler(Events.STARTED, move_to_end, Events.ITERATION_COMPLETED, self._save_if_due)
         engine.add_event_handler(Events.COMPLETED, self._save_resumable)
         engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, self._save_playable)
 
@@ -236,11 +241,12 @@ class Checkpointer:
         handler.load_state_dict({"_saved": saved[-keep:]})
         return handler
 
-    def _due(self, engine: Engine, event: int) -> bool:
+    def _save_if_due(self, engine: Engine) -> None:
         if self.stopper.reason is not None:
-            return False
+            return
         # The first checkpoint follows the first iteration, so that a read-only disk is noticed early.
-        return not self._saved_at or self.stopper.steps() // self.every > self._saved_at // self.every
+        if not self._saved_at or self.stopper.steps() // self.every > self._saved_at // self.every:
+            self._save_resumable(engine)
 
     def _save_resumable(self, engine: Engine) -> None:
         if self.warms_up and not engine.state.iteration:
@@ -265,6 +271,8 @@ class Checkpointer:
 
     def rescue(self, engine: Engine) -> None:
         """Save the last complete iteration, because an error is about to end the run."""
+        if self.stopper.reason == NOT_FINITE:
+            return
         try:
             self._save_resumable(engine)
             log.info("The last complete iteration is saved.")

@@ -26,8 +26,12 @@ class Damaged(Fault):
     """A checkpoint that is damaged, or a file that is none."""
 
 
-def newest(folder: Path) -> dict[str, Any] | None:
+def newest(folder: Path, damaged: list[Path] | None = None) -> dict[str, Any] | None:
     """Read the newest undamaged checkpoint, and log a warning for each damaged one.
+
+    Args:
+        folder: folder of the checkpoints.
+        damaged: list to which the damaged files that are newer are added.
 
     Returns:
         Content of the checkpoint, or None if there are no checkpoints.
@@ -35,7 +39,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
     Raises:
         Fault: if there are checkpoints, but all of them are damaged; or if the newest one cannot be read now.
     """
-    damaged: list[Path] = []
+    damaged = [] if damaged is None else damaged
     for _, file in reversed(numbered(folder, "step")):
         try:
             content = load(file)
@@ -43,8 +47,6 @@ def newest(folder: Path) -> dict[str, Any] | None:
             log.warning("%s", fault)
             damaged.append(file)
         else:
-            for other in damaged:  # renamed, so that the rotation does not count them
-                other.rename(other.with_suffix(".damaged"))
             return content
     if damaged:
         raise Damaged(

@@ -1,5 +1,7 @@
 """Events that a training engine fires besides ignite's own."""
 
+from collections.abc import Callable
+
 from ignite.engine import Engine, EventEnum, Events
 
 
@@ -42,6 +44,12 @@ def register_events(engine: Engine) -> None:
     engine.register_events(*TrainingEvents)
     engine.register_events(*EpisodeEvents, event_to_attr=dict.fromkeys(EpisodeEvents, "episode"))
     engine.register_events(*PeriodEvents, event_to_attr=dict.fromkeys(PeriodEvents, "iteration"))
+
+
+def move_to_end(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
+    """Call an attached handler after the event's other handlers, also after those that were attached since."""
+    engine.remove_event_handler(handler, event)
+    engine.add_event_handler(event, handler)
 
 
 def attach_periods(engine: Engine) -> None:

@@ -21,7 +21,7 @@ def next_steps(
     *,
     saved: bool,
     solved: bool,
-    complete: bool,
+    teaches_nothing: bool,
     steps_done: int | None,
     has_episode: bool,
 ) -> dict[str, str]:
@@ -34,7 +34,8 @@ def next_steps(
         saved: whether the run has a checkpoint. Without one, only its report can be shown.
         solved: whether the run was solved. A solved run is not trained any further, so its evaluation is repeated with
             more episodes instead.
-        complete: whether more steps would teach nothing, because the learning rate has fallen to 0.
+        teaches_nothing: whether more steps would teach nothing, because the learning rate has fallen to 0 or learning
+            has diverged.
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
     """
@@ -44,7 +45,7 @@ def next_steps(
     commands = {"watch it play": tool_command("play", run, env_id), **commands}
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
-    elif not complete and options.resumable:
+    elif not teaches_nothing and options.resumable:
         commands["continue the run"] = continue_command(run, env_id, options)
         if steps_done is not None:
             commands["continue the run"] += f" --stop-after {2 * steps_done}"

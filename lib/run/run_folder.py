@@ -66,7 +66,7 @@ class Run:
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
-        self._lock = filelock.FileLock(self.path / "lock")
+        self._lock = filelock.FileLock(self.path / "lock", thread_local=False)
         self._folder_lock: int | None = None
         try:
             with files.named(self.path):
@@ -166,8 +166,8 @@ def _refuse_model(run: Path) -> None:
     checkpoints = run / "checkpoints"
     if checkpoints.exists() and numbered(checkpoints, BEST) and not numbered(checkpoints, "step"):
         raise UsageError(
-            f"{run} is a published model, or has lost its step-* checkpoints, so it cannot be resumed; start a new run "
-            f"from its network with --init {quoted(str(run))}"
+            f"{run} has no step-* checkpoint, so it cannot be resumed: it is a published model, or was killed before "
+            f"its first one, or has lost them. Start a new run from its network with --init {quoted(str(run))}"
         )
 
 

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -37,7 +38,7 @@ from lib.run import (
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
-from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, register_events
+from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, move_to_end, register_events
 from lib.run.final_evaluation import FinalEvaluation
 from lib.run.goal_progress import GoalProgress
 from lib.run.growing_files import GrowingFiles
@@ -50,7 +51,7 @@ from lib.run.ptan_source import RewardsSource, adapt_source
 from lib.run.result import describe_result
 from lib.run.screen import Screen
 from lib.run.speed import Speed
-from lib.run.stopping import ENDED, SOLVED, STEPS, Stopper, pass_on
+from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS, Stopper, pass_on
 from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.run.video_file import Animation
 from lib.run.watchdog import Watchdog
@@ -116,18 +117,18 @@ def setup_ignite(
     try:
         with files.named(setup.run.path):
             setup.resume()
+        setup.attach_learning_rate()
+        setup.attach_telemetry(extra_metrics)
+        setup.attach_evaluation()
+        setup.attach_episode_records()
+        setup.attach_console()
+        setup.attach_final_evaluation()
+        setup.attach_stopping(tuner_reward_episode, tuner_reward_min)
+        setup.attach_checkpoints()
+        setup.attach_end()
     except BaseException:
-        setup.run.close()
+        setup.undo()
         raise
-    setup.attach_learning_rate()
-    setup.attach_telemetry(extra_metrics)
-    setup.attach_evaluation()
-    setup.attach_episode_records()
-    setup.attach_console()
-    setup.attach_final_evaluation()
-    setup.attach_stopping(tuner_reward_episode, tuner_reward_min)
-    setup.attach_checkpoints()
-    setup.attach_end()
     return setup.run
 
 
@@ -177,7 +178,9 @@ class _Setup:
         every = None if save is None else options.evaluate_every
         self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None
         self._failure: BaseException | None = None
-        self._opened: list[gym.Env | videos.EpisodeReplayer] = []  # for evaluations and videos
+        self._damaged: list[Path] = []  # checkpoints that could not be read
+        # Environments of evaluations and videos.
+        self._opened: list[gym.Env | videos.EpisodeReplayer] = [] if self.replayer is None else [self.replayer]
         self.stopper = Stopper(
             self.steps, options.stop_after or params.max_steps, options.time_limit, saves=save is not None
         )
@@ -214,6 +217,8 @@ class _Setup:
         if self.options.resume:
             self.run.add_session()
             self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
+            for damaged in self._damaged:  # renamed, so that the rotation of the checkpoints does not count them
+                damaged.rename(damaged.with_suffix(".damaged"))
             checkpoint_files.set_aside_newer(self.run.checkpoints, self.steps())
             videos.cut_back(self.run.path, self.episodes.count)
         if content:
@@ -229,12 +234,19 @@ class _Setup:
     def _start_tracker(self) -> None:
         if not self.options.track:
             return
-        try:
-            settings = {"script": self.script, **self._settings().state_dict()}
-            self.tracker = tracking.start(self.options.track, self.run.path, settings, self.steps)
-        except UsageError:
-            self._discard_if_new()
-            raise
+        settings = {"script": self.script, **self._settings().state_dict()}
+        self.tracker = tracking.start(self.options.track, self.run.path, settings, self.steps)
+
+    def undo(self) -> None:
+        """After an error in the set-up, remove the folder of a new run, and unlock that of a resumed one."""
+        if self.tracker is not None:
+            self.tracker.fail()
+        if hasattr(self, "board"):
+            with suppress(OSError):
+                self.board.close()
+        self._close_opened()
+        self._discard_if_new()
+        self.run.close()
 
     def _discard_if_new(self) -> None:
         """Remove the folder of a new run that was refused before it played."""
@@ -242,7 +254,7 @@ class _Setup:
             self.run.discard()
 
     def _read_checkpoint(self) -> dict[str, Any]:
-        content = checkpoint_reading.newest(self.run.checkpoints)
+        content = checkpoint_reading.newest(self.run.checkpoints, self._damaged)
         if content is None and last_step(self.run.path) > self.params.warm_up:
             raise UsageError(f"{self.run.path} was stopped after its warm-up, but has no checkpoint; start a new run")
         if content is None:
@@ -330,12 +342,20 @@ class _Setup:
         """Evaluate the network during training, with --evaluate-every."""
         if self.periodic_evaluation is None:
             return
+        envs: list[gym.Env] = []
         with undisturbed():
-            envs = [make_env(self.params.env_name) for _ in range(evaluation.EPISODES_BETWEEN)]
+            for _ in range(evaluation.EPISODES_BETWEEN):
+                try:
+                    envs.append(make_env(self.params.env_name))
+                except UsageError as error:
+                    raise UsageError(
+                        f"--evaluate-every needs {evaluation.EPISODES_BETWEEN} more environments: {error}. Run it "
+                        "without --evaluate-every"
+                    ) from error
+                self._opened.append(envs[-1])
         evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
         self.board.attach_evaluation(evaluating, evaluation.SPREAD, self.steps)
         self.periodic_evaluation.attach(self.engine, evaluating, self.steps, self._evaluating)
-        self._opened += envs
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -365,7 +385,6 @@ class _Setup:
             recorder.on_video = lambda animation, episode: self._send_video(recorder, animation, episode)
             episode_file.video = lambda: recorder.video
             self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, recorder)
-            self._opened.append(self.replayer)
         self.engine.add_event_handler(EpisodeEvents.EPISODE_COMPLETED, episode_file)
 
     def _send_video(self, recorder: videos.Recorder, animation: Animation, episode: Episode) -> None:
@@ -446,14 +465,15 @@ class _Setup:
         @self.engine.on(Events.COMPLETED)
         def completed(engine: Engine) -> None:
             stopped = self.stopper.reason or ENDED
-            signals[:] = self.stopper.signals
+            signals[:] = self.stopper.signals[:1]
             engine_state: Any = engine.state
             engine_state.stopped = stopped
             result = describe_result(engine, stopped, self.episodes, self.speed, self.run.read_result())
             self._write_result(result)
             self._close(result)
             try:
-                if self.save is not None and self.episodes.count and (stopped == SOLVED or self._is_complete(stopped)):
+                is_evaluated = stopped == SOLVED or self._is_complete(stopped)
+                if self.save is not None and self.episodes.count and is_evaluated and not signals:
                     evaluate = partial(self.final_evaluation.add_to, result)
                     signals.extend(run_optional("evaluation", evaluate, may_fail=self.is_book_script))
                 signals.extend(run_optional("learning curve", self._draw_curve))
@@ -465,16 +485,18 @@ class _Setup:
             self._log_next_steps(stopped)
 
         def end(engine: Engine) -> None:
+            Watchdog.stop()
             pass_on(signals)
 
-        def started(engine: Engine) -> None:
-            # By now the script has attached its own handlers, which come before this one.
-            if not engine.has_event_handler(end, Events.COMPLETED):
-                engine.add_event_handler(Events.COMPLETED, end)
-
         if self.is_book_script:  # it has no cli.main that turns a signal into an exit code
-            self.engine.add_event_handler(Events.STARTED, started)
+            self._add_as_last(Events.COMPLETED, end)
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
+        self._add_as_last(Events.EXCEPTION_RAISED, self._raise)
+
+    def _add_as_last(self, event: Events, handler: Callable[..., object]) -> None:
+        """Attach a handler that comes after those that the script attaches before the run starts."""
+        self.engine.add_event_handler(event, handler)
+        self.engine.add_event_handler(Events.STARTED, move_to_end, event, handler)
 
     def _is_complete(self, stopped: str) -> bool:
         """Whether the run has ended at its own limit, `max_steps`, and not at --stop-after."""
@@ -509,6 +531,10 @@ class _Setup:
         self.run.write_json("result.json", result)
         self.source.close()
         self.stopper.release_signals()
+        self._close_opened()
+
+    def _close_opened(self) -> None:
+        """Close the environments of evaluations and videos."""
         for opened in self._opened:
             try:
                 opened.close()
@@ -523,7 +549,7 @@ class _Setup:
             self._discard_if_new()
 
     def _abandon(self, engine: Engine, error: BaseException) -> None:
-        """Draw the curve of a run that ends with an error, close its files, and unlock it, so that it can be resumed.
+        """Close everything after an error, draw the curve, and unlock the run, so that it can be resumed.
 
         The state is saved before, because trackers and pictures may take long. ignite may report the same error twice.
         """
@@ -533,11 +559,20 @@ class _Setup:
             self.tracker.fail()
         with suppress(OSError):
             self.board.close()
+        if is_new:
+            with suppress(Exception):  # the first error is the one to raise
+                self.source.close()
+            self._close_opened()
         if is_new and self.run.path.exists():
             self._draw_curve()
         with suppress(OSError):
             self.run.close()
         self.stopper.release_signals()
+
+    def _raise(self, engine: Engine, error: BaseException) -> None:
+        """Raise the error again, because ignite ends a run without it if the error has a handler."""
+        if self.is_book_script:
+            Watchdog.stop()
         raise error
 
     def _draw_curve(self) -> None:
@@ -555,7 +590,7 @@ class _Setup:
             self.options,
             saved=saved,
             solved=stopped == SOLVED,
-            complete=at_limit and learning_rate.falls_to_zero(self.params),
+            teaches_nothing=stopped == NOT_FINITE or (at_limit and learning_rate.falls_to_zero(self.params)),
             steps_done=self.steps() if at_limit else None,
             has_episode=self.episodes.count > 0,
         )

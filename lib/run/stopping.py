@@ -60,6 +60,7 @@ class Stopper:
 
     Attributes:
         reason: a key of EXIT_CODES as soon as the run has a reason to end, else None.
+        signals: numbers of the signals that the run has received.
         wrong_inputs: non-finite fields of the batch when the loss became non-finite; None if its fields are unknown.
     """
 
@@ -69,6 +70,7 @@ class Stopper:
         self.time_limit = time_limit
         self.saves = saves
         self.reason: str | None = None
+        self.signals: list[int] = []
         self.wrong_inputs: list[str] | None = None
         self._learning = False
         self._previous_handlers: dict[int, Any] = {}
@@ -123,18 +125,19 @@ class Stopper:
 
     def should_stop(self) -> bool:
         """Return whether the run has a reason to end, for code that waits within an iteration."""
-        if self.time_limit is not None and since_process_start() > self.time_limit:
+        if self._is_over_time():
             self.reason = self.reason or TIME
         return self.reason is not None
 
     def interrupted(self) -> bool:
-        """Return whether a signal ended the run. Optional work, such as an evaluation, is skipped then."""
-        return bool(self.signals)
+        """Return whether optional work, such as an evaluation, is skipped, because the run has to end at once.
 
-    @property
-    def signals(self) -> list[int]:
-        """The number of the signal that ended the run; an empty list if none did."""
-        return [number for number in SIGNALS if number.name == self.reason]
+        That is so after a signal, after the time limit, and if the loss is not finite.
+        """
+        return bool(self.signals) or self._is_over_time() or self.reason == NOT_FINITE
+
+    def _is_over_time(self) -> bool:
+        return self.time_limit is not None and since_process_start() > self.time_limit
 
     def solved(self, engine: Engine) -> None:
         """End the run as solved."""
@@ -175,6 +178,7 @@ class Stopper:
         state: Any = engine.state
         state.solved = False
         self.reason = None  # forget that of the engine's last run
+        self.signals = []
         self._learning = False
         CheckedEnv.interruption = None
         self._previous_handlers = {number: signal.signal(number, self._on_signal) for number in handled_signals()}
@@ -188,6 +192,7 @@ class Stopper:
             with suppress(OSError):
                 os.write(2, message.encode())
         self.reason = self.reason or signal.Signals(number).name
+        self.signals.append(number)
         Watchdog.note_signal(number)
         if not self._learning:
             self.release_signals()

@@ -299,8 +299,9 @@ class Recorder:
         except (OSError, UsageError) as error:
             self._warn_once("No video of episode %d: %s.", number, error)
             return
-        except CallInterrupted:
-            raise
+        except CallInterrupted as error:  # the run ends after this iteration, which is saved
+            log.warning("No video of episode %d: %s.", number, error)
+            return
         except Exception as error:  # noqa: BLE001 - an error of the user's environment must not end the training
             reason = f"{type(error).__name__}: {error}"
             self._warn_once(

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from ignite.engine import Engine, Events
 
@@ -48,6 +48,7 @@ class Watchdog:
     INTERVAL = 1.0
     _newest: ClassVar["Watchdog | None"] = None
     _watcher: ClassVar["WatcherProcess | None"] = None
+    _handler_before: ClassVar[Any] = signal.SIG_DFL  # of SIGALRM
 
     def __init__(self, time_limit: float | None):
         self.time_limit = time_limit
@@ -73,8 +74,10 @@ class Watchdog:
         if threading.current_thread() is threading.main_thread():
             if Watchdog._newest is not None:
                 Watchdog._newest._ended.set()
+            handler = signal.signal(signal.SIGALRM, self._on_alarm)
+            if getattr(handler, "__func__", None) is not Watchdog._on_alarm:
+                Watchdog._handler_before = signal.SIG_DFL if handler is None else handler
             Watchdog._newest = self
-            signal.signal(signal.SIGALRM, self._on_alarm)
             if Watchdog._watcher is None:
                 try:
                     Watchdog._watcher = WatcherProcess(self.PATIENCE, self.GRACE, self.INTERVAL, reports_end)
@@ -132,11 +135,15 @@ class Watchdog:
 
     @staticmethod
     def stop() -> None:
-        """Stop watching, because this process is about to become another program."""
-        if Watchdog._newest is not None:
-            Watchdog._newest._ended.set()
+        """Stop watching, because this process is about to become another program, or goes on without this project."""
+        if threading.current_thread() is not threading.main_thread() or Watchdog._newest is None:
+            return
+        Watchdog._newest._ended.set()
+        Watchdog._newest = None
+        signal.signal(signal.SIGALRM, Watchdog._handler_before)
         if Watchdog._watcher is not None:
             Watchdog._watcher.close()
+            Watchdog._watcher = None
 
     def _over_limit(self) -> float:
         """Return the seconds since the time limit; negative before it."""
@@ -147,8 +154,9 @@ class Watchdog:
         return -math.inf if self._signal is None else time.monotonic() - self._signal[1]
 
     def _send_heartbeat(self) -> None:
-        if Watchdog._watcher is not None:
-            Watchdog._watcher.send_heartbeat(-self._over_limit(), CheckedEnv.newest)
+        watcher = Watchdog._watcher  # `stop` may forget it meanwhile
+        if watcher is not None:
+            watcher.send_heartbeat(-self._over_limit(), CheckedEnv.newest)
 
     def _end(self, call: Call, over: float) -> None:
         if self._interrupted != call.start:
@@ -217,6 +225,7 @@ class WatcherProcess:
 
     def close(self) -> None:
         """End the process. A second call does nothing."""
+        atexit.unregister(self.close)
         if self._stream >= 0:
             self.kill()  # first, because SIGUSR2 would end this process without its handler
             self._leave()

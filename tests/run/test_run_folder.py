@@ -3,9 +3,11 @@ import os
 import re
 import signal
 import sys
+import threading
 
 import psutil
 import pytest
+from filelock import FileLock
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
@@ -41,7 +43,7 @@ def test_params_json_has_the_settings_and_the_session(tmp_path):
     assert session["versions"]["ptan"] == "0.8.1"
     assert session["machine"]["cores"] >= 1
     assert session["argv"] == sys.argv
-    assert session["commit"] is None or re.fullmatch(r"[0-9a-f]{40}\+?", session["commit"])
+    assert session["commit"] is None or re.fullmatch(r"[0-9a-f]{40}(\+[0-9a-f]{8})?", session["commit"])
 
 
 def test_a_resumed_run_adds_its_session_and_logs_what_changed(tmp_path, monkeypatch, caplog):
@@ -113,9 +115,18 @@ def test_a_published_model_cannot_be_resumed_and_stays_as_it_is(tmp_path):
     model = tmp_path / "model"
     (model / "checkpoints").mkdir(parents=True)
     (model / "checkpoints" / "best-000000007.pt").touch()
-    with pytest.raises(UsageError, match=r"published model, or has lost its step-\* checkpoints.*--init"):
+    with pytest.raises(UsageError, match=r"has no step-\* checkpoint.*published model.*--init"):
         run_folder.Run("01_baseline", PONG, RunOptions(resume=model))
     assert [path.name for path in model.iterdir()] == ["checkpoints"]
+
+
+def test_a_run_that_ends_in_another_thread_unlocks_its_folder(tmp_path):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    thread = threading.Thread(target=run.close)
+    thread.start()
+    thread.join()
+    with FileLock(run.path / "lock", timeout=0):
+        assert not run_folder.in_use(run.path)
 
 
 FORKER = """

@@ -11,7 +11,7 @@ import numpy as np
 import ptan
 import pytest
 import torch
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 from ptan.experience import ExperienceFirstLast
 from torch import nn
 
@@ -135,11 +135,42 @@ def test_the_learning_rates_of_all_groups_fall_linearly_to_the_final_one(tmp_pat
     assert by_step[60] == by_step[40]
 
 
+def test_a_checkpoint_holds_what_a_handler_of_the_script_has_changed(tmp_path):
+    class Counter:
+        def __init__(self):
+            self.count = 0
+
+        def state_dict(self):
+            return {"count": self.count}
+
+        def load_state_dict(self, state):
+            self.count = state["count"]
+
+    counter, saved = Counter(), []
+    source = source_of(Counting())
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2, checkpoint_every=10)
+    args = RunOptions(runs_dir=tmp_path, quiet=True, stop_after=35)
+    run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1), "counter": counter})
+
+    @engine.on(Events.ITERATION_COMPLETED)
+    def count(engine):
+        if engine.state.iteration == 25:  # the newest checkpoint is from step 20
+            saved.append(checkpoint_reading.newest(run.checkpoints))
+        counter.count += 1
+
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    [content] = saved
+    assert content["source"]["steps_done"] == 20
+    assert content["counter"]["count"] == content["iteration"]["iteration"] == 18
+
+
 def test_a_falling_learning_rate_needs_an_optimizer(tmp_path):
     engine, args = Engine(lambda engine, batch: {"loss": 0.0}), RunOptions(runs_dir=tmp_path)
     params = dataclasses.replace(HYPERPARAMS["pong"], learning_rate_final=1e-5)
     with pytest.raises(ValueError, match="learning_rate_final needs an optimizer in `save`"):
         setup_ignite(engine, params, source_of(Counting()), "falls", args=args)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_script_may_end_its_run(tmp_path):
@@ -171,6 +202,21 @@ def test_an_error_in_acting_saves_what_was_learnt_and_an_error_in_learning_saves
     content = checkpoint_reading.newest(run.checkpoints)
     assert content["source"]["steps_done"] == saved
     assert content["net"]["weight"].item() == saved - 2  # that of the last complete iteration
+
+
+def test_an_error_closes_the_source_and_reaches_the_scripts_own_handler(tmp_path, monkeypatch):
+    def process_batch(engine, batch):
+        raise RuntimeError("the loss broke")
+
+    done = []
+    source = source_of(Counting())
+    monkeypatch.setattr(source, "close", lambda: done.append("closed"))
+    engine = Engine(process_batch)
+    setup_ignite(engine, HYPERPARAMS["pong"], source, "fails", args=RunOptions(runs_dir=tmp_path, quiet=True))
+    engine.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: done.append(str(error)))
+    with pytest.raises(RuntimeError, match="the loss broke"):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert done[:2] == ["closed", "the loss broke"]
 
 
 def test_the_state_is_saved_before_a_curve_that_cannot_be_drawn(tmp_path, monkeypatch):
@@ -327,6 +373,84 @@ def test_a_run_that_is_refused_before_its_first_step_leaves_no_folder(tmp_path):
     with pytest.raises(UsageError, match="a batch of 9 cannot be drawn from 5 transitions"):
         engine.run(common.batch_generator(ReplayBuffer(source, 5), 2, 9, steps=3))
     assert not list(tmp_path.iterdir())
+
+
+def test_environments_for_evaluations_that_cannot_be_made_leave_no_folder(tmp_path):
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], env_name="fakes:Missing-v0")
+    args = RunOptions(runs_dir=tmp_path, evaluate_every=1000)
+    with pytest.raises(UsageError, match=r"--evaluate-every needs 10 more environments: .*Missing"):
+        setup_ignite(engine, params, source_of(Counting()), "refused", args=args, save={"net": nn.Linear(1, 1)})
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_while_a_complete_run_is_saved_cancels_its_evaluation(tmp_path, monkeypatch, capfd):
+    class Interrupting(nn.Linear):
+        def state_dict(self, *args, **kwargs):
+            if source.steps_done == 40:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().state_dict(*args, **kwargs)
+
+    evaluated = []
+    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: evaluated.append(values))
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2, max_steps=40)
+    args = RunOptions(runs_dir=tmp_path, quiet=True)
+    run = setup_ignite(engine, params, source, "stops", args=args, save={"net": Interrupting(1, 1)})
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert "Stopping after this update, then saving" in capfd.readouterr().err
+    assert run.read_result()["steps"] == 40
+    assert not evaluated
+
+
+def test_an_evaluation_during_training_ends_at_the_time_limit(tmp_path, monkeypatch):
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=32)
+    args = RunOptions(runs_dir=tmp_path, quiet=True, evaluate_every=100, time_limit=10**6)
+    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Counting(length=10**9))
+    monkeypatch.setattr("lib.run.stopping.since_process_start", lambda: 2e6 if source.steps_done == 100 else 0.0)
+    setup_ignite(engine, params, source, "evaluates", args=args, save={"net": Linear(1)})
+    state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert state.stopped == "time limit"  # type: ignore[attr-defined]
+    assert source.steps_done == 100
+
+
+def test_after_a_run_a_script_of_the_book_has_its_own_alarm(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    alarms = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: alarms.append(number))
+    source, buffer = plain_ptan(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 1.0})
+    setup_ignite(engine, dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0), source, "book")
+    try:
+        engine.run(common.batch_generator(buffer, 10, 4))
+        signal.raise_signal(signal.SIGALRM)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert alarms == [signal.SIGALRM]
+
+
+def test_a_refused_resume_leaves_a_damaged_checkpoint_as_it_is(tmp_path):
+    def start(**options):
+        source = source_of(Counting())
+        engine = Engine(lambda engine, batch: {"loss": 0.0})
+        params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2, checkpoint_every=10)
+        args = RunOptions(runs_dir=tmp_path, quiet=True, **options)
+        run = setup_ignite(engine, params, source, "damaged", args=args, save={"net": nn.Linear(1, 1)})
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+        return run
+
+    run = start(stop_after=45)
+    newest = run.checkpoints / "step-000000045.pt"
+    newest.write_bytes(newest.read_bytes()[:-7])
+    with pytest.raises(UsageError, match="is already at step 40"):
+        start(resume=run.path, stop_after=20)
+    assert newest.exists()
+    start(resume=run.path, stop_after=60)
+    assert not newest.exists()
+    assert newest.with_suffix(".damaged").exists()
 
 
 def test_a_second_ctrl_c_saves_nothing(tmp_path):

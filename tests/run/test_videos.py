@@ -27,7 +27,7 @@ from lib.ppo.learner import PPOLearner, join_segments
 from lib.ppo.rollout import Agent, Sampler
 from lib.ppo.segments import Segments
 from lib.run import video_file, videos
-from lib.run.stopping import SOLVED, STEPS, TIME, Stopper
+from lib.run.stopping import NOT_FINITE, SOLVED, STEPS, Stopper
 from lib.run.video_file import Video
 from lib.run.watchdog import CallInterrupted
 from running import BASELINE, CATCH
@@ -396,7 +396,7 @@ def test_an_environment_that_fails_in_the_replay_costs_only_the_video(tmp_path, 
     assert recording.finish(catch_episode()) != ""
 
 
-def test_a_replay_that_hangs_until_the_time_limit_ends_the_run(tmp_path):
+def test_a_replay_that_hangs_until_the_time_limit_costs_only_the_video(tmp_path, caplog):
     recording = Recording(tmp_path)
     episode = catch_episode()
 
@@ -404,9 +404,9 @@ def test_a_replay_that_hangs_until_the_time_limit_ends_the_run(tmp_path):
         raise CallInterrupted("fakes:Shown-v0: a call did not return before the time limit", 1)
 
     recording.replayer.env.step = interrupted
-    with pytest.raises(CallInterrupted):
-        recording.finish(episode)
+    assert recording.finish(episode) == ""
     assert recording.files == set()
+    assert "No video of episode 1: fakes:Shown-v0: a call did not return before the time limit" in caplog.text
 
 
 def test_a_full_disk_costs_only_the_video(tmp_path, caplog, monkeypatch):
@@ -443,13 +443,14 @@ def test_a_run_that_stops_leaves_no_unfinished_video(tmp_path):
     assert recording.files == set()
 
 
-def test_only_a_signal_cancels_a_video():
+def test_videos_are_cancelled_if_the_run_has_to_end_at_once():
     stopper = Stopper(lambda: 0, 10, None)
-    for reason in (None, SOLVED, STEPS, TIME):
+    for reason in (None, SOLVED, STEPS):
         stopper.reason = reason
         assert not stopper.interrupted()
-    stopper.reason = "SIGTERM"
+    stopper.reason = NOT_FINITE
     assert stopper.interrupted()
+    assert Stopper(lambda: 0, 10, time_limit=0).interrupted()
 
 
 def test_an_episode_from_before_a_resume_has_no_video(tmp_path, caplog):
