@@ -48,7 +48,8 @@ def train(params, args):
     params = params.with_epsilon_to_zero() if noisy else params
     envs = vector_env.make_vector_env(params.env_name, args.envs, processes=args.async_envs)
     space, n_actions = envs.single_observation_space, envs.single_action_space.n
-    v_max = args.v_max or (2.0 if params.env_name.startswith(("Pong", "ALE/Pong")) else 10.0)  # see docs/chapter08.md
+    game = params.env_name.rpartition(":")[2]
+    v_max = args.v_max or (2.0 if game.startswith(("Pong", "ALE/Pong")) else 10.0)  # see docs/chapter08.md
     net = dqn_extra.ExtendedDQN(
         space,
         n_actions,

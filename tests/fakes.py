@@ -100,6 +100,16 @@ class WithHelper(Counting):
         return super().reset(seed=seed)
 
 
+class Simulated(Counting):
+    """Counting whose constructor asks a process of its own."""
+
+    def __init__(self):
+        super().__init__()
+        simulator = multiprocessing.get_context("spawn").Process(target=int)
+        simulator.start()
+        simulator.join()
+
+
 def forked_sleeper():
     """Fork a process that sleeps, and return its id."""
     pid = os.fork()
@@ -692,6 +702,7 @@ register("Catch", Catch, zoom=ZOOM)
 register("Slow", Slow, seconds=0.05)
 register("WithHelper", WithHelper)
 register("Forking", Forking)
+register("Simulated", Simulated)
 register("WithThread", WithThread)
 register("WithPool", WithPool)
 for name, game, sticky_actions in (

@@ -8,7 +8,7 @@ vector    float32 (numbers,)
 import enum
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -144,12 +144,7 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
             _warn_once(f"{env_id}: observation entries are left out, because no network here can use them: {unusable}.")
         if len(usable) == 1:
             return _entry(env, usable[0], env_id)
-        boards = [name for name in usable if len(entries[name].shape or ()) in (2, 3)]
-        if boards:
-            _warn_once(
-                f"{env_id}: the network has no convolutions for {', '.join(map(repr, boards))}, because all entries of "
-                "an observation are flattened into one vector. gymnasium's FilterObservation can keep one entry alone."
-            )
+        _warn_about_boards({name: entries[name] for name in usable}, env_id)
         env = FilterObservation(env, usable) if usable and len(usable) < len(entries) else env
     if not _can_flatten(env.observation_space):
         raise UsageError(
@@ -157,11 +152,23 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
             "a Box, Discrete, MultiDiscrete, MultiBinary, or a Tuple or Dict of these"
         )
     space = env.observation_space
+    if isinstance(space, spaces.Tuple):
+        _warn_about_boards(dict(enumerate(space.spaces)), env_id)
     box = _box_of(space)
     if box is not None:
         return TransformObservation(env, np.asarray, box)
     order = f" in the order {', '.join(map(repr, space.spaces))}" if isinstance(space, spaces.Dict) else ""
     return noted(FlattenObservation(env), f"flattened{order}; Discrete and MultiDiscrete numbers are one-hot")
+
+
+def _warn_about_boards(entries: Mapping[Any, spaces.Space[Any]], env_id: str) -> None:
+    """Warn about images and boards among the entries of an observation, by name or number, that will be flattened."""
+    boards = [name for name, space in entries.items() if len(space.shape or ()) in (2, 3)]
+    if boards:
+        _warn_once(
+            f"{env_id}: the network has no convolutions for {', '.join(map(repr, boards))}, because all entries of "
+            "an observation are flattened into one vector. gymnasium's FilterObservation can keep one entry alone."
+        )
 
 
 def _box_of(space: spaces.Space[Any]) -> spaces.Box | None:

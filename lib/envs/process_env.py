@@ -95,6 +95,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 context="forkserver",
                 worker=_work,
                 autoreset_mode=AutoresetMode.SAME_STEP,
+                daemon=False,  # an environment may start processes of its own
             )
         atexit.register(self.close)  # before multiprocessing waits for its processes
 

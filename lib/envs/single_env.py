@@ -1,6 +1,7 @@
 """Single environments: make one from its gymnasium id, and wrap it so that the networks can use its states."""
 
 import importlib
+import logging
 import math
 import os
 import sys
@@ -11,17 +12,20 @@ import gymnasium as gym
 from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import RecordEpisodeStatistics, ResizeObservation, TransformAction
+from gymnasium.wrappers import AtariPreprocessing, RecordEpisodeStatistics, ResizeObservation, TransformAction
 
 from lib.envs import observations
-from lib.envs.atari import SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
-from lib.envs.checked_env import CheckedEnv, guarded, watched
+from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
+from lib.envs.checked_env import CheckedEnv, guarded, watched, wrappers
 from lib.envs.frames import ContiguousFrameStack, FrameStack
 from lib.envs.masks import AppendMask, KeepOnlyMaskInfo, reports_mask, with_mask_in_info
 from lib.envs.observations import ObservationKind
 from lib.envs.preprocessing import Preprocessing, without_options
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system.files import PROJECT
+from lib.system.seeds import undisturbed
+
+log = logging.getLogger(__name__)
 
 # Whether the environments of an id report action masks, with the id's entry in gymnasium's registry at that time.
 _masked: dict[str, tuple[EnvSpec | None, bool]] = {}
@@ -63,9 +67,12 @@ def make_env(env_id: str, tweaked: bool = False, render_mode: str | None = None)
     if is_atari(env) or _is_masked(env, env_id) is not None:
         return env
     try:
-        _masked[env_id] = _registered(env), reports_mask(env)
-    finally:
-        env.close()  # before the next one is made, because some games allow only one at a time
+        with undisturbed():  # its reset may seed the global generators
+            _masked[env_id] = _registered(env), reports_mask(env)
+    except BaseException:
+        _close_after_error(env)
+        raise
+    env.close()  # before the next one is made, because some games allow only one at a time
     return _make(env_id, tweaked, render_mode)  # which has not been reset
 
 
@@ -75,8 +82,16 @@ def _make(env_id: str, tweaked: bool, render_mode: str | None) -> DiscreteEnv:
     try:
         return cast(DiscreteEnv, _wrapped(env_id, tweaked, env))
     except UsageError:
-        close_plain_env(env, env_id)
+        _close_after_error(env)
         raise
+
+
+def _close_after_error(env: gym.Env) -> None:
+    """Close an environment, and log its error if it raises one, because the first error is the one to report."""
+    try:
+        env.close()
+    except Exception as error:  # noqa: BLE001 - not our code
+        log.warning("%s could not be closed: %r", env, error)
 
 
 def _is_masked(env: gym.Env, env_id: str) -> bool | None:
@@ -116,6 +131,13 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
 
 
 def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
+    if len(env.unwrapped.observation_space.shape or ()) == 1:
+        raise UsageError(f"{env_id} shows the emulator's memory, not its screen; register it without obs_type='ram'")
+    if changing := [each for each in wrappers(env) if isinstance(each, gym.ObservationWrapper | AtariPreprocessing)]:
+        raise UsageError(
+            f"{env_id} is an Atari game with the wrapper {type(changing[0]).__name__}, which would have no effect, "
+            "because its states are made from the emulator's screen; register it without that wrapper"
+        )
     options = Preprocessing.of(env_id)
     direct = has_only_checking_wrappers(env)
     if not options.max_frames and not direct:
@@ -123,7 +145,7 @@ def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     if direct and (tweaked or not options.max_frames):
         env = DirectAtari(env, options.noop_max, max_frames=bool(options.max_frames))
     else:
-        env = preprocess(env, options.noop_max)
+        env = preprocess(KeepOnlyMaskInfo(env), options.noop_max)
     stacked = (ContiguousFrameStack if tweaked else FrameStack)(env, options.stack)
     return observations.noted(stacked, f"Atari's preprocessing of lib/envs/atari.py; the last {options.stack} frames")
 
@@ -167,12 +189,14 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         return guarded(lambda: f"{env_id} (in its constructor)", lambda: gym.make(without_options(env_id), **options))
 
     part = "constructor"
+    options: dict[str, Any] = {}
     try:
         env = make()
-        options: dict[str, Any] = {}
         if is_atari(env) and env.unwrapped._frameskip != 1:  # type: ignore[attr-defined]
             # AtariPreprocessing skips frames itself, because it takes the maximum of the last two.
             options["frameskip"] = 1
+            if env.spec is not None and env.spec.max_episode_steps is not None:  # gymnasium will count frames
+                options["max_episode_steps"] = FRAME_SKIP * env.spec.max_episode_steps
         if render_mode is not None:
             options["render_mode"] = render_mode
             if not has_display():  # SDL, with which many environments draw, would complain that it finds none
@@ -196,6 +220,11 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         raise
     except Exception as error:  # the constructor belongs to the user and may raise anything
         cause = error.__cause__ if isinstance(error, EnvironmentFailed) else error
+        if "frameskip" in options and isinstance(cause, TypeError):
+            raise UsageError(
+                f"{env_id!r} is an Atari game that cannot be made with frameskip=1, which the preprocessing needs: "
+                f"{cause}. Let its entry point accept frameskip"
+            ) from error
         file = f", {cause.filename}" if isinstance(cause, OSError) and cause.filename else ""
         raise UsageError(
             f"cannot make the environment {env_id!r}: its {part} raised {cause!r}{file}{_place_of(cause or error)}"

@@ -172,11 +172,13 @@ def _registered_arguments(env: gym.Env, env_id: str) -> Mapping[str, Any]:
         for name, value in arguments.items()
         if name not in NATIVE_ARGUMENTS and (name not in defaults or value != defaults[name].default)
     ]
-    unsupported += [f"no {name}" for name in NATIVE_ARGUMENTS if name not in arguments]
+    unsupported += [f"no {name}" for name in NATIVE_ARGUMENTS if arguments.get(name) is None]
     if unsupported:
+        playable = arguments.get("obs_type") != "ram" and not arguments.get("continuous")
+        elsewhere = "play it with one of the scripts 00 to 04 of chapter 9, or " if playable else ""
         raise UsageError(
             f"{env_id} is an Atari game with {', '.join(unsupported)}, which ale_py's native environments do not "
-            "support; play it with one of the scripts 00 to 04 of chapter 9, or take an id that ale_py registers"
+            f"support; {elsewhere}take an id that ale_py registers"
         )
     return arguments
 

@@ -266,3 +266,5 @@ def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_no
         f"float32, divided by {[1.0] * 4 + [10.0] * 147 + [1.0] * 2}",
     ]
     assert "no convolutions for 'image'" in caplog.text
+    observations.prepare(fakes.Shape(spaces.Tuple((speed, board))), "Pair")
+    assert "Pair: the network has no convolutions for 1," in caplog.text

@@ -44,6 +44,11 @@ def assert_equal_infos(infos, others, ended):
             assert np.array_equal(infos["episode"][name][ended], others["episode"][name][ended])
 
 
+def test_an_environment_may_start_a_process_of_its_own(make):
+    envs = make("fakes:Simulated-v0", 2)
+    assert envs.reset(seed=1)[0].shape == (2, 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("env_id", [CATCH, SNAKE, "examples.blocks:Blocks-v0", "CartPole-v1"])
 def test_steps_and_episode_ends_are_those_of_one_after_the_other(make, env_id):

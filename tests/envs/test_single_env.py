@@ -1,16 +1,22 @@
 """Making one environment: which ones are refused, and how their actions are numbered."""
 
+import itertools
 import os
 import subprocess
 import sys
 
+import ale_py
 import gymnasium as gym
+import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
+from gymnasium.wrappers import AtariPreprocessing, RecordEpisodeStatistics, TransformObservation
 
 import fakes
+from lib.envs.atari import NOOP_MAX
 from lib.envs.single_env import make_env, reward_threshold
-from lib.errors import UsageError
+from lib.errors import EnvironmentFailed, UsageError
 
 
 @pytest.mark.parametrize(
@@ -64,9 +70,97 @@ def test_a_game_that_allows_one_instance_is_made_and_has_not_been_reset(monkeypa
         env.close()
 
 
-def test_an_infinite_reward_threshold_is_no_goal(monkeypatch):
+@pytest.fixture
+def register(monkeypatch):
+    """gymnasium's `register`, without effect after the test."""
     monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
-    gym.register("Endless-v0", "fakes:Counting", reward_threshold=float("inf"))
+    return gym.register
+
+
+GAME = {"game": "pong", "repeat_action_probability": 0.0, "full_action_space": False, "frameskip": 4}
+
+
+def test_a_limit_of_steps_counts_agent_steps_of_an_atari_game(register):
+    register("Short-v0", ale_py.AtariEnv, max_episode_steps=100, kwargs=GAME)
+    env = make_env("Short-v0")
+    env.reset(seed=1)
+    steps = next(step for step in itertools.count(1) if env.step(0)[3])
+    assert 100 - NOOP_MAX // 4 - 1 <= steps <= 100  # no-ops count, too
+
+
+def with_preprocessing(**game):
+    return AtariPreprocessing(ale_py.AtariEnv(**{**game, "frameskip": 1}))
+
+
+def blackened(**game):
+    env = ale_py.AtariEnv(**game)
+    return TransformObservation(env, np.zeros_like, env.observation_space)
+
+
+def without_frameskip():
+    return ale_py.AtariEnv(**GAME)
+
+
+@pytest.mark.parametrize(
+    ("entry_point", "options", "message"),
+    [
+        (ale_py.AtariEnv, GAME | {"obs_type": "ram"}, "shows the emulator's memory.*without obs_type='ram'"),
+        (with_preprocessing, GAME, "the wrapper AtariPreprocessing, which would have no effect"),
+        (blackened, GAME, "the wrapper TransformObservation, which would have no effect"),
+        (without_frameskip, {}, "frameskip=1, which the preprocessing needs: .*Let its entry point accept frameskip"),
+    ],
+)
+def test_atari_games_whose_observations_would_be_ignored_are_refused(register, entry_point, options, message):
+    register("Own-v0", entry_point, kwargs=options)
+    with pytest.raises(UsageError, match=message):
+        make_env("Own-v0")
+
+
+def test_an_atari_game_may_record_its_own_statistics(register):
+    register("Recorded-v0", lambda **game: RecordEpisodeStatistics(ale_py.AtariEnv(**game)), kwargs=GAME)
+    env = make_env("Recorded-v0")
+    env.reset(seed=1)
+    infos = (env.step(0)[4] for _ in range(2000))
+    assert next(info for info in infos if info)["episode"]["r"] == -21.0
+
+
+@pytest.mark.parametrize("breaks", ["space", "reset"])
+def test_an_error_of_close_does_not_hide_the_first_error(register, caplog, breaks):
+    class Broken(fakes.Counting):
+        def __init__(self):
+            super().__init__()
+            if breaks == "space":
+                self.action_space = spaces.Box(-1.0, 1.0)
+
+        def reset(self, *, seed=None, options=None):
+            raise OSError("no level")
+
+        def close(self):
+            raise AttributeError("no viewer")
+
+    register("Broken-v0", Broken)
+    with pytest.raises((UsageError, EnvironmentFailed), match="finitely many" if breaks == "space" else "no level"):
+        make_env("Broken-v0")
+    assert "no viewer" in caplog.text
+
+
+def test_an_environment_that_seeds_the_global_generators_does_not_set_the_first_weights(register):
+    class Seeding(fakes.Counting):
+        def reset(self, *, seed=None, options=None):
+            np.random.seed(0)
+            torch.manual_seed(0)
+            return super().reset(seed=seed)
+
+    register("Seeding-v0", Seeding)
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    torch.manual_seed(7)
+    make_env("Seeding-v0")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_an_infinite_reward_threshold_is_no_goal(register):
+    register("Endless-v0", "fakes:Counting", reward_threshold=float("inf"))
     assert reward_threshold("Endless-v0") is None
     assert reward_threshold("CartPole-v1") == 475.0
 

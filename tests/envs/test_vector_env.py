@@ -152,6 +152,7 @@ def hard_pong():
             {"obs_type": "rgb", "max_num_frames_per_episode": ...},
             "no max_num_frames_per_episode, which",
         ),
+        ("ale_py.env:AtariEnv", {"max_num_frames_per_episode": None}, "no max_num_frames_per_episode, which"),
         (hard_pong, {}, "no game, no repeat_action_probability"),
         (lambda **game: gym.wrappers.TransformReward(ale_py.AtariEnv(**game), float), {}, "wrappers of its own"),
     ],
@@ -163,6 +164,14 @@ def test_games_with_options_that_native_environments_lack_are_refused(monkeypatc
     gym.register("Another-v0", entry_point, kwargs=game)
     with pytest.raises(UsageError, match=rf"Another-v0 is an Atari game with {message}.* 00 to 04 of chapter 9"):
         vector_env.make_vector_env("Another-v0", 2)
+
+
+def test_the_refusal_of_a_game_that_no_script_can_play_recommends_none(monkeypatch):
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+    game = gym.spec("PongNoFrameskip-v4").kwargs | {"frameskip": 1, "obs_type": "ram"}
+    gym.register("Memory-v0", "ale_py.env:AtariEnv", kwargs=game)
+    with pytest.raises(UsageError, match=r"obs_type='ram', which .* do not support; take an id that ale_py registers"):
+        vector_env.make_vector_env("Memory-v0", 2)
 
 
 def test_other_environments_have_the_same_interface():
