@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import thread
+from concurrent.futures import thread as thread_pools
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -292,9 +292,10 @@ def _threads_ended() -> Iterator[None]:
 
 
 def _end_idle_pools() -> None:
-    """Let the waiting threads of thread pools end. Python would do so later, at its own end."""
-    thread._shutdown = True
-    for queue in list(thread._threads_queues.values()):
+    """End the idle threads of thread pools, as Python does later at exit."""
+    with thread_pools._global_shutdown_lock:
+        thread_pools._shutdown = True
+    for queue in list(thread_pools._threads_queues.values()):
         queue.put(None)
 
 

@@ -150,6 +150,15 @@ class WithPool(Counting):
         self.pool.submit(int).result()
 
 
+class SecondFails(Counting):
+    """Counting whose constructor fails in the second process of a ProcessVectorEnv."""
+
+    def __init__(self):
+        super().__init__()
+        if multiprocessing.current_process().name.endswith("-1"):
+            raise RuntimeError("only one game can be open")
+
+
 class Unbuildable(Counting):
     """Environment that another process unpickles by evaluating an expression.
 
@@ -703,6 +712,7 @@ register("Slow", Slow, seconds=0.05)
 register("WithHelper", WithHelper)
 register("Forking", Forking)
 register("Simulated", Simulated)
+register("SecondFails", SecondFails)
 register("WithThread", WithThread)
 register("WithPool", WithPool)
 for name, game, sticky_actions in (

@@ -282,7 +282,7 @@ def test_a_run_ends_although_an_environment_has_forked_a_process(tmp_path, scrip
 
 
 def with_a_thread(folder, *options, env="WithThread"):
-    """Run 01_baseline on an environment with a thread, which does not end."""
+    """Run 01_baseline on an environment that leaves a thread running."""
     options = ("--env-id", f"fakes:{env}-v0", *SMALL_DQN, *options, "--quiet", "--runs-dir", folder)
     return run(BASELINE, *options, cwd=folder)
 

@@ -88,16 +88,21 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 states,
             )
         processes.start_server()
-        with processes.signals_blocked(), self._named():
-            super().__init__(
-                [make] * num_envs,
-                shared_memory=fits,
-                context="forkserver",
-                worker=_work,
-                autoreset_mode=AutoresetMode.SAME_STEP,
-                daemon=False,  # an environment may start processes of its own
-            )
-        atexit.register(self.close)  # before multiprocessing waits for its processes
+        atexit.register(self.close)  # it is called before multiprocessing waits for its processes
+        try:
+            with processes.signals_blocked(), self._named():
+                super().__init__(
+                    [make] * num_envs,
+                    shared_memory=fits,
+                    context="forkserver",
+                    worker=_work,
+                    autoreset_mode=AutoresetMode.SAME_STEP,
+                    daemon=False,  # an environment may start processes of its own
+                )
+        except BaseException:
+            with suppress(Exception):  # the first error is the one to raise
+                self.close()
+            raise
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

@@ -12,7 +12,13 @@ import gymnasium as gym
 from gymnasium import spaces
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.wrappers import AtariPreprocessing, RecordEpisodeStatistics, ResizeObservation, TransformAction
+from gymnasium.wrappers import (
+    AtariPreprocessing,
+    MaxAndSkipObservation,
+    RecordEpisodeStatistics,
+    ResizeObservation,
+    TransformAction,
+)
 
 from lib.envs import observations
 from lib.envs.atari import FRAME_SKIP, SCREEN, DirectAtari, has_only_checking_wrappers, is_atari, preprocess
@@ -87,7 +93,7 @@ def _make(env_id: str, tweaked: bool, render_mode: str | None) -> DiscreteEnv:
 
 
 def _close_after_error(env: gym.Env) -> None:
-    """Close an environment, and log its error if it raises one, because the first error is the one to report."""
+    """Close an environment after an error. If that fails, too, log it, because the first error is the one to report."""
     try:
         env.close()
     except Exception as error:  # noqa: BLE001 - not our code
@@ -133,11 +139,15 @@ def _wrapped(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
 def _wrapped_game(env_id: str, tweaked: bool, env: gym.Env) -> gym.Env:
     if len(env.unwrapped.observation_space.shape or ()) == 1:
         raise UsageError(f"{env_id} shows the emulator's memory, not its screen; register it without obs_type='ram'")
-    if changing := [each for each in wrappers(env) if isinstance(each, gym.ObservationWrapper | AtariPreprocessing)]:
-        raise UsageError(
-            f"{env_id} is an Atari game with the wrapper {type(changing[0]).__name__}, which would have no effect, "
-            "because its states are made from the emulator's screen; register it without that wrapper"
-        )
+    for each in wrappers(env):
+        changes_observations = each.observation_space != each.env.observation_space
+        if changes_observations or isinstance(
+            each, gym.ObservationWrapper | AtariPreprocessing | MaxAndSkipObservation
+        ):
+            raise UsageError(
+                f"{env_id} is an Atari game with the wrapper {type(each).__name__}. Its states are made from the "
+                "emulator's screen, and its frames are skipped, without that wrapper; register it without it"
+            )
     options = Preprocessing.of(env_id)
     direct = has_only_checking_wrappers(env)
     if not options.max_frames and not direct:
@@ -195,7 +205,8 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         if is_atari(env) and env.unwrapped._frameskip != 1:  # type: ignore[attr-defined]
             # AtariPreprocessing skips frames itself, because it takes the maximum of the last two.
             options["frameskip"] = 1
-            if env.spec is not None and env.spec.max_episode_steps is not None:  # gymnasium will count frames
+            if env.spec is not None and env.spec.max_episode_steps is not None:
+                # With frameskip=1, gymnasium's limit counts frames.
                 options["max_episode_steps"] = FRAME_SKIP * env.spec.max_episode_steps
         if render_mode is not None:
             options["render_mode"] = render_mode
@@ -220,7 +231,7 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         raise
     except Exception as error:  # the constructor belongs to the user and may raise anything
         cause = error.__cause__ if isinstance(error, EnvironmentFailed) else error
-        if "frameskip" in options and isinstance(cause, TypeError):
+        if isinstance(cause, TypeError) and "argument 'frameskip'" in str(cause):
             raise UsageError(
                 f"{env_id!r} is an Atari game that cannot be made with frameskip=1, which the preprocessing needs: "
                 f"{cause}. Let its entry point accept frameskip"

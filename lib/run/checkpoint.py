@@ -214,8 +214,7 @@ class Checkpointer:
     def attach(self, engine: Engine) -> None:
         """Attach this after the handlers that change the saved objects, and before the one that raises errors again.
 
-        The script's own handlers may change them, too. They are attached later, so saving moves to the end of an
-        iteration when the run starts.
+        The script attaches its own handlers later. So saving is moved behind them when the run starts.
         """
         engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)

@@ -31,7 +31,7 @@ def newest(folder: Path, damaged: list[Path] | None = None) -> dict[str, Any] | 
 
     Args:
         folder: folder of the checkpoints.
-        damaged: list to which the damaged files that are newer are added.
+        damaged: list to which damaged files are added, the newest first.
 
     Returns:
         Content of the checkpoint, or None if there are no checkpoints.

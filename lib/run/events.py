@@ -47,7 +47,7 @@ def register_events(engine: Engine) -> None:
 
 
 def move_to_end(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
-    """Call an attached handler after the event's other handlers, also after those that were attached since."""
+    """Move an attached handler behind all other handlers of the event."""
     engine.remove_event_handler(handler, event)
     engine.add_event_handler(event, handler)
 

@@ -77,6 +77,11 @@ class FinalEvaluation:
         self._confirmed = evaluated
         return True
 
+    @property
+    def is_played(self) -> bool:
+        """Whether `add_to` only writes, because the evaluation has confirmed that the game is solved."""
+        return self._confirmed is not None
+
     def add_to(self, result: Mapping[str, Any]) -> None:
         """Write the result with the evaluation, which is played unless it has confirmed that the game is solved."""
         evaluated = self._confirmed

@@ -21,7 +21,7 @@ def next_steps(
     *,
     saved: bool,
     solved: bool,
-    teaches_nothing: bool,
+    cannot_improve: bool,
     steps_done: int | None,
     has_episode: bool,
 ) -> dict[str, str]:
@@ -34,8 +34,7 @@ def next_steps(
         saved: whether the run has a checkpoint. Without one, only its report can be shown.
         solved: whether the run was solved. A solved run is not trained any further, so its evaluation is repeated with
             more episodes instead.
-        teaches_nothing: whether more steps would teach nothing, because the learning rate has fallen to 0 or learning
-            has diverged.
+        cannot_improve: whether more steps would not help, because the learning rate is 0 or the loss was not finite.
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
     """
@@ -45,7 +44,7 @@ def next_steps(
     commands = {"watch it play": tool_command("play", run, env_id), **commands}
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
-    elif not teaches_nothing and options.resumable:
+    elif not cannot_improve and options.resumable:
         commands["continue the run"] = continue_command(run, env_id, options)
         if steps_done is not None:
             commands["continue the run"] += f" --stop-after {2 * steps_done}"

@@ -166,8 +166,8 @@ def _refuse_model(run: Path) -> None:
     checkpoints = run / "checkpoints"
     if checkpoints.exists() and numbered(checkpoints, BEST) and not numbered(checkpoints, "step"):
         raise UsageError(
-            f"{run} has no step-* checkpoint, so it cannot be resumed: it is a published model, or was killed before "
-            f"its first one, or has lost them. Start a new run from its network with --init {quoted(str(run))}"
+            f"{run} has no step-* checkpoint, so it cannot be resumed. It is a published model, was killed before its "
+            f"first one, or has lost them. Start a new run from its network with --init {quoted(str(run))}"
         )
 
 

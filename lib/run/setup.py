@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -163,7 +163,12 @@ class _Setup:
         if options.init is not None and options.resume is None:
             load_initial_weights(options.init, save or {})
         register_events(engine)
-        self.run = run_folder.Run(script, params, options, (save or {}).get("net"))
+        try:
+            self.run = run_folder.Run(script, params, options, (save or {}).get("net"))
+        except BaseException:
+            if self.replayer is not None:
+                self.replayer.close()
+            raise
         log.info("Run folder: %s", self.run.path)
         self.episodes = Episodes(
             source,
@@ -244,7 +249,7 @@ class _Setup:
         if hasattr(self, "board"):
             with suppress(OSError):
                 self.board.close()
-        self._close_opened()
+        self._close(self._opened)
         self._discard_if_new()
         self.run.close()
 
@@ -349,8 +354,8 @@ class _Setup:
                     envs.append(make_env(self.params.env_name))
                 except UsageError as error:
                     raise UsageError(
-                        f"--evaluate-every needs {evaluation.EPISODES_BETWEEN} more environments: {error}. Run it "
-                        "without --evaluate-every"
+                        f"--evaluate-every needs {evaluation.EPISODES_BETWEEN} more environments. Leave it out, or "
+                        f"correct the environment: {error}"
                     ) from error
                 self._opened.append(envs[-1])
         evaluating = evaluation.evaluator(self._policy(), envs, self.options.seed, self.stopper.interrupted)
@@ -465,15 +470,15 @@ class _Setup:
         @self.engine.on(Events.COMPLETED)
         def completed(engine: Engine) -> None:
             stopped = self.stopper.reason or ENDED
-            signals[:] = self.stopper.signals[:1]
+            signals[:] = self.stopper.signals
             engine_state: Any = engine.state
             engine_state.stopped = stopped
             result = describe_result(engine, stopped, self.episodes, self.speed, self.run.read_result())
             self._write_result(result)
-            self._close(result)
+            self._finish(result)
             try:
-                is_evaluated = stopped == SOLVED or self._is_complete(stopped)
-                if self.save is not None and self.episodes.count and is_evaluated and not signals:
+                is_evaluated = self.save is not None and (stopped == SOLVED or self._is_complete(stopped))
+                if is_evaluated and self.episodes.count and (not signals or self.final_evaluation.is_played):
                     evaluate = partial(self.final_evaluation.add_to, result)
                     signals.extend(run_optional("evaluation", evaluate, may_fail=self.is_book_script))
                 signals.extend(run_optional("learning curve", self._draw_curve))
@@ -494,7 +499,7 @@ class _Setup:
         self._add_as_last(Events.EXCEPTION_RAISED, self._raise)
 
     def _add_as_last(self, event: Events, handler: Callable[..., object]) -> None:
-        """Attach a handler that comes after those that the script attaches before the run starts."""
+        """Attach a handler, and move it behind the script's own handlers when the run starts."""
         self.engine.add_event_handler(event, handler)
         self.engine.add_event_handler(Events.STARTED, move_to_end, event, handler)
 
@@ -525,19 +530,21 @@ class _Setup:
         settings = {"seed": self.options.seed, "script": self.script}
         return settings | self.options.knobs | dataclasses.asdict(self.params)
 
-    def _close(self, result: dict[str, Any]) -> None:
+    def _finish(self, result: dict[str, Any]) -> None:
+        """Write the sizes of the closed files into the result, and close everything else."""
         self.board.close()
         result["files"] = GrowingFiles(self.run.path).state_dict()
         self.run.write_json("result.json", result)
         self.source.close()
         self.stopper.release_signals()
-        self._close_opened()
+        self._close(self._opened)
 
-    def _close_opened(self) -> None:
-        """Close the environments of evaluations and videos."""
-        for opened in self._opened:
+    @staticmethod
+    def _close(opened: Iterable[ExperienceSource | gym.Env | videos.EpisodeReplayer]) -> None:
+        """Close sources and environments, and log their errors."""
+        for each in opened:
             try:
-                opened.close()
+                each.close()
             except Exception as error:  # noqa: BLE001 - not our code, and the run is saved
                 log.warning("%s", error)
 
@@ -560,9 +567,7 @@ class _Setup:
         with suppress(OSError):
             self.board.close()
         if is_new:
-            with suppress(Exception):  # the first error is the one to raise
-                self.source.close()
-            self._close_opened()
+            self._close([self.source, *self._opened])
         if is_new and self.run.path.exists():
             self._draw_curve()
         with suppress(OSError):
@@ -570,7 +575,10 @@ class _Setup:
         self.stopper.release_signals()
 
     def _raise(self, engine: Engine, error: BaseException) -> None:
-        """Raise the error again, because ignite ends a run without it if the error has a handler."""
+        """Raise the error again. If an error has a handler, ignite ends the run without raising it.
+
+        ignite reports the error a second time then, to all handlers.
+        """
         if self.is_book_script:
             Watchdog.stop()
         raise error
@@ -590,7 +598,7 @@ class _Setup:
             self.options,
             saved=saved,
             solved=stopped == SOLVED,
-            teaches_nothing=stopped == NOT_FINITE or (at_limit and learning_rate.falls_to_zero(self.params)),
+            cannot_improve=stopped == NOT_FINITE or (at_limit and learning_rate.falls_to_zero(self.params)),
             steps_done=self.steps() if at_limit else None,
             has_episode=self.episodes.count > 0,
         )

@@ -172,4 +172,4 @@ class EvaluationActor:
         return next(self._results)
 
     def __str__(self) -> str:
-        return "in an episode"
+        return "in an episode"  # which completes "Evaluation process 0 failed ..."

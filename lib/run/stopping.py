@@ -130,9 +130,9 @@ class Stopper:
         return self.reason is not None
 
     def interrupted(self) -> bool:
-        """Return whether optional work, such as an evaluation, is skipped, because the run has to end at once.
+        """Return whether the run has to end at once, so that optional work, such as an evaluation, is skipped.
 
-        That is so after a signal, after the time limit, and if the loss is not finite.
+        That is so after a signal, after the time limit, and after a loss that is not finite.
         """
         return bool(self.signals) or self._is_over_time() or self.reason == NOT_FINITE
 

@@ -135,7 +135,7 @@ class Watchdog:
 
     @staticmethod
     def stop() -> None:
-        """Stop watching, because this process is about to become another program, or goes on without this project."""
+        """Stop watching, because this process becomes another program, or the run of a book's script has ended."""
         if threading.current_thread() is not threading.main_thread() or Watchdog._newest is None:
             return
         Watchdog._newest._ended.set()
@@ -247,6 +247,6 @@ class WatcherProcess:
             faulthandler.unregister(signal.SIGUSR2)
             if self._gets_signals:
                 signal.set_wakeup_fd(-1)
-            os.close(self._stream)
+            stream, self._stream = self._stream, -1  # first, because the thread of the watchdog still runs
+            os.close(stream)
             os.close(self._reading)
-            self._stream = -1  # the thread of the watchdog still runs

@@ -83,8 +83,8 @@ def _disregard_sigterm() -> None:
 class Reaper:
     """Kill processes as soon as this process ends for any reason.
 
-    If one of them has ended and its number belongs to another process, that one is not killed. Systems without file
-    descriptors for processes, such as macOS, cannot tell.
+    A process that has got the number of an ended one is not killed, if the system has file descriptors of processes
+    (Linux).
 
     Args:
         processes: processes, such as those of Ray, that would outlive this one.
@@ -92,17 +92,16 @@ class Reaper:
 
     CODE = """
 import os, signal, sys
-target_of, kill = int, os.kill
-if hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal"):
-    target_of, kill = os.pidfd_open, signal.pidfd_send_signal
-targets = []
-for number in sys.argv[1:]:
+kills = []
+for number in map(int, sys.argv[1:]):
     try:
-        targets.append(target_of(int(number)))
-    except OSError:
+        kills.append((signal.pidfd_send_signal, os.pidfd_open(number)))
+    except ProcessLookupError:
         pass
+    except (OSError, AttributeError):  # the system has none, or does not allow them
+        kills.append((os.kill, number))
 sys.stdin.read()
-for target in targets:
+for kill, target in kills:
     try:
         kill(target, signal.SIGKILL)
     except OSError:

@@ -1,6 +1,8 @@
 """Environments in processes of their own: the same steps as one after the other, and no process is lost or left."""
 
 import multiprocessing.context
+import subprocess
+import sys
 import time
 from multiprocessing import connection
 from pathlib import Path
@@ -14,7 +16,17 @@ from lib.envs import process_env, vector_env
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.experience.stream import Stream
-from running import assignments, checkpoint_of, differences, episodes_of, first_line, folder, run, start_program
+from running import (
+    ENVIRONMENT,
+    assignments,
+    checkpoint_of,
+    differences,
+    episodes_of,
+    first_line,
+    folder,
+    run,
+    start_program,
+)
 
 PPO = Path("distributed/01_ppo.py")
 CATCH, SNAKE = "fakes:Catch-v0", "examples.snake:Snake-v0"
@@ -42,6 +54,16 @@ def assert_equal_infos(infos, others, ended):
         assert np.array_equal(infos["final_obs"][ended], others["final_obs"][ended])
         for name in ("r", "l"):
             assert np.array_equal(infos["episode"][name][ended], others["episode"][name][ended])
+
+
+@pytest.mark.slow
+def test_a_program_ends_if_one_of_its_environments_cannot_be_made():
+    program = 'from lib.envs import vector_env; vector_env.make_vector_env("fakes:SecondFails-v0", 4, processes=True)'
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=60
+    )
+    assert process.returncode == 1
+    assert "the process of environment 1 of fakes:SecondFails-v0 died with exit code 1" in process.stderr
 
 
 def test_an_environment_may_start_a_process_of_its_own(make):

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from gymnasium.wrappers import AtariPreprocessing, RecordEpisodeStatistics, TransformObservation
+from gymnasium.wrappers import (
+    AtariPreprocessing,
+    FrameStackObservation,
+    MaxAndSkipObservation,
+    RecordEpisodeStatistics,
+    TransformObservation,
+)
 
 import fakes
 from lib.envs.atari import NOOP_MAX
@@ -97,6 +103,14 @@ def blackened(**game):
     return TransformObservation(env, np.zeros_like, env.observation_space)
 
 
+def skipping(**game):
+    return MaxAndSkipObservation(ale_py.AtariEnv(**{**game, "frameskip": 1}), 4)
+
+
+def stacked(**game):
+    return FrameStackObservation(ale_py.AtariEnv(**game), 4)
+
+
 def without_frameskip():
     return ale_py.AtariEnv(**GAME)
 
@@ -105,8 +119,10 @@ def without_frameskip():
     ("entry_point", "options", "message"),
     [
         (ale_py.AtariEnv, GAME | {"obs_type": "ram"}, "shows the emulator's memory.*without obs_type='ram'"),
-        (with_preprocessing, GAME, "the wrapper AtariPreprocessing, which would have no effect"),
-        (blackened, GAME, "the wrapper TransformObservation, which would have no effect"),
+        (with_preprocessing, GAME, r"the wrapper AtariPreprocessing\. Its states are made from the emulator's"),
+        (blackened, GAME, r"the wrapper TransformObservation\. Its states"),
+        (skipping, GAME, r"the wrapper MaxAndSkipObservation\. Its states"),
+        (stacked, GAME, r"the wrapper FrameStackObservation\. Its states"),
         (without_frameskip, {}, "frameskip=1, which the preprocessing needs: .*Let its entry point accept frameskip"),
     ],
 )

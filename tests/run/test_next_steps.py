@@ -13,7 +13,7 @@ def commands(tmp_path, monkeypatch):
     """Function of next_steps' options that returns the commands of a run of 01_baseline."""
     monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
     make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0})
-    usual = {"saved": True, "solved": False, "teaches_nothing": False, "steps_done": None, "has_episode": True}
+    usual = {"saved": True, "solved": False, "cannot_improve": False, "steps_done": None, "has_episode": True}
     return lambda knobs=None, resumable=True, **changed: next_steps(
         tmp_path / "run", "fakes:Catch-v0", RunOptions(knobs=knobs or {}, resumable=resumable), **usual | changed
     )
@@ -29,7 +29,7 @@ def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands
     assert words == "--address 10.0.0.1:6379 --engine ray --patience 90.0"
 
 
-@pytest.mark.parametrize("end", ["saved", "solved", "teaches_nothing"])
+@pytest.mark.parametrize("end", ["saved", "solved", "cannot_improve"])
 def test_no_other_run_goes_on(commands, end):
     assert "continue the run" not in commands(**{end: end != "saved"})
     assert "create a report" in commands(**{end: end != "saved"})
