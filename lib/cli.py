@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import thread as thread_pools
 from pathlib import Path
 from typing import Any, NoReturn
@@ -274,11 +274,9 @@ def _threads_ended() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _end_idle_pools()
-        end = time.monotonic() + THREADS_END
         others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-        for thread in others:
-            thread.join(max(0.0, end - time.monotonic()))
+        if others:
+            _join(others)
         names = [thread.name for thread in others if thread.is_alive()]
         if not names:
             raise
@@ -291,12 +289,18 @@ def _threads_ended() -> Iterator[None]:
         os._exit(code if isinstance(code, int) else 1)
 
 
-def _end_idle_pools() -> None:
-    """End the idle threads of thread pools, as Python does later at exit."""
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads, THREADS_END seconds at most. End the idle threads of thread pools, as Python does at exit."""
+    end = time.monotonic() + THREADS_END
     with thread_pools._global_shutdown_lock:
         thread_pools._shutdown = True
-    for queue in list(thread_pools._threads_queues.values()):
-        queue.put(None)
+    try:
+        for queue in list(thread_pools._threads_queues.values()):
+            queue.put(None)
+        for thread in threads:
+            thread.join(max(0.0, end - time.monotonic()))
+    finally:
+        thread_pools._shutdown = False  # the tests call `main` in a process that goes on
 
 
 def prepare(seed: int) -> None:

@@ -181,7 +181,6 @@ def test_a_script_that_returns_no_state_is_told_what_to_return(monkeypatch):
     monkeypatch.setattr("sys.argv", ["own.py"])
     monkeypatch.setattr(cli, "exit_codes", contextlib.nullcontext)
     monkeypatch.setattr(cli, "prepare", lambda seed: None)
-    monkeypatch.setattr("concurrent.futures.thread._shutdown", False)  # restored, because `main` sets it
     with pytest.raises(TypeError, match=r"train returned None; its last line has to be: return engine\.run"):
         cli.main(train, cli.parser("Summary."), "own")
 

@@ -126,8 +126,11 @@ def setup_ignite(
         setup.attach_stopping(tuner_reward_episode, tuner_reward_min)
         setup.attach_checkpoints()
         setup.attach_end()
-    except BaseException:
+    except Exception:
         setup.undo()
+        raise
+    except BaseException:  # of a signal; the run can be resumed
+        setup.run.close()
         raise
     return setup.run
 

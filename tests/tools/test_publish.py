@@ -221,7 +221,7 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     )
     assert "start 01_ppo.py with --env-id fakes:Shown-v0, or give" in refused(BASELINE, "--init", model, *new)
     before = contents(model)
-    assert f"start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
+    assert f"Start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
     assert contents(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
