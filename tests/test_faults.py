@@ -191,17 +191,10 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "settings"),
-    [
-        (BASELINE, ("replay_size=1500", "replay_initial=1000", "batch_size=1000")),
-        pytest.param(ACTORS, ("envs=16", "rollout=200", "minibatch=3200"), marks=pytest.mark.long),
-    ],
-    ids=str,
-)
-def test_memory_that_runs_out_prints_one_line(tmp_path, script, settings):
-    catch = ("--env-id", "fakes:Catch-v0", *assignments(*settings), "--quiet", "--runs-dir", tmp_path)
-    process = start_program(SHORT_OF_MEMORY, tmp_path, PROJECT / script, *catch)
+def test_memory_that_runs_out_prints_one_line(tmp_path):
+    settings = assignments("replay_size=1500", "replay_initial=1000", "batch_size=1000")
+    catch = ("--env-id", "fakes:Catch-v0", *settings, "--quiet", "--runs-dir", tmp_path)
+    process = start_program(SHORT_OF_MEMORY, tmp_path, PROJECT / BASELINE, *catch)
     _, errors = process.communicate()
     assert process.returncode == 1
     last = errors.strip().splitlines()[-1]

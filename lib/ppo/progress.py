@@ -81,10 +81,15 @@ class Progress:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state that `state_dict` returned."""
+        """Restore a state that `state_dict` returned.
+
+        Raises:
+            TypeError, ValueError: if a return or a mean is no number.
+        """
         self._recent.clear()
-        self._recent.extend(state["recent"])
-        self._first_mean = state["first_mean"]
+        self._recent.extend(map(float, state["recent"]))
+        first = state["first_mean"]
         # Earlier versions saved neither of these.
-        self._lowest_mean = state.get("lowest_mean", self._first_mean)
+        lowest = state.get("lowest_mean", first)
+        self._first_mean, self._lowest_mean = (None if mean is None else float(mean) for mean in (first, lowest))
         self.trained = state.get("trained", False)

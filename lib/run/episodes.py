@@ -271,7 +271,7 @@ class Episodes:
             raise ValueError(f"wrong {', '.join(wrong)}")
         self.count = state["count"]
         self._early_total, self._early_count = state.get("early", (0.0, 0))  # earlier versions did not save it
-        self.returns.extend(state["returns"])
+        self.returns.extend(map(float, state["returns"]))
         self.smoothed = state["smoothed"]
         self.smoothed_length = state.get("smoothed_length")  # earlier versions did not save it
         self.best_mean = state["best_mean"]

@@ -90,7 +90,9 @@ def undamaged_table(original_run, tmp_path_factory):
     """Table of compare.py for the run and a copy of it."""
     from running import run
 
-    copy = shutil.copytree(original_run, tmp_path_factory.mktemp("copy") / original_run.name)
+    copy = shutil.copytree(
+        original_run, tmp_path_factory.mktemp("test_any_damage") / original_run.name
+    )  # for equal names
     return run(COMPARE, copy, original_run).stdout
 
 
