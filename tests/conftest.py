@@ -162,3 +162,12 @@ def original_run(tmp_path_factory, worker_id):
 def trained_run(original_run, tmp_path):
     """A copy of the run, which a test may change."""
     return Path(shutil.copytree(original_run, tmp_path / original_run.name))
+
+
+@pytest.fixture
+def register(monkeypatch):
+    """gymnasium's `register`, without effect after the test."""
+    import gymnasium as gym
+
+    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+    return gym.register

@@ -7,8 +7,8 @@ import math
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, NamedTuple, NoReturn, SupportsFloat, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, SupportsFloat, TypeVar
 
 import gymnasium as gym
 import numpy as np
@@ -281,12 +281,23 @@ def closing() -> Iterator[None]:
         yield
     finally:
         CheckedEnv.interruption = None
-        for env in opened[:]:
-            try:
-                env.close()
-            except Exception as error:  # noqa: BLE001 - not our code, and the run has ended
-                log.warning("%s", error)
+        close_all(opened[:])
         CheckedEnv.opened = None
+
+
+class Closable(Protocol):
+    """Type of what has a method `close`."""
+
+    def close(self) -> object: ...
+
+
+def close_all(opened: Iterable[Closable]) -> None:
+    """Close environments, or what holds some, and log their errors, because what matters is done or has failed."""
+    for each in opened:
+        try:
+            each.close()
+        except Exception as error:  # noqa: BLE001 - not our code
+            log.warning("%s", error)
 
 
 def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:

@@ -88,7 +88,6 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 states,
             )
         processes.start_server()
-        atexit.register(self.close)  # it is called before multiprocessing waits for its processes
         try:
             with processes.signals_blocked(), self._named():
                 super().__init__(
@@ -103,6 +102,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
             with suppress(Exception):  # the first error is the one to raise
                 self.close()
             raise
+        atexit.register(self.close)  # before multiprocessing waits for its processes
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None

@@ -25,7 +25,7 @@ from torch.optim import Adam, Optimizer
 from lib.errors import Fault, UsageError
 from lib.run.checkpoint_files import digest_path, numbered
 from lib.run.checkpoint_reading import first_line
-from lib.run.events import EpisodeEvents, move_to_end
+from lib.run.events import EpisodeEvents, attach_as_last
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
 
@@ -214,13 +214,12 @@ class Checkpointer:
     def attach(self, engine: Engine) -> None:
         """Attach this after the handlers that change the saved objects, and before the one that raises errors again.
 
-        The script attaches its own handlers later. So saving is moved behind them when the run starts.
+        The script's own handlers may change them, too, so an iteration is saved after them.
         """
         engine.add_event_handler(Events.GET_BATCH_STARTED, self._set_acting, True)
         engine.add_event_handler(Events.GET_BATCH_COMPLETED, self._set_acting, False)
         engine.add_event_handler(Events.EXCEPTION_RAISED, self._exception_raised)
-        engine.add_event_handler(Events.ITERATION_COMPLETED, self._save_if_due)
-        engine.add_event_handler(Events.STARTED, move_to_end, Events.ITERATION_COMPLETED, self._save_if_due)
+        attach_as_last(engine, Events.ITERATION_COMPLETED, self._save_if_due)
         engine.add_event_handler(Events.COMPLETED, self._save_resumable)
         engine.add_event_handler(EpisodeEvents.BEST_REWARD_REACHED, self._save_playable)
 

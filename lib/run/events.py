@@ -46,10 +46,18 @@ def register_events(engine: Engine) -> None:
     engine.register_events(*PeriodEvents, event_to_attr=dict.fromkeys(PeriodEvents, "iteration"))
 
 
-def move_to_end(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
-    """Move an attached handler behind all other handlers of the event."""
-    engine.remove_event_handler(handler, event)
+def attach_as_last(engine: Engine, event: Events, handler: Callable[..., object]) -> None:
+    """Attach a handler, and move it behind the event's other handlers whenever the engine starts.
+
+    A script attaches its own handlers after setup_ignite.
+    """
+
+    def move_to_end(engine: Engine) -> None:
+        engine.remove_event_handler(handler, event)
+        engine.add_event_handler(event, handler)
+
     engine.add_event_handler(event, handler)
+    engine.add_event_handler(Events.STARTED, move_to_end)
 
 
 def attach_periods(engine: Engine) -> None:

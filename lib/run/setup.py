@@ -8,7 +8,7 @@ import copy
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ import gymnasium as gym
 from ignite.engine import Engine, Events
 from torch import nn
 
+from lib.envs.checked_env import close_all
 from lib.envs.single_env import make_env
 from lib.errors import UsageError
 from lib.experience.episodes import Episode
@@ -38,7 +39,7 @@ from lib.run import (
 from lib.run.checkpoint import Stateful
 from lib.run.curve import draw_or_warn
 from lib.run.episodes import EpisodeFile, Episodes, first_returns, last_step
-from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods, move_to_end, register_events
+from lib.run.events import EpisodeEvents, TrainingEvents, attach_as_last, attach_periods, register_events
 from lib.run.final_evaluation import FinalEvaluation
 from lib.run.goal_progress import GoalProgress
 from lib.run.growing_files import GrowingFiles
@@ -252,7 +253,7 @@ class _Setup:
         if hasattr(self, "board"):
             with suppress(OSError):
                 self.board.close()
-        self._close(self._opened)
+        close_all(self._opened)
         self._discard_if_new()
         self.run.close()
 
@@ -497,14 +498,9 @@ class _Setup:
             pass_on(signals)
 
         if self.is_book_script:  # it has no cli.main that turns a signal into an exit code
-            self._add_as_last(Events.COMPLETED, end)
+            attach_as_last(self.engine, Events.COMPLETED, end)
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
-        self._add_as_last(Events.EXCEPTION_RAISED, self._raise)
-
-    def _add_as_last(self, event: Events, handler: Callable[..., object]) -> None:
-        """Attach a handler, and move it behind the script's own handlers when the run starts."""
-        self.engine.add_event_handler(event, handler)
-        self.engine.add_event_handler(Events.STARTED, move_to_end, event, handler)
+        attach_as_last(self.engine, Events.EXCEPTION_RAISED, self._raise)
 
     def _is_complete(self, stopped: str) -> bool:
         """Whether the run has ended at its own limit, `max_steps`, and not at --stop-after."""
@@ -540,16 +536,7 @@ class _Setup:
         self.run.write_json("result.json", result)
         self.source.close()
         self.stopper.release_signals()
-        self._close(self._opened)
-
-    @staticmethod
-    def _close(opened: Iterable[ExperienceSource | gym.Env | videos.EpisodeReplayer]) -> None:
-        """Close sources and environments, and log their errors."""
-        for each in opened:
-            try:
-                each.close()
-            except Exception as error:  # noqa: BLE001 - not our code, and the run is saved
-                log.warning("%s", error)
+        close_all(self._opened)
 
     def _failed(self, engine: Engine, error: BaseException) -> None:
         """Name the run in a disk error that names no file, and remove a new run that was refused."""
@@ -570,7 +557,7 @@ class _Setup:
         with suppress(OSError):
             self.board.close()
         if is_new:
-            self._close([self.source, *self._opened])
+            close_all([self.source, *self._opened])
         if is_new and self.run.path.exists():
             self._draw_curve()
         with suppress(OSError):

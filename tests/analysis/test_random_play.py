@@ -23,12 +23,11 @@ class Recorder(fakes.Shape):
 
 
 @pytest.fixture
-def registered(monkeypatch):
+def registered(register):
     """Function that registers an environment for one test, and makes it."""
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
 
     def make(environment, **options):
-        gym.register(f"{environment.__name__}-v0", environment, **options)
+        register(f"{environment.__name__}-v0", environment, **options)
         return make_env(f"{environment.__name__}-v0")
 
     return make

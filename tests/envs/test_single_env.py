@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import ale_py
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -37,9 +36,8 @@ from lib.errors import EnvironmentFailed, UsageError
         ("fakes:Heat-v0", "of 4 dimensions"),
     ],
 )
-def test_environments_that_no_script_can_use_are_refused(env_id, message, monkeypatch):
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
-    gym.register("NeedsPackage-v0", "robots:Arm")
+def test_environments_that_no_script_can_use_are_refused(env_id, message, register):
+    register("NeedsPackage-v0", "robots:Arm")
     with pytest.raises(UsageError, match=message):
         make_env(env_id)
 
@@ -50,7 +48,7 @@ def test_a_missing_render_mode_is_refused():
     assert make_env("fakes:Shown-v0", render_mode="rgb_array").render_mode == "rgb_array"
 
 
-def test_a_game_that_allows_one_instance_is_made_and_has_not_been_reset(monkeypatch):
+def test_a_game_that_allows_one_instance_is_made_and_has_not_been_reset(register):
     made = []
 
     class Alone(fakes.Catch):
@@ -67,20 +65,12 @@ def test_a_game_that_allows_one_instance_is_made_and_has_not_been_reset(monkeypa
         def close(self):
             made.remove(self)
 
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
-    gym.register("Alone-v0", Alone)
+    register("Alone-v0", Alone)
     for _ in range(2):  # with and without knowledge of the id
         env = make_env("Alone-v0")
         assert env.unwrapped is made[0]
         assert made[0].resets == 0
         env.close()
-
-
-@pytest.fixture
-def register(monkeypatch):
-    """gymnasium's `register`, without effect after the test."""
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
-    return gym.register
 
 
 GAME = {"game": "pong", "repeat_action_probability": 0.0, "full_action_space": False, "frameskip": 4}

@@ -157,19 +157,17 @@ def hard_pong():
         (lambda **game: gym.wrappers.TransformReward(ale_py.AtariEnv(**game), float), {}, "wrappers of its own"),
     ],
 )
-def test_games_with_options_that_native_environments_lack_are_refused(monkeypatch, entry_point, changes, message):
+def test_games_with_options_that_native_environments_lack_are_refused(register, entry_point, changes, message):
     game = gym.spec("PongNoFrameskip-v4").kwargs | {"frameskip": 1} | changes
     game = {} if entry_point is hard_pong else {name: value for name, value in game.items() if value is not ...}
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
-    gym.register("Another-v0", entry_point, kwargs=game)
+    register("Another-v0", entry_point, kwargs=game)
     with pytest.raises(UsageError, match=rf"Another-v0 is an Atari game with {message}.* 00 to 04 of chapter 9"):
         vector_env.make_vector_env("Another-v0", 2)
 
 
-def test_the_refusal_of_a_game_that_no_script_can_play_recommends_none(monkeypatch):
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+def test_the_refusal_of_a_game_that_no_script_can_play_recommends_none(register):
     game = gym.spec("PongNoFrameskip-v4").kwargs | {"frameskip": 1, "obs_type": "ram"}
-    gym.register("Memory-v0", "ale_py.env:AtariEnv", kwargs=game)
+    register("Memory-v0", "ale_py.env:AtariEnv", kwargs=game)
     with pytest.raises(UsageError, match=r"obs_type='ram', which .* do not support; take an id that ale_py registers"):
         vector_env.make_vector_env("Memory-v0", 2)
 
@@ -282,10 +280,9 @@ def test_sticky_actions_depend_on_the_seed():
     assert not np.array_equal(play(1), play(2))
 
 
-def test_a_game_has_the_action_space_with_which_it_is_registered(monkeypatch):
-    monkeypatch.setattr(gym.envs.registration, "registry", dict(gym.envs.registration.registry))
+def test_a_game_has_the_action_space_with_which_it_is_registered(register):
     game = gym.spec("PongNoFrameskip-v4").kwargs | {"full_action_space": True}
-    gym.register("FullPong-v0", "ale_py.env:AtariEnv", kwargs=game)
+    register("FullPong-v0", "ale_py.env:AtariEnv", kwargs=game)
     assert vector_env.make_vector_env("FullPong-v0", 1).single_action_space.n == 18
 
 
