@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Packages that scripts and tools import. Extras, such as Ray, have messages of their own.
 PACKAGES = {
-    *("ale_py", "cloudpickle", "cv2", "filelock", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
+    *("ale_py", "cloudpickle", "cv2", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
     *("pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
 }
 ADDRESS_SPACE = 10**9  # bytes that the imports of a script take

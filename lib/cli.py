@@ -306,11 +306,16 @@ def _join(threads: Iterable[threading.Thread]) -> None:
 def prepare(seed: int) -> None:
     """Prepare the process before anything is built in it: memory, determinism, seeds."""
     memory.keep_freed_memory()
-    # TensorBoard's writer thread stores an OSError, and the next write raises it. So it is not printed here.
-    threading.excepthook = lambda args: None if isinstance(args.exc_value, OSError) else threading.__excepthook__(args)
+    threading.excepthook = _report_thread
     # A resumed run has to equal the uninterrupted one.
     torch.backends.cudnn.deterministic = True
     seed_everything(seed)
+
+
+def _report_thread(args: threading.ExceptHookArgs) -> None:
+    """Print the error of a thread, except TensorBoard's writer: the next write raises the error again."""
+    if not (isinstance(args.exc_value, OSError) and type(args.thread).__module__.startswith("tensorboard.")):
+        threading.__excepthook__(args)
 
 
 def _described(error: OSError) -> str:

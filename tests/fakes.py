@@ -150,6 +150,16 @@ class WithPool(Counting):
         self.pool.submit(int).result()
 
 
+class SecondHangs(Counting):
+    """Counting whose constructor prints a line and does not return in the processes of a ProcessVectorEnv."""
+
+    def __init__(self):
+        super().__init__()
+        if multiprocessing.parent_process() is not None:
+            print("waiting for a licence", flush=True)
+            time.sleep(600)
+
+
 class SecondFails(Counting):
     """Counting whose constructor fails in the second process of a ProcessVectorEnv."""
 
@@ -713,6 +723,7 @@ register("WithHelper", WithHelper)
 register("Forking", Forking)
 register("Simulated", Simulated)
 register("SecondFails", SecondFails)
+register("SecondHangs", SecondHangs)
 register("WithThread", WithThread)
 register("WithPool", WithPool)
 for name, game, sticky_actions in (

@@ -33,7 +33,6 @@ from typing import Any, NoReturn, cast
 PRELOADED = (
     "ale_py",
     "cv2",
-    "filelock",
     "gymnasium.wrappers",
     "ignite.handlers",
     "matplotlib.backends.backend_agg",

@@ -3,6 +3,7 @@ import dataclasses
 import errno
 import os
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -211,10 +212,25 @@ def test_hyperparameters_are_explained_before_other_options_are_checked(capsys, 
     assert "learning_rate" in capsys.readouterr().out
 
 
-def test_the_name_of_a_run_says_best_only_if_the_script_has_tuned_hyperparameters():
+def test_a_script_without_tuned_hyperparameters_says_so_and_uses_its_own(caplog):
     assert resolve("--params", "best")[1].changes.startswith("-best")
-    _, args = cli.resolve(cli.parser("Summary.", PPO_HYPERPARAMS), ["--params", "best"], "01_ppo")
+    assert not caplog.messages
+    params, args = cli.resolve(cli.parser("Summary.", PPO_HYPERPARAMS), ["--params", "best"], "01_ppo")
     assert args.changes == ""
+    assert params == PPO_HYPERPARAMS["pong"]
+    assert [message for message in caplog.messages if "--params best has no effect" in message]
+
+
+def test_the_name_of_a_run_shows_a_goal_that_was_changed():
+    assert resolve("--env-id", "CartPole-v1")[1].changes == ""
+    assert resolve("--env-id", "CartPole-v1", "--set", "stop_reward=14")[1].changes == "-stop_reward=14"
+    assert resolve("--set", "milestone=none")[1].changes == "-milestone=None"
+
+
+def test_the_hyperparameters_of_a_game_do_not_ask_for_its_confirmation_in_another_environment():
+    parser = cli.parser("Summary.", PPO_HYPERPARAMS)
+    assert cli.resolve(parser, [], "01_ppo")[0].confirm
+    assert not cli.resolve(parser, ["--game", "pong", "--env-id", "CartPole-v1"], "01_ppo")[0].confirm
 
 
 def test_an_environment_without_a_registered_goal_has_none():
@@ -447,3 +463,12 @@ def test_an_error_of_the_system_prints_one_line_that_says_what_is_kept(monkeypat
         raise OSError(number, os.strerror(number), "a/b")
     assert end.value.code == 1
     assert capsys.readouterr().err.startswith(f"error: {message}")
+
+
+def test_errors_of_threads_are_printed_except_those_that_tensorboards_writer_raises_again(capsys):
+    class Writer(threading.Thread):
+        __module__ = "tensorboard.summary.writer.event_file_writer"
+
+    for thread, printed in ((Writer(), False), (threading.Thread(), True)):
+        cli._report_thread(threading.ExceptHookArgs([OSError, OSError("the pipe broke"), None, thread]))
+        assert ("the pipe broke" in capsys.readouterr().err) == printed

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -506,12 +507,14 @@ def test_temporary_folders_of_killed_processes_are_removed(tmp_path):
     process.kill()
     process.communicate()
     [left] = tmp_path.glob("pymp-*")
-    elsewhere = tmp_path / "pymp-elsewhere"  # of a living run in a container with its own process ids
-    elsewhere.mkdir()
-    with (elsewhere / processes.OWNER).open("w") as owner:
-        owner.write("99999999")
+    locked, remote = tmp_path / "pymp-locked", tmp_path / "pymp-remote"
+    locked.mkdir()
+    remote.mkdir()
+    (remote / processes.OWNER).write_text("99999999 another-machine")  # which shares the folder, but not its locks
+    with (locked / processes.OWNER).open("w") as owner:  # of a living run in a container with its own process ids
+        owner.write(f"99999999 {socket.gethostname()}")
         owner.flush()
         fcntl.flock(owner, fcntl.LOCK_EX)
         assert run(ACTORS, *options, "--stop-after", 200, env=env).returncode == 0
     assert not left.exists()
-    assert list(tmp_path.glob("pymp-*")) == [elsewhere]
+    assert sorted(tmp_path.glob("pymp-*")) == [locked, remote]

@@ -72,6 +72,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
     """
 
     def __init__(self, make: Callable[[], gym.Env], num_envs: int, env_id: str):
+        # gymnasium sets these while or after the processes start, and `close` may come before.
+        self.parent_pipes, self.processes, self._state = [], [], AsyncState.DEFAULT
         self._env_id = env_id
         self._awaited: int | None = None  # index of the environment that the parent waits for
         self._steps = 0
@@ -131,7 +133,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
         """Watch the processes, which have just started, and check their spaces."""
         pipes: list[Any] = [WatchedPipe(*each) for each in zip(self.parent_pipes, self.processes, strict=True)]
         self.parent_pipes = pipes
-        super()._check_spaces()  # type: ignore[no-untyped-call]
+        with processes.signals_unblocked():  # a constructor may hang
+            super()._check_spaces()  # type: ignore[no-untyped-call]
 
     def describe(self) -> str:
         """Return a name of the environment that is waited for, for messages about a call that does not return."""
@@ -206,7 +209,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
                     pipe.send(("close", None))
             end = time.monotonic() + PATIENCE
             for process in self.processes:
-                process.join(max(0.0, end - time.monotonic()))
+                if process.pid is not None:
+                    process.join(max(0.0, end - time.monotonic()))
         for process in self.processes:
             if process.is_alive():
                 processes.kill_child(process)

@@ -341,6 +341,8 @@ def run(
 ) -> Iterator[dict[str, float]]:
     """Run distributed PPO without checkpoints or logs: actors play, and the learner trains and sends them weights.
 
+    The trainer's settings stay as they are: there are no goal schedules and no goal.
+
     Args:
         num_of_actors: number of actors, instead of acting.actors.
         acting, learner, max_lag: see Segments.

@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import logging
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -20,6 +21,8 @@ from lib.run.options import CHANGEABLE_ON_RESUME, DEFAULT_RUNS_DIR, RunOptions, 
 from lib.run.overrides import HELP, explain, override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
 
 LONGEST_ID = 60  # characters of an id in a run's name
 
@@ -125,9 +128,15 @@ def _new_run(
         config: content of --config.
     """
     options.pop("config", None)
-    table = parser.best if options.pop("params", "common") == "best" else parser.hyperparams
+    wants_best = options.pop("params", "common") == "best"
+    table = parser.best if wants_best else parser.hyperparams
+    if wants_best and table is parser.hyperparams:
+        log.warning("--params best has no effect: its values are for chapter 8 and for 00 to 06 of chapter 9.")
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
-    params = _new_params(table, options["game"], env_id, config, overrides)
+    if options["game"] == OWN and env_id is None:
+        raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
+    usual = _usual_params(table, options["game"], env_id)
+    params = _with_values(usual, env_id, config, overrides)
     _explain_and_exit(params, overrides)
     _require_actors(knobs, defaults)
     _check_engine(knobs)
@@ -142,7 +151,7 @@ def _new_run(
         parser.named,
         [kind for kind, applies in kinds.items() if applies],
         params,
-        table[options["game"]],
+        usual,
         run_options.seed,
     )
     if run_options.stop_after is not None and run_options.stop_after <= params.warm_up:
@@ -207,31 +216,38 @@ def full_id(env_id: str | None, module: str | None) -> str | None:
     return f"{module}:{env_id}"
 
 
-def _new_params(
-    hyperparams: Mapping[str, RunParameters],
-    game: str,
-    env_id: str | None,
-    given: config_file.Config,
-    overrides: list[str],
-) -> RunParameters:
-    config: Mapping[str, Any] = given.hyperparameters
+def _usual_params(hyperparams: Mapping[str, RunParameters], game: str, env_id: str | None) -> RunParameters:
+    """Return the hyperparameters of a game, or those for another environment, without --config and --set."""
     if hyperparams is BEST_HYPERPARAMS and game not in hyperparams and game in HYPERPARAMS:
         raise UsageError(f"--params best has no values for {game!r}, only for {', '.join(hyperparams)}")
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
-    if game == OWN and env_id is None:
-        raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
-    params = hyperparams[game]
+    if env_id is None:
+        return hyperparams[game]
+    # The game's own goal, and how it is confirmed, mean nothing in another environment.
+    name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_ID], reward_threshold(env_id)
+    changes: dict[str, Any] = {
+        "env_name": env_id,
+        "run_name": name,
+        "stop_reward": goal,
+        "milestone": None,
+        "confirm": False,
+    }
+    try:
+        return dataclasses.replace(hyperparams[game], **changes)
+    except ValueError as error:
+        raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
+
+
+def _with_values(
+    params: RunParameters, env_id: str | None, given: config_file.Config, overrides: list[str]
+) -> RunParameters:
+    """Return hyperparameters with the values of --config and --set."""
+    config: Mapping[str, Any] = given.hyperparameters
     if env_id is not None:
-        # The game's stop_reward means nothing in another environment.
-        name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_ID], reward_threshold(env_id)
-        try:
-            params = dataclasses.replace(params, env_name=env_id, run_name=name, stop_reward=goal, milestone=None)
-        except ValueError as error:
-            raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
         # A run on another environment says nothing about the goal of this one.
         is_other = given.of_run and config.get("env_name") != without_options(env_id)
-        left_out = {"env_name", *(("run_name", "stop_reward", "milestone") if is_other else ())}
+        left_out = {"env_name", *(("run_name", "stop_reward", "milestone", "confirm") if is_other else ())}
         config = {name: value for name, value in config.items() if name not in left_out}
     elif without_options(config.get("env_name", params.env_name)) != without_options(params.env_name):
         raise UsageError(

@@ -28,7 +28,8 @@ class RunOptions:
         seed: seed of all random generators.
         device: device of the networks.
         stop_after: agent steps at which the run stops, warm-up included; None for the game's max_steps.
-        time_limit: seconds after which this process stops; None for no limit.
+        time_limit: seconds after which the run stops; None for no limit. They count from the start of the process, or
+            from setup_ignite if the script has no cli.main.
         resume: folder of the run to resume; None for a new run.
         init: folder of the run or model whose weights a new run starts with; None for random ones.
         runs_dir: folder in which a new run's folder is created.
@@ -40,7 +41,8 @@ class RunOptions:
         game: key of the script's table of hyperparameters.
         tune: number of trials of a search; None to train once.
         knobs: the script's own options by name. Each can be read as an attribute, too.
-        resumable: whether the script takes --resume, so that the command that continues the run can be printed.
+        resumable: whether cli.main runs the script, which then takes --resume, so that the command that continues the
+            run can be printed.
         changes: what a new run's name says after the script, see run_name.changes_in_name.
     """
 

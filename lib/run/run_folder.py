@@ -9,7 +9,7 @@ runs/<YYYY-MM-DDTHHMM>-<params.run_name>-<script>[=<value>][-<change>...][-seed<
     files.json        sizes and digests of the files that grow, as of the last checkpoint
     result.json       how the run ended
     curve.png         learning curve, drawn at the end
-    lock, pid         file lock, and the id of the process that works on the run
+    lock, pid         locked file, and the id of the process that works on the run
 """
 
 import atexit
@@ -23,7 +23,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import filelock
 import psutil
 
 from lib.errors import UsageError
@@ -66,23 +65,20 @@ class Run:
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
-        self._lock = filelock.FileLock(self.path / "lock", thread_local=False)
-        self._folder_lock: int | None = None
+        self._locks: list[int] = []  # open descriptors
         try:
             with files.named(self.path):
                 self._begin(script, params, net)
         except OSError:
-            if not options.resume:
+            if options.resume:
+                self.close()
+            else:
                 self.discard()
             raise
 
     def _begin(self, script: str, params: RunParameters, net: object) -> None:
-        try:
-            self._lock.acquire(timeout=0)
-        except filelock.Timeout as error:
-            raise self._in_use() from error
         self.checkpoints.mkdir(exist_ok=True)
-        self._folder_lock = self._lock_folder()
+        self._lock()
         in_forked_children(self, Run._leave)
         (self.path / "pid").write_text(str(os.getpid()))
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
@@ -90,16 +86,24 @@ class Run:
         if not self._options.resume:
             self.write_json("params.json", provenance.describe(script, params, self._options, net))
 
-    def _lock_folder(self) -> int:
-        """Lock the folder of checkpoints as well, because a lock file that was deleted locks nothing."""
-        descriptor = os.open(self.checkpoints, os.O_RDONLY)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            self._lock.release()
-            raise self._in_use() from error
-        return descriptor
+    def _lock(self) -> None:
+        """Lock the file, which other machines see, and the folder of checkpoints, because the file may be deleted."""
+        self._locks.append(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666))
+        self._locks.append(os.open(self.checkpoints, os.O_RDONLY))
+        locked = [_try_lock(descriptor, fcntl.LOCK_EX) for descriptor in self._locks]
+        if False in locked:
+            self._release()
+            raise self._in_use()
+        if locked == [None, None]:
+            log.warning(
+                "The file system of %s has no locks. Take care that no second process resumes this run meanwhile.",
+                self.path,
+            )
+
+    def _release(self) -> None:
+        """Close the descriptors, which releases the locks. The operating system does so, too, when the process dies."""
+        while self._locks:
+            os.close(self._locks.pop())
 
     def _in_use(self) -> UsageError:
         pid = self.path / "pid"
@@ -143,9 +147,7 @@ class Run:
 
     def _leave(self) -> None:
         """Close the locks in a forked child, so that it does not hold them after the run has died."""
-        for descriptor in (self._folder_lock, self._lock._context.lock_file_fd):
-            if descriptor is not None:
-                os.close(descriptor)
+        self._release()
 
     def discard(self) -> None:
         """Remove the folder, and release the lock."""
@@ -154,12 +156,9 @@ class Run:
             self.close()
 
     def close(self) -> None:
-        """Release the lock. The operating system releases it, too, when the process dies."""
+        """Release the locks."""
         _remove_own_pid(self.path / "pid")
-        if self._folder_lock is not None:
-            os.close(self._folder_lock)
-            self._folder_lock = None
-        self._lock.release()
+        self._release()
 
 
 def _refuse_model(run: Path) -> None:
@@ -193,19 +192,29 @@ def remove_leftovers(path: Path) -> None:
 
 def in_use(path: Path) -> bool:
     """Return whether a process works on the run in this folder, which it has locked."""
+    return any(_is_locked(path / name) for name in ("lock", "checkpoints"))
+
+
+def _is_locked(path: Path) -> bool:
     try:
-        descriptor = os.open(path / "checkpoints", os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # the file system has no locks
-        return False
+        return _try_lock(descriptor, fcntl.LOCK_SH) is False
     finally:
         os.close(descriptor)
-    return False
+
+
+def _try_lock(descriptor: int, kind: int) -> bool | None:
+    """Lock an open file or folder, and return whether no other process has; None if the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def _new_folder(runs_dir: Path, name: str) -> Path:

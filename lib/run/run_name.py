@@ -30,8 +30,7 @@ def changes_in_name(
         named: name of the option whose value always follows the script's name, or None.
         kinds: words after that, such as "best" for --params best.
         params: hyperparameters of the run.
-        usual: hyperparameters of the game. Differences in run_name, stop_reward and milestone are not shown, nor one in
-            env_name if run_name differs as well.
+        usual: hyperparameters without --config and --set. A difference in run_name is not shown.
         seed: seed of the run.
     """
     parts = [] if named is None else [f"={_text(knobs[named])}"]
@@ -41,9 +40,7 @@ def changes_in_name(
             parts.append(f"-{_assignment(name, value)}")
     for field in dataclasses.fields(params):
         value = getattr(params, field.name)
-        hidden = field.name in ("run_name", "stop_reward", "milestone")
-        hidden = hidden or (field.name == "env_name" and params.run_name != usual.run_name)
-        if not hidden and value != getattr(usual, field.name):
+        if field.name != "run_name" and value != getattr(usual, field.name):
             parts.append(f"-{_assignment(field.name, value)}")
     changes = re.sub(r"[^A-Za-z0-9._=+-]+", "_", "".join(parts))
     end = "" if seed == RunOptions.seed else f"-seed{seed}"

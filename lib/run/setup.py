@@ -57,6 +57,7 @@ from lib.run.tensorboard import FigureFunction, TensorBoard
 from lib.run.video_file import Animation
 from lib.run.watchdog import Watchdog
 from lib.system import files, memory
+from lib.system.clock import since_process_start
 from lib.system.console_log import start_console
 from lib.system.progress import show_progress
 from lib.system.seeds import RandomState, undisturbed
@@ -94,14 +95,15 @@ def setup_ignite(
         args: options from the command line; None for a new run with the defaults, in runs/ of the current folder.
         save: objects that a checkpoint holds, by name, at least "net"; None for no checkpoints. Their state_dicts
             consist of tensors and plain values without NaN. If a run is resumed, they are restored before this function
-            returns. A solved run ends with an evaluation of "net".
+            returns. A run that is solved, or ends at max_steps, ends with an evaluation of "net".
         figures: functions that draw a figure for TensorBoard, by name. Those with a state_dict are saved, too.
 
     Returns:
         The run folder. When the run ends, engine.state.stopped is a key of stopping.EXIT_CODES.
 
     Raises:
-        UsageError: if the run to resume is in use, or its episodes cannot be recorded.
+        UsageError: if the run to resume is in use, at its limit or changed, if its episodes cannot be recorded or
+            evaluated, or if the network of --init does not fit.
         Fault: if no checkpoint of the run to resume can be read.
         TypeError: if checkpoints are saved and exp_source is a plain PTAN source, or `save` has no "net".
         ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate has to decay
@@ -158,7 +160,13 @@ class _Setup:
         self.options = options
         self.save = save
         self.figures = figures
-        self.is_book_script = is_book_script  # it has no cli.main, and may do other work before and after the run
+        self.is_book_script = is_book_script  # it does not read engine.state.stopped
+        # Only cli.main makes options of a resumable run. A book's script or a notebook may do other work before and
+        # after the run.
+        self.owns_process = options.resumable
+        self.time_limit: float | None = options.time_limit  # in seconds since the process started
+        if self.time_limit is not None and not self.owns_process:
+            self.time_limit += since_process_start()
         self.warm_up = params.warm_up
         self.tracker: tracking.Tracker | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
@@ -179,7 +187,7 @@ class _Setup:
             params.stop_reward,
             params.milestone,
             trained=options.init is not None,
-            owns_process=not is_book_script,
+            owns_process=self.owns_process,
         )
         if options.init is not None:
             source.begin_trained()
@@ -191,7 +199,7 @@ class _Setup:
         # Environments of evaluations and videos.
         self._opened: list[gym.Env | videos.EpisodeReplayer] = [] if self.replayer is None else [self.replayer]
         self.stopper = Stopper(
-            self.steps, options.stop_after or params.max_steps, options.time_limit, saves=save is not None
+            self.steps, options.stop_after or params.max_steps, self.time_limit, saves=save is not None
         )
         source.stop_asked = self.stopper.should_stop
 
@@ -247,13 +255,16 @@ class _Setup:
         self.tracker = tracking.start(self.options.track, self.run.path, settings, self.steps)
 
     def undo(self) -> None:
-        """After an error in the set-up, remove the folder of a new run, and unlock that of a resumed one."""
+        """After an error in the set-up, remove the folder of a new run, and unlock that of a resumed one.
+
+        The source of a resumed run may have started processes.
+        """
         if self.tracker is not None:
             self.tracker.fail()
         if hasattr(self, "board"):
             with suppress(OSError):
                 self.board.close()
-        close_all(self._opened)
+        close_all([self.source, *self._opened] if self.options.resume else self._opened)
         self._discard_if_new()
         self.run.close()
 
@@ -417,7 +428,7 @@ class _Setup:
             goal_progress,
             self.stopper.step_limit,
             goal_progress is None or self.options.stop_after is not None,
-            self.options.time_limit,
+            self.time_limit,
             self.options.verbose,
         ).attach(self.engine)
 
@@ -441,7 +452,7 @@ class _Setup:
     def attach_stopping(self, tuner_reward_episode: int, tuner_reward_min: float | None) -> None:
         """Stop when the game is solved, at a limit, or on a signal; stop a hopeless trial."""
         self.stopper.watch_ends(self.engine)
-        Watchdog(self.options.time_limit).attach(self.engine)
+        Watchdog(self.time_limit).attach(self.engine)
         if isinstance(self.params, Hyperparameters) and self.params.tuner_mode:
             max_episodes = 1.1 * self.params.episodes_to_solve
             if tuner_reward_min is None:
@@ -495,9 +506,10 @@ class _Setup:
 
         def end(engine: Engine) -> None:
             Watchdog.stop()
-            pass_on(signals)
+            if self.is_book_script:
+                pass_on(signals)
 
-        if self.is_book_script:  # it has no cli.main that turns a signal into an exit code
+        if not self.owns_process:
             attach_as_last(self.engine, Events.COMPLETED, end)
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
         attach_as_last(self.engine, Events.EXCEPTION_RAISED, self._raise)
@@ -569,7 +581,7 @@ class _Setup:
 
         ignite reports the error a second time then, to all handlers.
         """
-        if self.is_book_script:
+        if not self.owns_process:
             Watchdog.stop()
         raise error
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -50,12 +51,13 @@ class Stopper:
 
     engine.state.solved is true as soon as the game is solved.
 
-    On a signal the current iteration is completed and the state is saved. A second signal ends the process at once.
+    On a signal the current iteration is completed and the state is saved. A second one ends the process at once, but
+    launchers and closing terminals may repeat theirs: SIGHUP is ignored then, and SIGTERM for REPEAT seconds.
 
     Args:
         steps: function that returns the agent steps so far.
         step_limit: agent steps at which the run stops.
-        time_limit: seconds after which this process stops, or None for no limit.
+        time_limit: seconds after the start of this process at which the run stops, or None for no limit.
         saves: whether the run saves checkpoints, for the message at a signal.
 
     Attributes:
@@ -64,7 +66,9 @@ class Stopper:
         wrong_inputs: non-finite fields of the batch when the loss became non-finite; None if its fields are unknown.
     """
 
-    def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: int | None, saves: bool = True):
+    REPEAT = 5.0
+
+    def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: float | None, saves: bool = True):
         self.steps = steps
         self.step_limit = step_limit
         self.time_limit = time_limit
@@ -188,7 +192,7 @@ class Stopper:
         if self._learning:
             # Not by the log, because the signal may have interrupted a line of it. "^C" stands on the current line.
             saving, without = (", then saving", ", without saving") if self.saves else ("", "")
-            message = f"\nStopping after this update{saving} ... (a second signal stops at once{without})\n"
+            message = f"\nStopping after this update{saving} ... (a second Ctrl-C stops at once{without})\n"
             with suppress(OSError):
                 os.write(2, message.encode())
         self.reason = self.reason or signal.Signals(number).name
@@ -199,9 +203,21 @@ class Stopper:
             CheckedEnv.interruption = Interrupted(number)  # in case that an environment catches it
             raise CheckedEnv.interruption
         CheckedEnv.ctrl_c_raises = True
+        again: dict[int, Any] = {
+            signal.SIGHUP: signal.SIG_IGN,
+            signal.SIGTERM: partial(self._on_repeat, time.monotonic()),
+        }
         for known, handler in self._previous_handlers.items():
-            # A closing terminal may send SIGHUP several times.
-            signal.signal(known, signal.SIG_IGN if signal.Signals(known).name == "SIGHUP" else handler)
+            signal.signal(known, again.get(known, handler))
+
+    def _on_repeat(self, first: float, number: int, frame: FrameType | None) -> None:
+        """Pass a repeated signal on, unless it comes within REPEAT seconds after the first one.
+
+        Launchers send it to the process and to its parent, which forwards it.
+        """
+        if time.monotonic() - first > self.REPEAT:
+            signal.signal(number, self._previous_handlers.get(number, signal.SIG_DFL))
+            signal.raise_signal(number)
 
 
 def announce_signals() -> None:

@@ -105,7 +105,9 @@ def tune_params(
         "episodes".
 
     Raises:
-        UsageError: if Ray Tune is not installed, samples is below 1, or device is a GPU other than the first.
+        UsageError: if Ray Tune is not installed, samples is below 1, device is a GPU other than the first,
+            learning_rate_final is 1e-4 or more, or no trial was completed.
+        ValueError: if a field of base_params is missing or out of range.
     """
     if samples < 1:
         raise UsageError(f"samples is {samples}; it has to be at least 1")

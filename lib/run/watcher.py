@@ -153,8 +153,8 @@ def write(line: str) -> None:
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, as by Ctrl-Z; false where there is no /proc."""
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] in "Tt"
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] in b"Tt"
     except OSError:
         return False
 

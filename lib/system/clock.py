@@ -44,8 +44,9 @@ def since_process_start() -> float:
 def _process_start() -> float:
     if not STAT.exists():
         return _IMPORTED
-    # Field 22 of proc(5): the start in clock ticks since boot. The process's name in field 2 may contain spaces.
-    ticks = int(STAT.read_text().rpartition(")")[2].split()[19])
+    # Field 22 of proc(5): the start in clock ticks since boot. The process's name in field 2 may contain spaces
+    # and parts of characters.
+    ticks = int(STAT.read_bytes().rpartition(b")")[2].split()[19])
     running = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     return time.monotonic() - running
 

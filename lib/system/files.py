@@ -103,10 +103,13 @@ def sync(file: IO[Any]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until a folder's entries are on the disk."""
+    """Wait until a folder's entries are on the disk, if the file system can tell."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EBADF):  # of shared folders without such a call
+            raise
     finally:
         os.close(descriptor)
 

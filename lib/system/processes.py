@@ -7,6 +7,7 @@ import os
 import pickle
 import shutil
 import signal
+import socket
 import sys
 import threading
 import time
@@ -75,22 +76,24 @@ def start_server() -> None:
 
 @functools.cache
 def _own_folder(owner: Path) -> int:
-    """Lock the file with this process's id for as long as the process lives, and return its descriptor."""
+    """Lock the file with this process's id and host for as long as the process lives, and return its descriptor."""
     descriptor = os.open(owner, os.O_RDWR | os.O_CREAT)
     with suppress(OSError):  # the file system may have no locks
         fcntl.flock(descriptor, fcntl.LOCK_EX)
-    os.write(descriptor, str(os.getpid()).encode())
+    os.write(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
     return descriptor
 
 
 def _remove_folders_of_killed_processes(parent: Path) -> None:
     """Remove the temporary folders, with the fork server's socket, of runs that were killed.
 
-    A living run in another container may have an id that does not exist here, but its file is locked.
+    A living run in another container may have an id that does not exist here, but its file is locked. Other machines
+    may share the folder, and their locks may be unknown here.
     """
     for owner in parent.glob(f"pymp-*/{OWNER}"):
         with suppress(OSError, ValueError), owner.open() as file:  # another user's, locked, or just being removed
-            if not psutil.pid_exists(int(file.read())):
+            pid, _, host = file.read().partition(" ")
+            if host == socket.gethostname() and not psutil.pid_exists(int(pid)):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(owner.parent)
 
@@ -284,6 +287,16 @@ def signals_blocked() -> Iterator[None]:
             yield
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def signals_unblocked() -> Iterator[None]:
+    """Unblock SIGNALS within `signals_blocked`, when the processes have started."""
+    before = signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Environments in processes of their own: the same steps as one after the other, and no process is lost or left."""
 
 import multiprocessing.context
+import signal
 import subprocess
 import sys
 import time
@@ -64,6 +65,15 @@ def test_a_program_ends_if_one_of_its_environments_cannot_be_made():
     )
     assert process.returncode == 1
     assert "the process of environment 1 of fakes:SecondFails-v0 died with exit code 1" in process.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_program_whose_environments_wait_in_their_constructors(tmp_path):
+    make = 'vector_env.make_vector_env("fakes:SecondHangs-v0", 2, processes=True)'
+    program = start_program(f'from lib.envs import vector_env\nif __name__ == "__main__":\n    {make}', tmp_path)
+    assert first_line(program) == "waiting for a licence"
+    program.send_signal(signal.SIGINT)
+    assert "KeyboardInterrupt" in program.communicate(timeout=30)[1]
 
 
 def test_an_environment_may_start_a_process_of_its_own(make):
@@ -250,8 +260,10 @@ def test_a_process_that_the_fork_server_cannot_start_is_reported(monkeypatch):
         start(process)
 
     monkeypatch.setattr(multiprocessing.context.ForkServerProcess, "start", start_all_but_the_second)
+    before = set(multiprocessing.active_children())
     with pytest.raises(Fault, match="environment 1 of CartPole-v1 could not be started, because the fork server died"):
         vector_env.make_vector_env("CartPole-v1", 3, processes=True)
+    assert set(multiprocessing.active_children()) <= before  # the first one has ended
 
 
 @pytest.mark.slow

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import os
 import re
@@ -7,7 +9,6 @@ import threading
 
 import psutil
 import pytest
-from filelock import FileLock
 
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
@@ -125,8 +126,31 @@ def test_a_run_that_ends_in_another_thread_unlocks_its_folder(tmp_path):
     thread = threading.Thread(target=run.close)
     thread.start()
     thread.join()
-    with FileLock(run.path / "lock", timeout=0):
-        assert not run_folder.in_use(run.path)
+    assert not run_folder.in_use(run.path)
+    run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path)).close()
+
+
+def test_a_run_on_another_machine_is_seen_by_its_lock_file(tmp_path):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    run.close()
+    with (run.path / "lock").open() as file:  # locks of folders are not seen by other machines
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert run_folder.in_use(run.path)
+        with pytest.raises(UsageError, match="is in use by another process"):
+            run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path))
+    assert not run_folder.in_use(run.path)
+
+
+def test_a_file_system_without_locks_is_named_and_a_killed_run_can_be_resumed_there(tmp_path, monkeypatch, caplog):
+    def refuse(descriptor, kind):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    killed = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    assert f"The file system of {killed.path} has no locks." in caplog.text
+    assert not run_folder.in_use(killed.path)
+    run_folder.Run("01_baseline", PONG, RunOptions(resume=killed.path)).close()
+    killed.close()
 
 
 FORKER = """

@@ -1,10 +1,12 @@
 """The whole loop, as setup_ignite assembles it."""
 
 import dataclasses
+import itertools
 import json
 import os
 import re
 import signal
+import time
 
 import gymnasium as gym
 import numpy as np
@@ -26,11 +28,13 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint_reading, run_folder, run_json
 from lib.run.episode_player import EpisodeResult
+from lib.run.episodes import Episodes
 from lib.run.evaluation import summary
 from lib.run.options import RunOptions
 from lib.run.return_distributions import ReturnDistributionFigure
 from lib.run.setup import setup_ignite
-from lib.system import memory
+from lib.run.watchdog import Watchdog
+from lib.system import clock, memory
 from lib.system.seeds import tagged_seed
 from running import folder
 
@@ -314,6 +318,39 @@ def test_a_resumed_run_removes_videos_of_undone_episodes_even_if_it_records_none
     set_up(RunOptions(runs_dir=tmp_path, stop_after=60, resume=run.path))[1].close()
     assert kept.exists()
     assert not undone.exists()
+
+
+def test_a_notebook_that_was_opened_long_ago_has_the_whole_time_for_its_run(tmp_path, monkeypatch):
+    started = time.monotonic() - 3600.0
+    monkeypatch.setattr(clock, "_process_start", lambda: started)
+    monkeypatch.setattr(Episodes, "_runs", itertools.count())
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    args = RunOptions(runs_dir=tmp_path, time_limit=60, stop_after=40)
+    run = setup_ignite(engine, params, source, "notebook", args=args)
+    engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    result = run.read_result()
+    assert result["steps"] == 40
+    assert result["seconds"] < 60.0
+    assert Watchdog._newest is None
+
+
+def test_a_refused_resume_in_a_notebook_leaves_no_process_of_its_source(tmp_path, monkeypatch):
+    source = source_of(Counting())
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    run = setup_ignite(
+        Engine(lambda engine, batch: {"loss": 0.0}), params, source, "own", args=RunOptions(runs_dir=tmp_path)
+    )
+    run.close()
+    closed = []
+    monkeypatch.setattr(run_folder.Run, "add_session", lambda run: run.missing)
+    monkeypatch.setattr(source, "close", lambda: closed.append(True))
+    with pytest.raises(AttributeError, match="missing"):
+        setup_ignite(
+            Engine(lambda engine, batch: {"loss": 0.0}), params, source, "own", args=RunOptions(resume=run.path)
+        )
+    assert closed == [True]
 
 
 def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, monkeypatch, caplog):

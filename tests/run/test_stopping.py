@@ -167,6 +167,20 @@ def test_a_second_interrupt_ends_the_process_and_a_second_hang_up_is_ignored():
         run(at=3, handler=interrupt_twice)
 
 
+def test_a_termination_that_a_launcher_repeats_at_once_is_ignored_and_a_later_one_ends_the_process(monkeypatch):
+    def terminate_twice(engine):
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    passed_on = []
+    with processes.handling([signal.SIGTERM], lambda number, frame: passed_on.append(number)):
+        assert run(at=3, handler=terminate_twice) == (3, "SIGTERM")
+        assert passed_on == []
+        monkeypatch.setattr(Stopper, "REPEAT", -1.0)
+        run(at=3, handler=terminate_twice)
+    assert passed_on == [signal.SIGTERM]
+
+
 def test_a_process_that_cannot_kill_itself_exits(monkeypatch):
     codes = []
     monkeypatch.setattr(os, "kill", lambda pid, number: None)  # as for process 1 of a container
