@@ -6,7 +6,7 @@ PPO learns all three; DQN, 07_pong_in_minutes.py, learns Snake and Blocks.
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
     ./own_environment.py random snake --seeds 1
     ./own_environment.py --go-on            # after an interruption: keep the runs that have ended
-    ./own_environment.py tables             # only the table and the picture of docs/your-environment.md
+    ./own_environment.py tables             # only the table and the picture
 
 A player who picks any legal action at random is measured for comparison.
 """
@@ -31,7 +31,6 @@ from tqdm import tqdm
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-PAGE = "docs/your-environment.md"
 PPO = "distributed/03_ppo_goal --game pong"
 DQN = "07_pong_in_minutes"
 BIN = 10_000  # agent steps between two points of a curve
@@ -233,7 +232,7 @@ def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
 def blocks() -> Iterator[markup.Block]:
     """Yield the table of the page."""
     stamps = [lab.read(f"own_environment/{name}")[1] for name in kept()]
-    yield markup.Block(PAGE, "own-environment", f"{table(*measured())}\n\n{markup.measured_on(stamps)}")
+    yield markup.Block(markup.MEASUREMENTS, "own-environment", f"{table(*measured())}\n\n{markup.measured_on(stamps)}")
 
 
 def pictures() -> None:
