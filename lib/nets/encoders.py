@@ -208,8 +208,11 @@ Encoder = ImageEncoder | BoardEncoder | VectorEncoder
 
 
 def channels_last(states: torch.Tensor) -> torch.Tensor:
-    """Return a view of states in the layout of PPO's networks: (N, C, H, W) as (N, H, W, C), vectors unchanged."""
-    return states.movedim(1, -1) if states.ndim == 4 else states
+    """Return states in the layout of PPO's networks: (N, C, H, W) as (N, H, W, C), vectors unchanged.
+
+    Images are copied. On a view, the first calculations of an encoder would take longer than the copy.
+    """
+    return states.movedim(1, -1).contiguous() if states.ndim == 4 else states
 
 
 def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Encoder:
