@@ -99,7 +99,7 @@ class NormalisingTrunk(nn.Module):
 
     def forward(self, states: torch.Tensor) -> torch.Tensor:
         """Compute the features (batch, features) float32 of states (batch, *input_shape)."""
-        features: torch.Tensor = self.body(channels_last(states))
+        features: torch.Tensor = self.body(channels_last(states).contiguous())
         return features
 
     def scaled(self, states: torch.Tensor) -> torch.Tensor:

@@ -38,7 +38,7 @@ def scores_of(net: nn.Module, states: torch.Tensor) -> torch.Tensor:
     """
     scores: torch.Tensor
     if isinstance(net, ActorCritic):
-        logits, _ = net(channels_last(states))
+        logits, _ = net(channels_last(states).contiguous())
         scores = logits.softmax(1)
     else:
         scores = getattr(net, "qvals", net)(states)  # the book's distributional network returns logits
