@@ -230,13 +230,13 @@ def measured() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def blocks() -> Iterator[markup.Block]:
-    """Yield the table of the page."""
+    """Yield the table of Snake and Blocks."""
     stamps = [lab.read(f"own_environment/{name}")[1] for name in kept()]
     yield markup.Block(markup.MEASUREMENTS, "own-environment", f"{table(*measured())}\n\n{markup.measured_on(stamps)}")
 
 
 def pictures() -> None:
-    """Draw the picture of the page."""
+    """Draw the curves of Snake and Blocks."""
     draw(*measured())
 
 

@@ -150,7 +150,7 @@ class WithPool(Counting):
         self.pool.submit(int).result()
 
 
-class SecondHangs(Counting):
+class WaitsForLicence(Counting):
     """Counting whose constructor prints a line and does not return in the processes of a ProcessVectorEnv."""
 
     def __init__(self):
@@ -723,7 +723,7 @@ register("WithHelper", WithHelper)
 register("Forking", Forking)
 register("Simulated", Simulated)
 register("SecondFails", SecondFails)
-register("SecondHangs", SecondHangs)
+register("WaitsForLicence", WaitsForLicence)
 register("WithThread", WithThread)
 register("WithPool", WithPool)
 for name, game, sticky_actions in (

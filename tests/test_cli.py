@@ -227,6 +227,11 @@ def test_the_name_of_a_run_shows_a_goal_that_was_changed():
     assert resolve("--set", "milestone=none")[1].changes == "-milestone=None"
 
 
+def test_a_script_without_settings_for_own_environments_lists_its_games():
+    with pytest.raises(UsageError, match="unknown game 'own'; choose one of pong"):
+        resolve("--game", "own")
+
+
 def test_the_hyperparameters_of_a_game_do_not_ask_for_its_confirmation_in_another_environment():
     parser = cli.parser("Summary.", PPO_HYPERPARAMS)
     assert cli.resolve(parser, [], "01_ppo")[0].confirm

@@ -1,7 +1,8 @@
 """Options of an Atari game's preprocessing, which are part of its id.
 
 An id may end in "?stack=2&noop_max=0&max_frames=0". Evaluations, videos and resumed runs make their
-environment from the run's id, and thus get the same preprocessing. Only the number of no-ops differs in evaluations.
+environment from the run's id, and thus get the same preprocessing, except that evaluations always start with 1 to 30
+no-ops.
 """
 
 import dataclasses

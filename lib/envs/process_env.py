@@ -81,7 +81,12 @@ class ProcessVectorEnv(AsyncVectorEnv):
         env = make()
         assert isinstance(env.observation_space, spaces.Box)
         states = num_envs * env.observation_space.low.nbytes
-        env.close()
+        made = [env]
+
+        def make_once() -> gym.Env:
+            """Return the environment that this process has made already; another process makes its own."""
+            return made.pop() if made else make()
+
         fits = has_room(states + SLACK)
         if not fits:
             log.warning(
@@ -93,7 +98,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
         try:
             with processes.signals_blocked(), self._named():
                 super().__init__(
-                    [make] * num_envs,
+                    [make_once] * num_envs,  # gymnasium takes one, for the spaces, and closes it
                     shared_memory=fits,
                     context="forkserver",
                     worker=_work,

@@ -179,8 +179,8 @@ class FastSettings(UpdateSettings):
     """Hyperparameters of an update with an adaptive learning rate.
 
     Attributes:
-        kl_target: desired Kullback-Leibler divergence from the policy that played, as the mean over an epoch's
-            minibatches; None for a fixed learning rate.
+        kl_target: desired Kullback-Leibler divergence of the new policy from the one that played, averaged over an
+            epoch's minibatches; None for a fixed learning rate.
         learning_rate_max: largest value to which an adaptive learning rate grows. The KL divergence of a nearly
             deterministic policy is near 0 at any rate, so without a limit the rate would grow until the policy
             collapses.

@@ -133,7 +133,7 @@ def _new_run(
     if wants_best and table is parser.hyperparams:
         log.warning("--params best has no effect: its values are for chapter 8 and for 00 to 06 of chapter 9.")
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
-    if options["game"] == OWN and env_id is None:
+    if options["game"] == OWN and OWN in table and env_id is None:
         raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
     usual = _usual_params(table, options["game"], env_id)
     params = _with_values(usual, env_id, config, overrides)

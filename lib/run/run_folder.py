@@ -19,6 +19,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ class Run:
         try:
             with files.named(self.path):
                 self._begin(script, params, net)
-        except OSError:
+        except BaseException:
             if options.resume:
                 self.close()
             else:
@@ -91,12 +92,18 @@ class Run:
         self._locks.append(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666))
         self._locks.append(os.open(self.checkpoints, os.O_RDONLY))
         locked = [_try_lock(descriptor, fcntl.LOCK_EX) for descriptor in self._locks]
+        for _ in range(3):  # a tool that looks whether the run is in use locks both for a moment
+            if False not in locked:
+                break
+            time.sleep(0.1)
+            locked = [_try_lock(descriptor, fcntl.LOCK_EX) for descriptor in self._locks]
         if False in locked:
             self._release()
             raise self._in_use()
-        if locked == [None, None]:
+        if locked[0] is None:  # the folder may be locked nevertheless, but only on this machine
             log.warning(
-                "The file system of %s has no locks. Take care that no second process resumes this run meanwhile.",
+                "The file system of %s has no locks for files. If a process of another machine resumes this run "
+                "meanwhile, it is not refused.",
                 self.path,
             )
 
@@ -207,7 +214,7 @@ def _is_locked(path: Path) -> bool:
 
 
 def _try_lock(descriptor: int, kind: int) -> bool | None:
-    """Lock an open file or folder, and return whether no other process has; None if the file system has no locks."""
+    """Try to lock an open file or folder. Return whether it worked; None if the file system has no locks."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):

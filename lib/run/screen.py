@@ -105,7 +105,7 @@ class Screen:
         goal_progress: progress toward the goal. None without a goal: the bar then shows the steps until `step_limit`.
         step_limit: agent steps at which the run stops.
         always_shows_limit: show the time to the limit even if the time to the goal is unknown.
-        time_limit: seconds after which this process stops, or None.
+        time_limit: seconds after the start of this process after which the run stops, or None.
         every_episode: log a line for each episode.
     """
 
@@ -129,6 +129,7 @@ class Screen:
         self.step_limit = step_limit
         self.always_shows_limit = always_shows_limit
         self.time_limit = time_limit
+        self._began = since_process_start()
         self.lines = EpisodeLines(episodes, speed, every_episode)
         self._progress: TaskProgress | None = None
 
@@ -170,8 +171,8 @@ class Screen:
     def _share(self) -> float:
         """Return the share of the step limit or of the time limit that is used, whichever is larger, 0 to 1."""
         used = [self.episodes.steps / self.step_limit]
-        if self.time_limit:
-            used.append(since_process_start() / self.time_limit)
+        if self.time_limit is not None and self.time_limit > self._began:
+            used.append((since_process_start() - self._began) / (self.time_limit - self._began))
         return min(1.0, max(used))
 
     def _texts(self, with_step: bool) -> list[str]:

@@ -133,7 +133,7 @@ def setup_ignite(
         setup.undo()
         raise
     except BaseException:  # of a signal; the run can be resumed
-        setup.run.close()
+        setup.close()
         raise
     return setup.run
 
@@ -194,6 +194,7 @@ class _Setup:
         self.speed = Speed(source, params.log_every)
         every = None if save is None else options.evaluate_every
         self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None
+        self._started_source = False  # only here; otherwise the loop starts it
         self._failure: BaseException | None = None
         self._damaged: list[Path] = []  # checkpoints that could not be read
         # Environments of evaluations and videos.
@@ -229,6 +230,7 @@ class _Setup:
 
         # A refused resume must not change any file, so all changes come after these checks.
         if self.options.resume:
+            self._started_source = True
             self.source.start()
         self._start_tracker()
         if self.options.resume:
@@ -255,17 +257,18 @@ class _Setup:
         self.tracker = tracking.start(self.options.track, self.run.path, settings, self.steps)
 
     def undo(self) -> None:
-        """After an error in the set-up, remove the folder of a new run, and unlock that of a resumed one.
+        """After an error in the set-up, remove the folder of a new run, and unlock that of a resumed one."""
+        self.close()
+        self._discard_if_new()
 
-        The source of a resumed run may have started processes.
-        """
+    def close(self) -> None:
+        """Close everything that the set-up has opened, and unlock the run's folder."""
         if self.tracker is not None:
             self.tracker.fail()
         if hasattr(self, "board"):
             with suppress(OSError):
                 self.board.close()
-        close_all([self.source, *self._opened] if self.options.resume else self._opened)
-        self._discard_if_new()
+        close_all([self.source, *self._opened] if self._started_source else self._opened)
         self.run.close()
 
     def _discard_if_new(self) -> None:

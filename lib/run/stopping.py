@@ -19,6 +19,7 @@ from lib.envs.checked_env import CheckedEnv
 from lib.run.episodes import Episodes
 from lib.run.events import EpisodeEvents, TrainingEvents
 from lib.run.watchdog import Watchdog
+from lib.run.watcher import REPEAT
 from lib.system.clock import since_process_start
 from lib.system.forks import in_forked_children
 from lib.system.processes import SIGNALS, handling
@@ -51,13 +52,14 @@ class Stopper:
 
     engine.state.solved is true as soon as the game is solved.
 
-    On a signal the current iteration is completed and the state is saved. A second one ends the process at once, but
-    launchers and closing terminals may repeat theirs: SIGHUP is ignored then, and SIGTERM for REPEAT seconds.
+    On a signal the current iteration is completed and the state is saved. A second Ctrl-C ends the process at once.
+    Launchers and closing terminals may repeat their signal. So a further SIGHUP is ignored, and so is a SIGTERM within
+    REPEAT seconds after the first one.
 
     Args:
         steps: function that returns the agent steps so far.
         step_limit: agent steps at which the run stops.
-        time_limit: seconds after the start of this process at which the run stops, or None for no limit.
+        time_limit: seconds after the start of this process after which the run stops, or None for no limit.
         saves: whether the run saves checkpoints, for the message at a signal.
 
     Attributes:
@@ -65,8 +67,6 @@ class Stopper:
         signals: numbers of the signals that the run has received.
         wrong_inputs: non-finite fields of the batch when the loss became non-finite; None if its fields are unknown.
     """
-
-    REPEAT = 5.0
 
     def __init__(self, steps: Callable[[], int], step_limit: int, time_limit: float | None, saves: bool = True):
         self.steps = steps
@@ -203,10 +203,9 @@ class Stopper:
             CheckedEnv.interruption = Interrupted(number)  # in case that an environment catches it
             raise CheckedEnv.interruption
         CheckedEnv.ctrl_c_raises = True
-        again: dict[int, Any] = {
-            signal.SIGHUP: signal.SIG_IGN,
-            signal.SIGTERM: partial(self._on_repeat, time.monotonic()),
-        }
+        again: dict[int, Any] = {signal.SIGHUP: signal.SIG_IGN}
+        if number == signal.SIGTERM:
+            again[number] = partial(self._on_repeat, time.monotonic())
         for known, handler in self._previous_handlers.items():
             signal.signal(known, again.get(known, handler))
 
@@ -215,7 +214,7 @@ class Stopper:
 
         Launchers send it to the process and to its parent, which forwards it.
         """
-        if time.monotonic() - first > self.REPEAT:
+        if time.monotonic() - first > REPEAT:
             signal.signal(number, self._previous_handlers.get(number, signal.SIG_DFL))
             signal.raise_signal(number)
 

@@ -135,7 +135,7 @@ class Watchdog:
 
     @staticmethod
     def stop() -> None:
-        """Stop watching, because this process becomes another program, or the run of a book's script has ended."""
+        """Stop watching: this process becomes another program, or the run of a script or notebook has ended."""
         if threading.current_thread() is not threading.main_thread() or Watchdog._newest is None:
             return
         Watchdog._newest._ended.set()

@@ -21,6 +21,7 @@ import time
 from typing import Any
 
 SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+REPEAT = 5.0  # seconds in which a signal that comes again counts as the same, because launchers repeat theirs
 STOP = re.compile(b"[" + re.escape(bytes(SIGNALS)) + b"]")
 
 HEADER = b"(most recent call first):"
@@ -93,7 +94,10 @@ class Watcher:
         self._rest = self._without_signals(self._rest)
 
     def _without_signals(self, line: bytes) -> bytes:
-        for _ in STOP.findall(line):
+        for number in STOP.findall(line):
+            is_repeat = self.signals == 1 and number[0] != signal.SIGINT
+            if is_repeat and self.silent - self.silent_at_signal < REPEAT:
+                continue
             self.signals += 1
             if self.signals <= 2:
                 self.silent_at_signal = self.silent

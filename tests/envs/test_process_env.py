@@ -69,7 +69,7 @@ def test_a_program_ends_if_one_of_its_environments_cannot_be_made():
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_program_whose_environments_wait_in_their_constructors(tmp_path):
-    make = 'vector_env.make_vector_env("fakes:SecondHangs-v0", 2, processes=True)'
+    make = 'vector_env.make_vector_env("fakes:WaitsForLicence-v0", 2, processes=True)'
     program = start_program(f'from lib.envs import vector_env\nif __name__ == "__main__":\n    {make}', tmp_path)
     assert first_line(program) == "waiting for a licence"
     program.send_signal(signal.SIGINT)

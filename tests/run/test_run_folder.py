@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import stat
 import sys
 import threading
 
@@ -141,13 +142,36 @@ def test_a_run_on_another_machine_is_seen_by_its_lock_file(tmp_path):
     assert not run_folder.in_use(run.path)
 
 
+def test_a_tool_that_looks_whether_a_run_is_in_use_does_not_refuse_its_resume(tmp_path):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    run.close()
+    with (run.path / "lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        threading.Timer(0.05, lambda: fcntl.flock(file, fcntl.LOCK_UN)).start()
+        run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path)).close()
+
+
+def test_a_resume_that_is_interrupted_while_it_begins_leaves_the_run_unlocked(tmp_path, monkeypatch):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    run.close()
+
+    def interrupt(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_folder, "remove_leftovers", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path))
+    assert not run_folder.in_use(run.path)
+
+
 def test_a_file_system_without_locks_is_named_and_a_killed_run_can_be_resumed_there(tmp_path, monkeypatch, caplog):
     def refuse(descriptor, kind):
-        raise OSError(errno.ENOSYS, "Function not implemented")
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):  # folders are locked on this machine only
+            raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     killed = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
-    assert f"The file system of {killed.path} has no locks." in caplog.text
+    assert f"The file system of {killed.path} has no locks for files." in caplog.text
     assert not run_folder.in_use(killed.path)
     run_folder.Run("01_baseline", PONG, RunOptions(resume=killed.path)).close()
     killed.close()

@@ -75,7 +75,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_says_that_the_run_stops_and_ends_with_three_commands_that_work(tmp_path):
-    seen = train_until(lambda line: "goal 5" in line, tmp_path, 200, env_id="fakes:Shown-v0")
+    seen = train_until(lambda line: "goal 5" in line, tmp_path, 300, env_id="fakes:Shown-v0")
     assert seen.code == 130
     text = "\n".join(seen.lines)
     assert "Stopping after this update" in text

@@ -176,7 +176,7 @@ def test_a_termination_that_a_launcher_repeats_at_once_is_ignored_and_a_later_on
     with processes.handling([signal.SIGTERM], lambda number, frame: passed_on.append(number)):
         assert run(at=3, handler=terminate_twice) == (3, "SIGTERM")
         assert passed_on == []
-        monkeypatch.setattr(Stopper, "REPEAT", -1.0)
+        monkeypatch.setattr(stopping, "REPEAT", -1.0)
         run(at=3, handler=terminate_twice)
     assert passed_on == [signal.SIGTERM]
 
