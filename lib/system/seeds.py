@@ -21,7 +21,7 @@ class RandomState:
     """
 
     def __init__(self, device: torch.device | None = None):
-        self._gpu = device if device is not None and device.type == "cuda" else None
+        self._gpu = device if device is not None and device.type in ("cuda", "mps") else None
 
     def state_dict(self) -> dict[str, Any]:
         version, words, gauss = random.getstate()
@@ -31,7 +31,7 @@ class RandomState:
             "python": [version, list(words), gauss],
             "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
             "torch": torch.get_rng_state(),
-            "cuda": [] if self._gpu is None else [torch.cuda.get_rng_state(self._gpu)],
+            "cuda": [] if self._gpu is None else [_gpu_state(self._gpu)],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -47,13 +47,24 @@ class RandomState:
         """Restore a GPU's generator from the only state, or from those of all GPUs, as earlier versions saved them."""
         index = 0 if len(states) == 1 else gpu.index or 0
         if index < len(states):
-            torch.cuda.set_rng_state(states[index], gpu)
+            _set_gpu_state(states[index], gpu)
         else:
             log.warning(
                 "The checkpoint has no state of the random generator of %s, so random numbers that are drawn on it "
                 "differ from those of an uninterrupted run.",
                 gpu,
             )
+
+
+def _gpu_state(gpu: torch.device) -> torch.Tensor:
+    return torch.mps.get_rng_state() if gpu.type == "mps" else torch.cuda.get_rng_state(gpu)
+
+
+def _set_gpu_state(state: torch.Tensor, gpu: torch.device) -> None:
+    if gpu.type == "mps":
+        torch.mps.set_rng_state(state)
+    else:
+        torch.cuda.set_rng_state(state, gpu)
 
 
 @contextmanager
