@@ -18,7 +18,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
-from lib.envs.checked_env import watched
+from lib.envs.checked_env import close_all, watched
 from lib.errors import EnvironmentFailed, Fault, UsageError
 from lib.system import processes
 from lib.system.console_log import start_console
@@ -94,8 +94,8 @@ class ProcessVectorEnv(AsyncVectorEnv):
                 "/dev/shm larger.",
                 states,
             )
-        processes.start_server()
         try:
+            processes.start_server()
             with processes.signals_blocked(), self._named():
                 super().__init__(
                     [make_once] * num_envs,  # gymnasium takes one, for the spaces, and closes it
@@ -106,6 +106,7 @@ class ProcessVectorEnv(AsyncVectorEnv):
                     daemon=False,  # an environment may start processes of its own
                 )
         except BaseException:
+            close_all(made)
             with suppress(Exception):  # the first error is the one to raise
                 self.close()
             raise

@@ -164,7 +164,8 @@ class Run:
 
     def close(self) -> None:
         """Release the locks."""
-        _remove_own_pid(self.path / "pid")
+        if self._locks:  # otherwise the file may be that of another Run in this process
+            _remove_own_pid(self.path / "pid")
         self._release()
 
 
