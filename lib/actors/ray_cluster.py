@@ -118,8 +118,25 @@ class RayActors(Actors):
             self._reaper = Reaper(_children() - children_before)
 
     def _init(self, **options: Any) -> None:
+        """Start Ray or join a cluster. A second attempt is made, because Ray's start may fail beside another one.
+
+        Raises:
+            Fault: if both attempts fail.
+        """
         with signals_postponed(signal.SIGINT, signal.SIGTERM):
-            self._ray.init(logging_level=logging.ERROR, **options)
+            for is_last in (False, True):
+                try:
+                    self._ray.init(logging_level=logging.ERROR, **options)
+                except Exception as error:
+                    self._ray.shutdown()
+                    if is_last:
+                        raise Fault(
+                            f"Ray could not be started: {error}. Try again when the machine is less busy, or use "
+                            "--engine process"
+                        ) from error
+                    log.warning("Ray could not be started; trying once more.")
+                else:
+                    return
 
     def _share(self, nodes: Sequence[float], requested: float | None) -> float:
         """Return the CPUs of each actor: the requested ones, or else 1, or the largest fraction that fits.

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import wait
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -610,6 +611,23 @@ def test_an_overwritten_version_is_replaced_by_the_newest():
     for version in (4, 5):
         set_model(Seeing(), ["a", "b"], weights, version)
     assert seen == [(6, 6.0), (5, 5.0)]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_start_of_ray_that_fails_is_repeated_once(failures):
+    calls = []
+
+    def init(**options):
+        calls.append("init")
+        if calls.count("init") <= failures:
+            raise Exception("The current node timed out during startup")
+
+    crew = object.__new__(RayActors)
+    crew._ray = SimpleNamespace(init=init, shutdown=lambda: calls.append("shutdown"))
+    error = pytest.raises(Fault, match=r"Ray could not be started: The current node timed out .* --engine process")
+    with nullcontext() if failures == 1 else error:
+        crew._init(address="local")
+    assert calls == (["init", "shutdown"] * 2)[: failures + 2]
 
 
 def test_a_missing_ray_is_reported_with_the_install_command(monkeypatch):
