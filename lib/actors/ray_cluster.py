@@ -7,7 +7,6 @@ the object store, and their arrays are read in place.
 import atexit
 import logging
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +22,9 @@ from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, capitalise
 from lib.actors.ray_package import (
     check_cluster,
     import_ray,
+    initialise_ray,
     initialised,
     require_listener,
-    signals_postponed,
 )
 from lib.envs.checked_env import CheckedEnv
 from lib.errors import Fault, UsageError
@@ -118,25 +117,7 @@ class RayActors(Actors):
             self._reaper = Reaper(_children() - children_before)
 
     def _init(self, **options: Any) -> None:
-        """Start Ray or join a cluster. A second attempt is made, because Ray's start may fail beside another one.
-
-        Raises:
-            Fault: if both attempts fail.
-        """
-        with signals_postponed(signal.SIGINT, signal.SIGTERM):
-            for is_last in (False, True):
-                try:
-                    self._ray.init(logging_level=logging.ERROR, **options)
-                except Exception as error:
-                    self._ray.shutdown()
-                    if is_last:
-                        raise Fault(
-                            f"Ray could not be started: {error}. Try again when the machine is less busy, or use "
-                            "--engine process"
-                        ) from error
-                    log.warning("Ray could not be started; trying once more.")
-                else:
-                    return
+        initialise_ray(self._ray, "use --engine process", **options)
 
     def _share(self, nodes: Sequence[float], requested: float | None) -> float:
         """Return the CPUs of each actor: the requested ones, or else 1, or the largest fraction that fits.

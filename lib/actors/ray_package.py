@@ -2,6 +2,7 @@
 
 import functools
 import importlib.util
+import logging
 import os
 import signal
 import socket
@@ -13,9 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.system.console_log import install_command
 from lib.system.processes import handling
+
+log = logging.getLogger(__name__)
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # send no usage statistics
 # Niceness of the actors if this process starts Ray. With Ray's default of 15, the learner and other programs leave the
@@ -75,6 +78,33 @@ def signals_postponed(*numbers: signal.Signals) -> Iterator[None]:
     finally:
         for which in received[:1]:
             signal.raise_signal(which)
+
+
+def initialise_ray(ray: Any, remedy: str, **options: Any) -> None:
+    """Start Ray on this machine, or join a cluster. Try twice, because a start may fail beside that of another Ray.
+
+    Args:
+        ray: the imported package.
+        remedy: what else the user may do if Ray does not start, for the error message.
+        options: arguments of ray.init.
+
+    Raises:
+        Fault: if both attempts fail.
+    """
+    failure: Exception | None = None
+    with signals_postponed(signal.SIGINT, signal.SIGTERM):
+        for _ in range(2):
+            if failure is not None:
+                log.warning("Ray could not be started; trying once more.")
+            try:
+                ray.init(logging_level=logging.ERROR, **options)
+                return
+            except Exception as error:  # noqa: BLE001 - Ray raises no narrower one
+                failure = error
+                ray.shutdown()
+    raise Fault(
+        f"Ray could not be started: {failure}. Try again when the machine is less busy, or {remedy}"
+    ) from failure
 
 
 @functools.cache

@@ -286,7 +286,7 @@ def closing() -> Iterator[None]:
 
 
 class Closable(Protocol):
-    """Type of what has a method `close`."""
+    """An object that can be closed, such as an environment."""
 
     def close(self) -> object: ...
 

@@ -133,8 +133,6 @@ def _new_run(
     if wants_best and table is parser.hyperparams:
         log.warning("--params best has no effect: its values are for chapter 8 and for 00 to 06 of chapter 9.")
     options.setdefault("game", OWN if env_id is not None and OWN in table else "pong")
-    if options["game"] == OWN and OWN in table and env_id is None:
-        raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
     usual = _usual_params(table, options["game"], env_id)
     params = _with_values(usual, env_id, config, overrides)
     _explain_and_exit(params, overrides)
@@ -222,19 +220,16 @@ def _usual_params(hyperparams: Mapping[str, RunParameters], game: str, env_id: s
         raise UsageError(f"--params best has no values for {game!r}, only for {', '.join(hyperparams)}")
     if game not in hyperparams:
         raise UsageError(f"unknown game {game!r}; choose one of {', '.join(hyperparams)}, or use --env-id")
+    if game == OWN and env_id is None:
+        raise UsageError(f"--game {OWN} needs --env-id, the id of your environment")
     if env_id is None:
         return hyperparams[game]
     # The game's own goal, and how it is confirmed, mean nothing in another environment.
     name, goal = re.sub(r"[^A-Za-z0-9._-]+", "-", env_id)[:LONGEST_ID], reward_threshold(env_id)
-    changes: dict[str, Any] = {
-        "env_name": env_id,
-        "run_name": name,
-        "stop_reward": goal,
-        "milestone": None,
-        "confirm": False,
-    }
     try:
-        return dataclasses.replace(hyperparams[game], **changes)
+        return dataclasses.replace(
+            hyperparams[game], env_name=env_id, run_name=name, stop_reward=goal, milestone=None, confirm=False
+        )
     except ValueError as error:
         raise UsageError(f"--env-id {env_id!r} names no environment: {error}") from error
 

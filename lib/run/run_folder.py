@@ -80,7 +80,7 @@ class Run:
     def _begin(self, script: str, params: RunParameters, net: object) -> None:
         self.checkpoints.mkdir(exist_ok=True)
         self._lock()
-        in_forked_children(self, Run._leave)
+        in_forked_children(self, Run._release)  # so that a child does not hold the locks after the run has died
         (self.path / "pid").write_text(str(os.getpid()))
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)
@@ -91,13 +91,12 @@ class Run:
         """Lock the file, which other machines see, and the folder of checkpoints, because the file may be deleted."""
         self._locks.append(os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o666))
         self._locks.append(os.open(self.checkpoints, os.O_RDONLY))
-        locked = [_try_lock(descriptor, fcntl.LOCK_EX) for descriptor in self._locks]
-        for _ in range(3):  # a tool that looks whether the run is in use locks both for a moment
+        for _ in range(4):  # a tool that looks whether the run is in use locks both for a moment
+            locked = [_try_lock(descriptor, fcntl.LOCK_EX) for descriptor in self._locks]
             if False not in locked:
                 break
             time.sleep(0.1)
-            locked = [_try_lock(descriptor, fcntl.LOCK_EX) for descriptor in self._locks]
-        if False in locked:
+        else:
             self._release()
             raise self._in_use()
         if locked[0] is None:  # the folder may be locked nevertheless, but only on this machine
@@ -151,10 +150,6 @@ class Run:
     def discard_result(self) -> None:
         """Remove result.json, because a run that learns has no result yet."""
         (self.path / "result.json").unlink(missing_ok=True)
-
-    def _leave(self) -> None:
-        """Close the locks in a forked child, so that it does not hold them after the run has died."""
-        self._release()
 
     def discard(self) -> None:
         """Remove the folder, and release the lock."""

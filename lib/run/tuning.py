@@ -4,7 +4,6 @@ import argparse
 import dataclasses
 import logging
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from lib.actors.ray_package import import_ray, signals_postponed
+from lib.actors.ray_package import import_ray, initialise_ray
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, as_hyperparameters
 from lib.run.option_types import positive, usable_device
@@ -201,13 +200,12 @@ def ray_tune() -> Any:
 
 def start_ray() -> None:
     """Start Ray on this machine, without output of its workers."""
-    ray = import_ray(local_only=True)
-    with signals_postponed(signal.SIGINT, signal.SIGTERM):
-        ray.init(
-            address="local",  # not the cluster of RAY_ADDRESS
-            include_dashboard=False,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-            ignore_reinit_error=True,
-        )
+    initialise_ray(
+        import_ray(local_only=True),
+        "leave --tune out",
+        address="local",  # not the cluster of RAY_ADDRESS
+        include_dashboard=False,
+        log_to_driver=False,
+        ignore_reinit_error=True,
+    )
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # it prints tracebacks of errors that it also raises

@@ -94,9 +94,9 @@ class Watcher:
         self._rest = self._without_signals(self._rest)
 
     def _without_signals(self, line: bytes) -> bytes:
-        for number in STOP.findall(line):
-            is_repeat = self.signals == 1 and number[0] != signal.SIGINT
-            if is_repeat and self.silent - self.silent_at_signal < REPEAT:
+        for [number] in STOP.findall(line):
+            is_soon = self.signals == 1 and self.silent - self.silent_at_signal < REPEAT
+            if is_soon and number != signal.SIGINT:
                 continue
             self.signals += 1
             if self.signals <= 2:
