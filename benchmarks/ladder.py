@@ -122,7 +122,7 @@ def speed_table() -> str:
                 f"{ratio:.{1 if ratio >= 10 else 2}f}",
             )
         )
-    header = ("script", "idea", "agent steps/s", "median ratio to `01_baseline`, by round")
+    header = ("script", "idea", "agent steps/s", "ratio to `01_baseline`, median of rounds")
     return f"{markup.table(header, rows)}\n\n{markup.measured_on(speeds(name)[1] for name in (SLOW, FAST))}"
 
 

@@ -222,7 +222,7 @@ def table(
         "steps/s",
         "minutes to 17",
         "to 18",
-        "change of minutes to 18",
+        "minutes to 18, change",
         "episodes",
         "thousand steps to 18",
     )

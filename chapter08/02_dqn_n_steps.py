@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """N-step DQN: unroll the Bellman equation.
 
-Idea    use the rewards of the next n steps as they were received, and bootstrap from the network only after them
+Idea    use the next n rewards as they were received, and bootstrap from the network only after them
 Parent  01_dqn_basic.py, with n_step for its replay ring
 Keeps   changes the algorithm: a transition covers n steps; exact with -n 1
 Paper   Sutton, Learning to predict by the methods of temporal differences, 1988,

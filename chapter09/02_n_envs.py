@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Several environments: one forward pass acts in all of them, and one large batch replaces several small ones.
 
-Idea    in each iteration, each of N environments makes a step, and N batches are combined into one; a large forward
+Idea    in each iteration, each of N environments takes a step, and N batches are combined into one; a large forward
         pass or optimizer step costs less than N small ones
 Parent  01_baseline.py, with N environments and an N times larger batch
 Keeps   statistics: batch_size samples per step for any N. There are N times fewer updates, at the same learning rate.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A fast learner: the same network in bfloat16, and states in the memory layout that its kernels use.
 
-Idea    calculate in bfloat16 with float32 weights; keep the channels last in memory, as in the ring; use one fused
+Idea    compute in bfloat16 with float32 weights; keep the channels last in memory, as in the ring; use one fused
         kernel for the optimizer; optionally use torch.compile, whose compilation time counts as part of the run
 Parent  05_native_envs.py, with other kernels for the same arithmetic
 Keeps   close: the same up to the rounding of bfloat16, which has eight significant bits

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Pong in minutes: a DQN recipe for games in which playing is cheaper than learning.
 
-Idea    double Q-learning over three steps; a smaller network that subtracts the static part of the screen; a replay
-        ratio of 4 instead of 32, because a new step costs less than learning again from old ones
+Idea    double Q-learning over three steps; a smaller network that subtracts the static part of the screen; 4
+        samples per step instead of 32, because a new step costs less than learning again from old ones
 Parent  06_fast_learner.py, with another recipe
 Keeps   changes the algorithm: the learning rule and the replay ratio are different
 Paper   Hessel et al., Rainbow, 2018, https://arxiv.org/abs/1710.02298

@@ -1,6 +1,6 @@
 """The book's Atari wrappers: stacked grey frames of a game. The code is in lib.envs.
 
-This project's scripts use make_env. The other functions are the book's, for the scripts of its readers.
+This project's scripts use make_env. The other functions are the book's, for its readers' scripts.
 """
 
 from typing import Any, cast
@@ -51,7 +51,7 @@ __all__ = [
 def wrap_dqn(
     env: gym.Env, stack_frames: int = 4, episodic_life: bool = True, clip_reward: bool = True, noop_max: int = 0
 ) -> gym.Env:
-    """Wrap an Atari game for DQN, without the maximum of two frames and, by default, without no-ops at the start.
+    """Wrap an Atari game for DQN, without max-pooling of frames and, by default, without no-ops at the start.
 
     Args:
         env: Atari game with frame skip 1, such as gym.make("PongNoFrameskip-v4").
@@ -59,7 +59,7 @@ def wrap_dqn(
         episodic_life: end an episode when a life is lost. With lib.experience.source, the next episode is a new game,
             because each reset has a seed; with PTAN's own source, the game goes on.
         clip_reward: clip the reward of a step to between -1 and 1.
-        noop_max: no-op actions at the start of an episode, at most.
+        noop_max: maximum number of no-op actions at the start of an episode.
 
     Returns:
         An environment with states of (stack_frames, 84, 84) uint8, as LazyFrames.

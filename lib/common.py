@@ -62,7 +62,7 @@ def unpack_batch(
 
     Returns:
         states (batch, ...), actions (batch,) int64, rewards (batch,) float32, dones (batch,) uint8 and last_states
-        (batch, ...). The first state stands in for a missing last state, because its value is masked anyway.
+        (batch, ...). A missing last state is replaced by the state, because its value is masked anyway.
 
     Raises:
         ValueError: if the batch is empty, or an action is negative.

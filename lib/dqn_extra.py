@@ -1,6 +1,6 @@
 """Chapter 8's extensions of the network, alone or combined: noisy, dueling, distributional.
 
-This project's scripts use ExtendedDQN. The other classes are the book's, for the scripts of its readers.
+This project's scripts use ExtendedDQN. The other classes are the book's, for its readers' scripts.
 """
 
 import itertools
@@ -114,7 +114,7 @@ class ExtendedDQN(nn.Module):
         return self.values(self.predict(states))
 
     def predict(self, states: torch.Tensor) -> torch.Tensor:
-        """Compute what the network learns: action values or return distributions.
+        """Compute the network's prediction: action values or return distributions.
 
         Args:
             states: (batch, ...) states of the space.
@@ -171,7 +171,7 @@ class ExtendedDQN(nn.Module):
         return advantages.float(), None if value is None else value.float()
 
     def adv_val(self, states: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return what the two streams of a dueling network compute.
+        """Return the outputs of a dueling network's two streams.
 
         Args:
             states: (batch, ...) states of the space.

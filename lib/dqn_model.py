@@ -64,7 +64,7 @@ class Trunk(nn.Sequential):
         return states.to(self.dtype) / self.scale
 
     def autocast(self, device: torch.device) -> AbstractContextManager[None]:
-        """Return a context in which this trunk and the layers after it calculate in `dtype`."""
+        """Return a context in which this trunk and the layers after it compute in `dtype`."""
         return torch.autocast(device.type, self.dtype, enabled=self.dtype != torch.float32)
 
 

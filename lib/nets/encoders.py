@@ -61,7 +61,7 @@ class ImageEncoder(nn.Module):
 
     Args:
         shape: shape of a state, (channels, height, width). The input is (batch, height, width, channels) uint8.
-        dtype: data type of the calculations; weights are float32.
+        dtype: data type of the computation; weights are float32.
 
     Attributes:
         mean: mean state, (height, width, channels), which is subtracted from the input; see `normalise_by`.
@@ -220,7 +220,7 @@ def make_encoder(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> 
 
     Args:
         shape: shape of a state, (channels, height, width) or (n,), without the action mask.
-        dtype: data type in which an ImageEncoder calculates.
+        dtype: data type in which an ImageEncoder computes.
 
     Raises:
         ValueError: if the shape is not (channels, height, width) or (n,).

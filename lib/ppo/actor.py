@@ -43,7 +43,7 @@ class ActorSettings:
         patience: seconds to wait for a segment; see actors.contract.Actors.
         address: address of a Ray cluster, or None.
         cpus: CPUs per actor on Ray, or None.
-        fast: calculate in bfloat16 on machines that are faster with it.
+        fast: compute in bfloat16 on machines that are faster with it.
 
     Raises:
         UsageError: if the actors cannot share the environments evenly.

@@ -202,7 +202,7 @@ class FastTrainer(Trainer):
         return super().learn(transitions)
 
     def value_loss(self, values: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Return the mean squared error of the values, a scalar. The unit is the returns' standard deviation.
+        """Return the mean squared error of the values, divided by the returns' variance, a scalar.
 
         Args:
             values: predicted values, (batch,).

@@ -35,7 +35,7 @@ class GoalModel(FastModel):
         self.register_buffer("temperature", torch.ones(()))
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Load weights. Those of a FastModel have no temperature, so it keeps its value."""
+        """Load weights. A FastModel's have no temperature; the current one is then kept."""
         return super().load_state_dict({"temperature": self.temperature, **state_dict}, strict, assign)
 
     def encode(self, observations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,7 +11,7 @@ class Estimate(NamedTuple):
 
     Attributes:
         mean: progress of the mean return of recent episodes, 0 to 1.
-        lower_bound: progress of that mean less Progress.ERRORS standard errors, at most 1; minus infinity if unknown.
+        lower_bound: progress of that mean minus Progress.ERRORS standard errors, at most 1; minus infinity if unknown.
     """
 
     mean: float

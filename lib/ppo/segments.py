@@ -5,7 +5,7 @@
     for segments in Segments(acting, learner):
         learner.train(segments)
 
-k actors that share the environments play the same steps as one actor with all of them.
+k actors that share the environments play as one actor with all would, up to rounding.
 """
 
 import dataclasses
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 class Segments(ExperienceSource):
-    """Experience source of PPO: an iterable of one segment per actor.
+    """Experience source of PPO: yields one segment per actor.
 
     Synchronous: all segments are played with the newest weights, while the learner waits.
 
