@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Train textbook PPO and fast PPO on six Atari games with the same hyperparameters, 10 million frames each.
 
-    ./atari.py                                # two runs at a time; about 18 hours
+    ./atari.py                                # two runs at a time; about a day
     ./atari.py --game Breakout --seeds 4 5    # other seeds
     ./atari.py tables                         # only the table and the picture of notes/atari.md
 

@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -149,6 +149,20 @@ def differences(name: str, columns: Sequence[str], stamped: Mapping[str, Any]) -
     keys = ("commit", "versions", "machine", "settings")
     differing = [key for key in keys if old.get(key) != json.loads(json.dumps(stamped.get(key)))]
     return differing + (["columns"] if list(frame.columns) != list(columns) else [])
+
+
+def refuse_loss(name: str, differing: Sequence[str], key: str, wanted: Collection[Any]) -> None:
+    """End the program if results of other conditions would be deleted that are not measured again.
+
+    Args:
+        name: path of the results file.
+        differing: result of `differences`.
+        key: name of a column.
+        wanted: its values that are measured again.
+    """
+    if differing and (lost := [str(value) for value in read(name)[0][key].unique() if value not in wanted]):
+        remedy = f"its results of {key} {', '.join(lost)} would be deleted; measure them, too, or give --overwrite"
+        refuse(name, differing, remedy)
 
 
 def refuse(name: str, differing: Sequence[str], remedy: str) -> NoReturn:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Train on environments given by --env-module and --env-id: Snake, with and without a penalty, and Blocks.
 
-PPO learns all three; DQN, 07_pong_in_minutes.py, learns Snake and Blocks.
+PPO is trained on all three; DQN, 07_pong_in_minutes.py, on Snake and Blocks.
 
     ./own_environment.py                    # three seeds of each, two at a time; more than an hour
-    ./own_environment.py random snake --seeds 1
+    ./own_environment.py random snake       # some of them
     ./own_environment.py --go-on            # after an interruption: keep the runs that have ended
     ./own_environment.py tables             # only the table and the picture
 

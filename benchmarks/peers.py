@@ -81,9 +81,8 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     all_pins = {name: pins(name) for name, _ in PEERS.values()}
     stamped = lab.stamp(time_limit=time_limit, pins=all_pins)
     differing = lab.differences(SUMMARY, COLUMNS, stamped)
-    if differing and not overwrite and (lost := sorted(set(lab.read(SUMMARY)[0]["peer"]) - set(peers))):
-        remedy = f"its results of {', '.join(lost)} would be deleted; measure all peers, or give --overwrite"
-        lab.refuse(SUMMARY, differing, remedy)
+    if not overwrite:
+        lab.refuse_loss(SUMMARY, differing, "peer", peers)
     results = lab.Results(SUMMARY, COLUMNS, stamped, go_on=not differing)
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # refuse a missing checkout before the first run

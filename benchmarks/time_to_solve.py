@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Measure how long a script takes to solve Pong, from the start of its process, seed by seed.
 
-    ./time_to_solve.py --script distributed/04_ppo_actors --seeds 5    # run it again after an interruption
+    ./time_to_solve.py --first-seed 421 --seeds 5 --overwrite          # run it again after an interruption
     ./time_to_solve.py --script "07_pong_in_minutes --envs 32" --time-limit 1200
     ./time_to_solve.py speed                                           # steps/s of the fast rungs, in turn
     ./time_to_solve.py speed --device cuda                             # steps/s of PPO, with and without a GPU
     ./time_to_solve.py tables                                          # only the tables and the picture
 
 Every run is its own process, as a person would start it. An interrupted run starts again, because its clock would not
-be that of one process. At another commit, on another machine or with another time limit, all seeds are measured again,
-if the earlier results are committed. The emulator alone is timed before each run, because a shared machine is not
-always equally fast.
+be that of one process. At another commit, on another machine or with another time limit, the earlier results are
+deleted, if they are committed; this takes --overwrite unless all their seeds are measured again. The emulator alone is
+timed before each run, because a shared machine is not always equally fast.
 """
 
 import argparse
@@ -114,16 +114,22 @@ def emulator_speed(seconds: float = 4.0) -> float:
     return speed
 
 
-def solve(script: str, seeds: Sequence[int], time_limit: int) -> None:
+def solve(script: str, seeds: Sequence[int], time_limit: int, overwrite: bool = False) -> None:
     """Run a script to its end once per seed. Seeds with the same commit, machine and settings are not repeated.
 
     Args:
         script: script with its options, see launch.command.
         seeds: seeds in the order of their runs.
         time_limit: seconds after which a run counts as not solved.
+        overwrite: delete results of other seeds that were measured with other settings.
+
+    Raises:
+        SystemExit: if such results would be deleted without `overwrite`.
     """
     name = results_of(script)
     stamped = lab.stamp(launch.device_of(script.split()), script=script, time_limit=time_limit)
+    if not overwrite:
+        lab.refuse_loss(name, lab.differences(name, COLUMNS, stamped), "seed", seeds)
     results = lab.Results(name, COLUMNS, stamped, go_on=True)
     for seed in seeds:
         if results.has(seed=seed):
@@ -386,10 +392,13 @@ def main() -> None:
     parser.add_argument("--first-seed", type=cli.positive, default=1, help="first seed (default: 1)")
     parser.add_argument("--time-limit", type=cli.positive, default=600, help="seconds of a run (default: 600)")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="cuda: speeds of PPO on both")
+    parser.add_argument(
+        "--overwrite", action="store_true", help="delete the results of seeds that are not measured now"
+    )
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
     args = parser.parse_args()
     if args.what == "solve":
-        solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit)
+        solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit, args.overwrite)
     elif args.what == "speed":
         speed(args.rounds, args.device)
     markup.write(blocks())

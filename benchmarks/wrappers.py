@@ -104,7 +104,7 @@ TWEAKED = (
     Layer("ContiguousFrameStack", "a state is a view of 4 frames", "", ContiguousFrameStack),
     Layer("two reads of a state", "no copy", "", ReadTwice),
 )
-# Wrappers of other libraries' stacks. This project has none of them.
+# Wrappers of other libraries' stacks. The numbered scripts use none of them.
 OTHERS = (
     Layer("scaling to floats", "float32 in [0, 1], 4 times the memory", "moved into the network: close", scale),
     Layer("stacking by copy", "a state is an array of its own", "a view: exact", stack_by_copy),

@@ -169,7 +169,8 @@ def add_env_option(parser: Parser) -> None:
     """Add --async-envs for scripts whose environments step together."""
     parser.add_argument(
         "--async-envs",
-        action="store_true",
+        action=argparse.BooleanOptionalAction,
+        default=False,
         help="step each environment in a process of its own, for games whose step takes more than a millisecond",
     )
 
@@ -228,13 +229,12 @@ def main(train: Train, parser: Parser, script: str) -> None:
         parser: result of `parser`, with the script's own options.
         script: name of the script, such as "01_baseline".
     """
-    with _threads_ended(), exit_codes(STOPPED):
+    with exit_codes(STOPPED):
         params, args = resolve(parser, None, script)
         if args.tune is not None:
             sys.exit(search.search(params, args, script, sys.argv[1:]))
         prepare(args.seed)
-        with checked_env.closing():
-            state = train(params, args)
+        state = train(params, args)
         if not isinstance(state, State):
             raise TypeError(f"train returned {state!r}; its last line has to be: return engine.run(...)")
         stopped: str = state.stopped  # type: ignore[attr-defined]  # see setup_ignite
@@ -245,12 +245,20 @@ def main(train: Train, parser: Parser, script: str) -> None:
 def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
     """Turn usage errors, faults and signals into one line on standard error and an exit code.
 
+    Close all environments, and end the process even if one has left a thread.
+
     Args:
         stopped: message after Ctrl-C.
     """
     start_console()
     announce_signals()
     Watchdog(None).start()
+    with _threads_ended(), _described_errors(stopped), checked_env.closing():
+        yield
+
+
+@contextlib.contextmanager
+def _described_errors(stopped: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, Fault) as error:
@@ -270,23 +278,26 @@ def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
 
 @contextlib.contextmanager
 def _threads_ended() -> Iterator[None]:
-    """End the process, however the run ends, if other threads, such as an environment's, would keep it alive."""
+    """End the process, however its work ends, if other threads, such as an environment's, would keep it alive."""
+    end: BaseException = (success := SystemExit(0))
     try:
         yield
-    except BaseException as error:
-        others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
-        if others:
-            _join(others)
-        names = [thread.name for thread in others if thread.is_alive()]
-        if not names:
-            raise
-        code = error.code if isinstance(error, SystemExit) else 1
-        if not isinstance(error, SystemExit):
-            sys.excepthook(type(error), error, error.__traceback__)
-        log.warning("The run has ended, but threads are still running (%s). The process ends anyway.", ", ".join(names))
+    except BaseException as error:  # noqa: BLE001 - raised again below
+        end = error
+    others = [each for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
+    if others:
+        _join(others)
+    names = [thread.name for thread in others if thread.is_alive()]
+    if names:
+        if not isinstance(end, SystemExit):
+            sys.excepthook(type(end), end, end.__traceback__)
+        log.warning("The work has ended, but threads are running (%s). The process ends anyway.", ", ".join(names))
         atexit._run_exitfuncs()
         sys.stdout.flush()
+        code = end.code if isinstance(end, SystemExit) else 1
         os._exit(code if isinstance(code, int) else 1)
+    if end is not success:
+        raise end
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:

@@ -110,6 +110,26 @@ class Simulated(Counting):
         simulator.join()
 
 
+class Simulator(Counting):
+    """Counting with a process that ends only when it is closed, or that does not answer after some steps."""
+
+    def __init__(self, steps=10**9):
+        super().__init__(length=5)
+        self.steps_left = steps
+        self.process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
+        self.process.start()
+
+    def step(self, action):
+        self.steps_left -= 1
+        if not self.steps_left:
+            raise ValueError("the simulator broke")
+        return super().step(action)
+
+    def close(self):
+        self.process.kill()
+        self.process.join()
+
+
 def forked_sleeper():
     """Fork a process that sleeps, and return its id."""
     pid = os.fork()
@@ -722,6 +742,8 @@ register("Slow", Slow, seconds=0.05)
 register("WithHelper", WithHelper)
 register("Forking", Forking)
 register("Simulated", Simulated)
+register("Simulator", Simulator)
+register("Simulator-broken", Simulator, steps=3)
 register("SecondFails", SecondFails)
 register("WaitsForLicence", WaitsForLicence)
 register("WithThread", WithThread)

@@ -1,6 +1,8 @@
+import argparse
 import contextlib
 import dataclasses
 import errno
+import json
 import os
 import pickle
 import threading
@@ -14,6 +16,7 @@ from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS, PPO_HYPERPARAMS
 from lib.run import run_folder, run_json
+from lib.run.config_file import as_json
 from lib.run.options import RunOptions
 from lib.run.overrides import explain
 
@@ -341,7 +344,7 @@ def test_only_env_id_and_game_decide_about_the_environment(tmp_path):
 def test_a_resume_uses_the_default_of_an_option_that_was_added_later(run):
     edit_params(run, lambda params: params.update(knobs={}))
     assert resolve("--resume", str(run), knob=3)[1].envs == 3
-    with pytest.raises(UsageError, match="envs is 3, not 5"):
+    with pytest.raises(UsageError, match="--envs is 3, not 5"):
         resolve("--resume", str(run), "--envs", "5", knob=3)
 
 
@@ -353,7 +356,7 @@ def test_a_resume_takes_the_values_of_a_repeated_option_in_any_order(tmp_path):
     run.close()
     resumed = ["--resume", str(run.path), "--without", "b", "--without"]
     assert cli.resolve(parser, [*resumed, "a"], "03_ppo_goal")[1].without == ["a", "b"]
-    with pytest.raises(UsageError, match="has other settings: without is"):
+    with pytest.raises(UsageError, match="has other settings: --without is"):
         cli.resolve(parser, [*resumed, "c"], "03_ppo_goal")
 
 
@@ -427,6 +430,70 @@ def test_a_resume_accepts_other_values_of_free_options(run):
     parser.add_argument("--envs", type=int, default=3)
     assert cli.resolve(parser, ["--resume", str(run), "--async-envs"], "01_baseline")[1].async_envs
     assert not cli.resolve(parser, ["--resume", str(run)], "01_baseline")[1].async_envs
+    edit_params(run, lambda params: params["knobs"].update(async_envs=True))
+    assert cli.resolve(parser, ["--resume", str(run)], "01_baseline")[1].async_envs
+    assert not cli.resolve(parser, ["--resume", str(run), "--no-async-envs"], "01_baseline")[1].async_envs
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"dest": "clip", "action": "store_false"}, [[], ["--own"]]),
+        ({"action": "store_const", "const": 0.5}, [[], ["--own"]]),
+        ({"action": "count", "default": 0}, [[], ["--own", "--own"]]),
+        ({"action": argparse.BooleanOptionalAction}, [[], ["--own"], ["--no-own"]]),
+        ({"default": 1.5}, [[]]),
+        ({"nargs": "+", "type": int, "default": (64, 64)}, [[], ["--own", "32"]]),
+        ({"nargs": 2, "type": float, "action": "append"}, [[], ["--own", "1", "2", "--own", "3", "4"]]),
+        ({"nargs": "+", "action": "extend"}, [["--own", "a", "b", "--own", "c"]]),
+        ({"nargs": "?", "const": 3, "type": int}, [[], ["--own"], ["--own", "4"]]),
+        ({"type": lambda text: [int(part) for part in text.split(",")]}, [["--own", "64,32"]]),
+        ({"type": lambda text: float(text.rstrip("%")) / 100}, [["--own", "50%"]]),
+        ({"type": json.loads}, [["--own", '{"a": 1}'], ["--own", "true"]]),
+    ],
+)
+def test_a_resume_keeps_the_value_of_any_kind_of_option_of_a_readers_script(tmp_path, option, words):
+    parser = cli.parser("Summary.")
+    parser.add_argument("--own", **option)
+    for number, given in enumerate(words):
+        params, options = cli.resolve(parser, [*given, "--runs-dir", str(tmp_path / str(number))], "own")
+        run = run_folder.Run("own", params, options)
+        run.close()
+        resumed = cli.resolve(parser, ["--resume", str(run.path)], "own")[1]
+        assert (as_json(resumed.knobs), resumed.changes) == (as_json(options.knobs), "")
+        assert cli.resolve(parser, ["--resume", str(run.path), *given], "own")[1].knobs == resumed.knobs
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ({"action": "store_const", "const": 0.5}, 0.7),
+        ({"action": "count", "default": 0}, True),
+        ({"nargs": "+", "type": int}, ["many"]),
+        ({"nargs": "+", "type": int}, 3),
+    ],
+)
+def test_a_resume_refuses_a_recorded_value_that_the_option_cannot_have(run, option, value):
+    edit_params(run, lambda params: params["knobs"].update(own=value))
+    parser = cli.parser("Summary.")
+    parser.add_argument("--envs", type=int)
+    parser.add_argument("--own", **option)
+    with pytest.raises(UsageError, match="has a wrong own: "):
+        cli.resolve(parser, ["--resume", str(run)], "01_baseline")
+
+
+def test_the_names_of_the_actors_options_are_free_in_a_script_without_actors(tmp_path):
+    parser = cli.parser("Summary.")
+    parser.add_argument("--address", default="localhost:1")
+    parser.add_argument("--patience", type=int, default=10)
+    argv = ["--address", "game:5000", "--patience", "20", "--runs-dir", str(tmp_path)]
+    params, options = cli.resolve(parser, argv, "own")
+    assert "patience=20" in options.changes
+    run = run_folder.Run("own", params, options)
+    run.close()
+    assert cli.resolve(parser, ["--resume", str(run.path)], "own")[1].knobs == options.knobs
+    with pytest.raises(UsageError, match="--patience is 20, not 30"):
+        cli.resolve(parser, ["--resume", str(run.path), "--patience", "30"], "own")
 
 
 @pytest.mark.parametrize(

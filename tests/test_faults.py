@@ -291,7 +291,7 @@ def test_a_run_that_fails_ends_although_a_thread_of_its_environment_does_not(tmp
 def test_a_run_closes_its_environments_and_ends_although_a_thread_of_theirs_does_not(tmp_path):
     process = with_a_thread(tmp_path, "--stop-after", 80)
     assert process.returncode == 0, process.stderr
-    assert "The run has ended, but threads are still running" in process.stdout
+    assert "The work has ended, but threads are running" in process.stdout
     (tmp_path / "closed").unlink()
     [run] = tmp_path.iterdir()
     assert result_of(run)["stopped"] == "step limit"
@@ -301,7 +301,7 @@ def test_a_run_closes_its_environments_and_ends_although_a_thread_of_theirs_does
 def test_a_waiting_thread_pool_of_an_environment_ends_with_the_run(tmp_path):
     process = with_a_thread(tmp_path, "--stop-after", 80, env="WithPool")
     assert process.returncode == 0, process.stderr
-    assert "threads are still running" not in process.stdout
+    assert "threads are running" not in process.stdout
 
 
 def test_a_deleted_current_folder_is_reported(tmp_path):

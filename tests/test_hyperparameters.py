@@ -1,10 +1,12 @@
 import dataclasses
+import json
 import re
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lib.errors import UsageError
 from lib.hyperparameters import (
     FAST_HYPERPARAMS,
     HYPERPARAMS,
@@ -15,6 +17,8 @@ from lib.hyperparameters import (
     Hyperparams,
     as_hyperparameters,
 )
+from lib.run import checkpoint
+from lib.run.overrides import override
 
 BOOK = {
     "env_name": "PongNoFrameskip-v4",
@@ -92,6 +96,11 @@ def test_a_subclass_may_add_fields_of_any_type():
     own = Own(**dataclasses.asdict(HYPERPARAMS["pong"]), options={"n": 3})
     own.layers = (32,)
     assert dataclasses.replace(own, gamma=0.5).layers == (32,)
+    recorded = json.loads(json.dumps(dataclasses.asdict(own)))
+    assert Own(**recorded) == own
+    checkpoint.Settings(recorded).load_state_dict(checkpoint.Settings(dataclasses.asdict(own)).state_dict())
+    with pytest.raises(UsageError, match="--set cannot change layers; change it with --config or in the script"):
+        override(own, ["layers=3"])
 
 
 def test_an_unknown_field_cannot_be_assigned():

@@ -81,7 +81,7 @@ class RayActors(Actors):
             nodes = [node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]]
             cpus = self._share(nodes, cpus if address is None or cpus is not None else 1.0)
             if cpus < 1.0:
-                log.info("%d actors on %g CPUs: each actor gets %g CPU.", self.count, sum(nodes), cpus)
+                log.info("%d processes on %g CPUs: each gets %g CPU.", self.count, sum(nodes), cpus)
             self._cpus = cpus
             self._layout = TensorLayout(self.weights.tensors.values())
             self._remote = self._ray.remote(num_cpus=cpus, max_restarts=0)(RemoteActor)

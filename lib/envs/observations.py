@@ -59,8 +59,8 @@ def prepare(env: gym.Env, env_id: str) -> tuple[gym.Env, ObservationKind]:
 
     Spaces other than Box, such as Discrete, Tuple or Dict, are flattened into a vector by gymnasium's
     FlattenObservation, which encodes a Discrete number as a one-hot vector. But MultiBinary and MultiDiscrete spaces of
-    several dimensions, such as MultiBinary([15, 15]), keep their shape and become boards. Integers become float32. They
-    are divided by the largest absolute value that their space allows, and a warning is logged. Of three axes, two
+    several dimensions, such as MultiBinary([15, 15]), keep their shape and become boards. Integers become float32. Each
+    is divided by the largest absolute value that its space allows, and a warning is logged. Of three axes, two
     neighbours of equal length above 1 are the height and the width. Otherwise, the shorter one of the first and the
     last holds the channels.
 
@@ -250,13 +250,13 @@ def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: boo
 
 
 def _to_float32(env: gym.Env, space: spaces.Box, env_id: str) -> gym.Env:
-    """Convert boards or vectors to float32. Divide integers by the largest absolute value that their space allows."""
+    """Convert boards or vectors to float32. Divide each integer by the largest absolute value that its space allows."""
     integers = _are_integers(env, space)
     largest = np.maximum(np.abs(space.low.astype(np.float64)), np.abs(space.high.astype(np.float64)))
     bounded = largest < UNBOUNDED
     divisors = np.where(integers & bounded & (largest > 1), largest, 1.0).astype(np.float32)
     if integers.any() and (largest[integers] > 1).any():  # integers from 0 to 1 are flags
-        divided = f", divided by the largest value of their space, {divisors.max():g}" if divisors.max() > 1 else ""
+        divided = f", each divided by its largest value, at most {divisors.max():g}" if divisors.max() > 1 else ""
         _warn_once(f"{env_id}: the observations contain integers, which are converted to float32{divided}.")
     if space.dtype == np.float32 and divisors.max() == 1:
         return env

@@ -229,7 +229,7 @@ class Stream(ExperienceSource):
             if vector_env.is_lost_after_error(self.envs):
                 raise Fault(
                     f"the environments could not be restored from their seeds and actions{error_text}. Resume once "
-                    "without --async-envs, which starts new episodes"
+                    "with --no-async-envs, which starts new episodes"
                 ) from error
         if error_text or not np.array_equal(self.states, saved["states"].numpy()):
             log.warning(

@@ -31,8 +31,9 @@ from lib.system.processes import Child, in_thread, start_server, to_shared_memor
 
 log = logging.getLogger(__name__)
 
-EXCHANGE_TIMEOUT = timedelta(seconds=60)
-START_TIMEOUT = timedelta(seconds=180)
+# Time for an exchange, which takes milliseconds. The death of a learner is noticed at once. But all processes may be
+# suspended for a while, as by Ctrl-Z.
+TIMEOUT = timedelta(minutes=30)
 
 
 class ProcessGroup(LearnerGroup):
@@ -53,7 +54,7 @@ class ProcessGroup(LearnerGroup):
         self.rank = rank
         self.size = size
         store = distributed.FileStore(rendezvous, size)  # type: ignore[attr-defined, unused-ignore]
-        store.set_timeout(START_TIMEOUT)
+        store.set_timeout(TIMEOUT)
         with _collective():
             self._backend = _backend(store, rank, size, torch.device(device))
         # After this first exchange, all learners have read the file.
@@ -212,11 +213,11 @@ def _backend(store: Any, rank: int, size: int, device: torch.device) -> Any:
     # torch's default process group is not used: ignite would find it, and run its handlers as in a distributed run.
     if device.type == "cuda":
         options = distributed.ProcessGroupNCCL.Options()
-        options._timeout = EXCHANGE_TIMEOUT
+        options._timeout = TIMEOUT
         return distributed.ProcessGroupNCCL(store, rank, size, options)
     if sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all learners are on this machine
-    return distributed.ProcessGroupGloo(store, rank, size, EXCHANGE_TIMEOUT)
+    return distributed.ProcessGroupGloo(store, rank, size, TIMEOUT)
 
 
 @contextmanager

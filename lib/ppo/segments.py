@@ -357,4 +357,3 @@ def run(
             yield learner.train(batch)
     finally:
         segments.close()
-        learner.close()

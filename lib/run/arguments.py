@@ -17,7 +17,7 @@ from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameter
 from lib.run import config_file, run_checks, run_json, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
-from lib.run.options import CHANGEABLE_ON_RESUME, DEFAULT_RUNS_DIR, RunOptions, affecting_results
+from lib.run.options import DEFAULT_RUNS_DIR, OF_ACTORS, RunOptions, affecting_results, changeable_on_resume
 from lib.run.overrides import HELP, explain, override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
@@ -172,14 +172,14 @@ def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection
 
 def _require_actors(knobs: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Refuse options of the players if --parallel is an option of the script and was not given."""
-    options = ("engine", "address", "patience")
-    if knobs.get("parallel") is False and any(knobs.get(name) != defaults.get(name) for name in options):
+    given = any(knobs.get(name) != defaults.get(name) for name in OF_ACTORS)
+    if "engine" in knobs and knobs.get("parallel") is False and given:
         raise UsageError("--engine, --address and --patience go with --parallel; without it, this process plays")
 
 
 def _check_engine(knobs: Mapping[str, Any]) -> None:
     """Refuse an --address that is not used, does not answer or rejects this process, before a run folder is made."""
-    if knobs.get("address") is None:
+    if "engine" not in knobs or knobs["address"] is None:
         return
     if knobs["engine"] != "ray":
         raise UsageError(f"--address {knobs['address']} needs --engine ray, not {knobs['engine']}")
@@ -290,18 +290,18 @@ def _resume(
         requested_values["env_name"] = params.env_name
     settings = [(name, value, requested_values[name]) for name, value in recorded_values.items()]
     settings += [(name, recorded[name], options.get(name, recorded[name])) for name in ("game", "seed")]
-    knobs = {}
+    knobs, changeable = {}, changeable_on_resume(given_knobs)
     for name, value in given_knobs.items():
         # A run of an earlier version of the script lacks the options that were added since.
         knobs[name] = _recorded_option(parser, run, name, recorded["knobs"].get(name, parser.get_default(name)))
-        if name == "address":
+        if name == "address" and name in changeable:
             _require_own_address(run, knobs[name], value, given_knobs["engine"])
             knobs[name] = value
-        elif value is not None and name in CHANGEABLE_ON_RESUME:
+        elif value is not None and name in changeable:
             knobs[name] = value
-        elif value is not None:
-            settings.append((name, knobs[name], value))
-    changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if _unordered(old) != _unordered(new)]
+        elif value is not None and not _are_same_repeated(parser, name, knobs[name], value):
+            settings.append((_action(parser, name).option_strings[0], knobs[name], value))
+    changes = [f"{name} is {old!r}, not {new!r}" for name, old, new in settings if old != new]
     if changes:
         raise UsageError(f"{run} has other settings: {'; '.join(changes)}. Leave them out, or start a new run")
     _check_engine(knobs)
@@ -310,9 +310,11 @@ def _resume(
     return params, RunOptions(**options, knobs=knobs, resumable=True)
 
 
-def _unordered(value: Any) -> Any:
-    """Return a list, of an option that may be repeated, as a set; other values as they are."""
-    return set(value) if isinstance(value, list) else value
+def _are_same_repeated(parser: Parser, name: str, recorded: Any, given: Any) -> bool:
+    """Return whether an option that may be repeated, such as --without, has the same values, in any order."""
+    if not isinstance(_action(parser, name), argparse._AppendAction) or recorded is None:
+        return False
+    return sorted(map(config_file.as_json, recorded)) == sorted(map(config_file.as_json, given))
 
 
 def _require_own_address(run: Path, recorded: str | None, given: str | None, engine: str | None) -> None:
@@ -328,11 +330,15 @@ def _require_own_address(run: Path, recorded: str | None, given: str | None, eng
         )
 
 
+def _action(parser: Parser, name: str) -> argparse.Action:
+    """Return the option of a parser with this name in its results."""
+    return next(action for action in parser._actions if action.dest == name)
+
+
 def _recorded_option(parser: Parser, run: Path, name: str, value: Any) -> Any:
     """Return the recorded value of an option, as the command line would read it."""
-    action = next(action for action in parser._actions if action.dest == name)
     try:
-        return value if value is None else config_file.option_value(action, value)
+        return value if value is None else config_file.option_value(_action(parser, name), value)
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise UsageError(f"{run / 'params.json'} has a wrong {name}: {error}. It was edited; restore it") from error
 

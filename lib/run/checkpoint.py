@@ -7,6 +7,7 @@ A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 dige
 
 import copy
 import errno
+import json
 import logging
 import resource
 import shutil
@@ -145,15 +146,14 @@ class Iteration:
 
 
 class Settings:
-    """Settings of a run as an object with a state_dict. A run whose params.json was edited is not resumed.
+    """Settings of a run as an object with a state_dict. A run is not resumed with other ones.
 
     Args:
         values: hyperparameters, the seed, and the script's own options on which results depend.
     """
 
     def __init__(self, values: Mapping[str, Any]):
-        plain = (bool, int, float, str, type(None))
-        self._values = {name: value if isinstance(value, plain) else str(value) for name, value in values.items()}
+        self._values = {name: _plain(value) for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._values)
@@ -164,15 +164,23 @@ class Settings:
         Raises:
             UsageError: if one has another value. Settings that only one side has belong to another version.
         """
-        edited = [
+        differing = [
             f"{name} was {value!r} and is {self._values[name]!r}"
             for name, value in state.items()
             if name in self._values and self._values[name] != value
         ]
-        if edited:
+        if differing:
             raise UsageError(
-                f"params.json was edited since the checkpoint: {'; '.join(edited)}. Restore it, or start a new run"
+                f"the settings are not those of the checkpoint: {'; '.join(differing)}. Use the same ones, restore "
+                "params.json if it was edited, or start a new run"
             )
+
+
+def _plain(value: Any) -> bool | int | float | str | None:
+    """Return a setting, or a text if it is not a plain value. The text is the same after a way through params.json."""
+    if isinstance(value, bool | int | float | str | None):
+        return value
+    return str(json.loads(json.dumps(value, default=str)))
 
 
 class Checkpointer:

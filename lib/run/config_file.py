@@ -87,25 +87,61 @@ def option_value(action: argparse.Action, value: Any) -> Any:
         ValueError: if the option does not allow the value.
         ArgumentTypeError: likewise, if the option has a type of its own.
     """
-    if isinstance(action, argparse._StoreTrueAction | argparse.BooleanOptionalAction):
-        if not isinstance(value, bool):
-            raise ValueError(f"{action.dest} is {value!r}; it has to be true or false")
+    constants = _constants(action)
+    for constant in constants:
+        if as_json(constant) == as_json(value):
+            return constant
+    if isinstance(action, argparse.BooleanOptionalAction | argparse._StoreConstAction):
+        allowed = " or ".join(map(as_json, dict.fromkeys(constants)))
+        raise ValueError(f"{action.dest} is {value!r}; it has to be {allowed}")
+    if isinstance(action, argparse._CountAction):
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"{action.dest} is {value!r}; it has to be a whole number")
         return value
-    if isinstance(action, argparse._AppendAction):
-        if not isinstance(value, list):
-            raise ValueError(f"{action.dest} is {value!r}; it has to be a list")
-        return [_single_value(action, element) for element in value]
-    return _single_value(action, value)
+    is_list = action.nargs not in (None, argparse.OPTIONAL)
+    depth = is_list + (isinstance(action, argparse._AppendAction) and not isinstance(action, argparse._ExtendAction))
+    return _elements(action, value, depth)
+
+
+def as_json(value: Any) -> str:
+    """Return a value as it stands in params.json."""
+    return json.dumps(value, default=str)
+
+
+def _constants(action: argparse.Action) -> list[Any]:
+    """Return the values that an option takes without reading text: its default, and what it stores without a value."""
+    constants = [True, False] if isinstance(action, argparse.BooleanOptionalAction) else []
+    if isinstance(action, argparse._StoreConstAction) or action.nargs == argparse.OPTIONAL:
+        constants.append(action.const)
+    # argparse reads a default or constant that is text as if it were given.
+    return [each for each in [*constants, action.default] if not (isinstance(each, str) and callable(action.type))]
+
+
+def _elements(action: argparse.Action, value: Any, depth: int) -> Any:
+    """Return the value of an option that stores lists nested to a depth; 0 for a single value."""
+    if depth == 0:
+        return _single_value(action, value)
+    if not isinstance(value, list):
+        raise ValueError(f"{action.dest} is {value!r}; it has to be a list")
+    return [_elements(action, element, depth - 1) for element in value]
 
 
 def _single_value(action: argparse.Action, value: Any) -> Any:
-    if value is None and action.default is None:
-        return None
+    is_own = _has_own_type(action)
+    if is_own and isinstance(value, bool | list | dict):
+        return value
     if isinstance(value, bool | list | dict) or (action.type is None and not isinstance(value, str)):
         raise ValueError(f"{action.dest} is {value!r}; it has to be {'text' if action.type is None else 'a number'}")
     if action.choices is not None and value not in action.choices:
         raise ValueError(f"{action.dest} is {value!r}; it has to be one of {', '.join(map(str, action.choices))}")
     try:
-        return action.type(str(value)) if callable(action.type) else value
+        read = action.type(str(value)) if callable(action.type) else value
     except (ValueError, argparse.ArgumentTypeError) as error:
         raise ValueError(f"{action.dest}: {error}") from error
+    return value if is_own and not isinstance(value, str) and as_json(read) != as_json(value) else read
+
+
+def _has_own_type(action: argparse.Action) -> bool:
+    """Return whether a function of the script reads an option's text. It need not read what it returned as text."""
+    kind = action.type
+    return callable(kind) and kind not in (int, float, str, Path) and not kind.__module__.startswith("lib.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from lib.envs.single_env import module_of
 from lib.errors import UsageError
-from lib.run.options import CHANGEABLE_ON_RESUME, RunOptions
+from lib.run.options import RunOptions, changeable_on_resume
 from lib.run.run_json import read_params
 from lib.system.console_log import quoted
 from lib.system.files import PROJECT
@@ -113,7 +113,7 @@ def _again(run: Path, options: RunOptions) -> list[str]:
     --time-limit, --quiet and --verbose are left out: they are about a process, not about the run.
     """
     recorded = _recorded(run).get("knobs", {})
-    both = sorted(CHANGEABLE_ON_RESUME & recorded.keys() & options.knobs.keys())
+    both = sorted(changeable_on_resume(options.knobs) & recorded.keys())
     changed = {name: options.knobs[name] for name in both if options.knobs[name] != recorded[name]}
     given = {
         "evaluate_every": options.evaluate_every,
@@ -124,6 +124,9 @@ def _again(run: Path, options: RunOptions) -> list[str]:
     }
     words = ["--device", str(options.device)] if options.device.type != "cpu" else []
     for name, value in given.items():
-        if value is not None and value is not False:
-            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+        option = name.replace("_", "-")
+        if value is False:
+            words.append(f"--no-{option}")
+        elif value is not None:
+            words += [f"--{option}", *([] if value is True else [str(value)])]
     return words

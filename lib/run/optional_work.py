@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable
 
+from lib.errors import UsageError
 from lib.run.stopping import as_ctrl_c
 from lib.run.watchdog import CallInterrupted
 
@@ -10,7 +11,7 @@ log = logging.getLogger(__name__)
 
 
 def run_optional(name: str, work: Callable[[], None], may_fail: bool = False) -> list[int]:
-    """Do work that a signal or a hanging call may end; the program goes on.
+    """Do work that a signal, a hanging call or a UsageError may end; the program goes on.
 
     Args:
         name: name of the work, for messages.
@@ -28,6 +29,8 @@ def run_optional(name: str, work: Callable[[], None], may_fail: bool = False) ->
             log.info("The %s was stopped; the run is saved.", name)
         except CallInterrupted as error:
             log.error("The %s was stopped; the run is saved. %s.", name, str(error).rstrip())
+        except UsageError as error:  # such as an environment of which only one can be open
+            log.warning("The %s failed; the run is saved. %s", name, error)
         except Exception as error:
             if not may_fail:
                 raise

@@ -1,7 +1,7 @@
 """Options of a run, as given on the command line."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,21 @@ from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
-# The scripts' own options that a resumed run may change, because no result depends on them.
-CHANGEABLE_ON_RESUME = frozenset({"engine", "patience", "address", "actor_cpus", "async_envs"})
+OF_ACTORS = frozenset({"engine", "patience", "address", "actor_cpus"})  # see cli.add_engine_options
+
+
+def changeable_on_resume(knobs: Iterable[str]) -> frozenset[str]:
+    """Return which of a script's own options a resumed run may change, because no result depends on them.
+
+    In a script without --engine, the names of the actors' other options are those of something else.
+    """
+    names = frozenset(knobs)
+    return names & ({"async_envs"} | (OF_ACTORS if "engine" in names else set()))
 
 
 def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the script's own options on which results depend."""
-    return {name: value for name, value in knobs.items() if name not in CHANGEABLE_ON_RESUME}
+    return {name: value for name, value in knobs.items() if name not in changeable_on_resume(knobs)}
 
 
 @dataclasses.dataclass(frozen=True)

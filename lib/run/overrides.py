@@ -88,6 +88,8 @@ def _parse(name: str, annotation: Any, text: str) -> object:
         float: (float, "a number"),
         str: (str, "text"),
     }
+    if kinds[0] not in readers:  # of a script's own class
+        raise UsageError(f"--set cannot change {name}; change it with --config or in the script")
     read, allowed = readers[kinds[0]]
     try:
         return read(text)

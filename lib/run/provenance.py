@@ -98,7 +98,9 @@ def commit() -> str | None:
             return None
         differences = _git("diff", "--no-ext-diff", "HEAD", *paths)
         for name in filter(None, _git("ls-files", "-z", "--others", "--exclude-standard", *paths).split(b"\0")):
-            differences += name + (files.PROJECT / os.fsdecode(name)).read_bytes()
+            path = files.PROJECT / os.fsdecode(name)
+            if path.is_file():  # not an editor's lock, which is a link to nothing
+                differences += name + path.read_bytes()
     except (OSError, subprocess.CalledProcessError):
         return None
     return f"{head}+{hashlib.sha1(differences).hexdigest()[:8]}" if differences else head

@@ -79,13 +79,22 @@ class Run:
 
     def _begin(self, script: str, params: RunParameters, net: object) -> None:
         self.checkpoints.mkdir(exist_ok=True)
-        self._lock()
         in_forked_children(self, Run._release)  # so that a child does not hold the locks after the run has died
-        (self.path / "pid").write_text(str(os.getpid()))
+        self.take()
         atexit.register(_remove_own_pid, self.path / "pid")  # in case the run ends before `close`
         remove_leftovers(self.path)
         if not self._options.resume:
             self.write_json("params.json", provenance.describe(script, params, self._options, net))
+
+    def take(self) -> None:
+        """Lock the folder, unless this process has locked it before.
+
+        Raises:
+            UsageError: if another process works on the run.
+        """
+        if not self._locks:
+            self._lock()
+            (self.path / "pid").write_text(str(os.getpid()))
 
     def _lock(self) -> None:
         """Lock the file, which other machines see, and the folder of checkpoints, because the file may be deleted."""

@@ -58,7 +58,7 @@ def _assignment(name: str, value: Any) -> str:
 
 def _text(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return "+".join(map(str, dict.fromkeys(value)))
+        return "+".join(map(_text, value))
     return short_number(value) if isinstance(value, float) else str(value)
 
 

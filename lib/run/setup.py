@@ -33,6 +33,7 @@ from lib.run import (
     evaluation,
     learning_rate,
     run_folder,
+    run_json,
     tracking,
     videos,
 )
@@ -235,7 +236,6 @@ class _Setup:
         self._start_tracker()
         if self.options.resume:
             self.run.add_session()
-            self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
             for damaged in self._damaged:  # renamed, so that the rotation of the checkpoints does not count them
                 damaged.rename(damaged.with_suffix(".damaged"))
             checkpoint_files.set_aside_newer(self.run.checkpoints, self.steps())
@@ -244,6 +244,9 @@ class _Setup:
             checkpoint.restore({"files": self._growing_files()}, content)
         else:
             self._growing_files().load_state_dict({})
+        # A notebook may run the engine a second time, too.
+        self.engine.add_event_handler(Events.STARTED, self.run.take)
+        self.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, self.run.discard_result)
         self.board = TensorBoard(self.run.path)
         if self.tracker is not None:
             self.board.add_mirror(self.tracker)
@@ -278,11 +281,18 @@ class _Setup:
 
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint_reading.newest(self.run.checkpoints, self._damaged)
-        if content is None and last_step(self.run.path) > self.params.warm_up:
-            raise UsageError(f"{self.run.path} was stopped after its warm-up, but has no checkpoint; start a new run")
+        if content is None and self._has_saved():
+            raise UsageError(f"{self.run.path} has lost its checkpoints; restore them, or start a new run")
         if content is None:
             log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
         return content or {}
+
+    def _has_saved(self) -> bool:
+        """Return whether the run has saved a checkpoint, which is recorded in files.json."""
+        file = self.run.path / "files.json"
+        if not file.exists():  # earlier versions did not write it
+            return last_step(self.run.path) > self.params.warm_up
+        return bool(run_json.read_json(file, run_json.FILES)["files"])
 
     def _require_steps_left(self) -> None:
         """Refuse a run at its step limit, unless its result or its confirmation is still missing."""
@@ -565,7 +575,8 @@ class _Setup:
 
         The state is saved before, because trackers and pictures may take long. ignite may report the same error twice.
         """
-        is_new = error is not self._failure and not isinstance(error, KeyboardInterrupt)  # which ends the run at once
+        at_once = isinstance(error, KeyboardInterrupt) and self.owns_process
+        is_new = error is not self._failure and not at_once
         self._failure = error
         if is_new and self.tracker is not None:
             self.tracker.fail()
@@ -573,7 +584,7 @@ class _Setup:
             self.board.close()
         if is_new:
             close_all([self.source, *self._opened])
-        if is_new and self.run.path.exists():
+        if is_new and not isinstance(error, KeyboardInterrupt) and self.run.path.exists():
             self._draw_curve()
         with suppress(OSError):
             self.run.close()

@@ -71,12 +71,17 @@ def _is(value: object, kind: type) -> bool:
 
 
 def as_field_type(cls: type[Checked], name: str, value: Any) -> Any:
-    """Convert a number to the type of a field if its value stays the same. Return any other value unchanged."""
+    """Convert a number to the type of a field if its value stays the same, and a list, as JSON has it, to a tuple.
+
+    Return any other value unchanged.
+    """
     if isinstance(value, np.generic):
         value = value.item()
     kinds = _field_types(cls)[name]
     if isinstance(value, float) and value.is_integer() and int in kinds and float not in kinds:
         return int(value)  # such as 1e5
+    if isinstance(value, list) and any((typing.get_origin(kind) or kind) is tuple for kind in kinds):
+        return tuple(value)
     return value
 
 

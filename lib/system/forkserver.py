@@ -22,7 +22,10 @@ if os.environ.get(SAFE_PATH) == OURS:  # restore the user's settings for program
 
 def _begin_child() -> None:
     gc.freeze()  # a garbage collection would write to the objects of the server, which copies their pages
-    np.random.seed()  # otherwise all environments that use this generator would draw the same numbers
+    # Otherwise all environments that use these generators would draw the same numbers. Python's does so by itself.
+    np.random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 os.register_at_fork(after_in_child=_begin_child)

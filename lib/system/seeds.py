@@ -70,13 +70,22 @@ def _set_gpu_state(state: torch.Tensor, gpu: torch.device) -> None:
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Restore the global generators on exit, so that the block does not change the random numbers drawn after it."""
-    uses_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    random_state = RandomState(torch.device("cuda") if uses_gpu else None)
-    before = random_state.state_dict()
+    random_state, gpus = RandomState(), _gpus_in_use()
+    before, of_gpus = random_state.state_dict(), [_gpu_state(gpu) for gpu in gpus]
     try:
         yield
     finally:
         random_state.load_state_dict(before)
+        for gpu, state in zip(gpus, of_gpus, strict=True):
+            _set_gpu_state(state, gpu)
+
+
+def _gpus_in_use() -> list[torch.device]:
+    """Return all GPUs whose generators torch.manual_seed would change."""
+    gpus = [torch.device("mps")] if torch.backends.mps.is_available() else []
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gpus += [torch.device("cuda", index) for index in range(torch.cuda.device_count())]
+    return gpus
 
 
 def seed_everything(seed: int) -> None:

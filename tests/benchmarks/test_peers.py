@@ -85,6 +85,6 @@ def test_measuring_some_peers_keeps_the_results_of_the_others(tmp_path, monkeypa
     row = dict.fromkeys(peers.COLUMNS, "1")
     lab.Results(peers.SUMMARY, peers.COLUMNS, lab.stamp(time_limit=600, pins={})).add(**row | {"peer": "rl_games-ppo"})
     before = lab.path_of(peers.SUMMARY).read_text()
-    with pytest.raises(SystemExit, match=r"(?s)settings.* rl_games-ppo .*--overwrite"):
+    with pytest.raises(SystemExit, match=r"(?s)settings.* of peer rl_games-ppo would.*--overwrite"):
         peers.measure(["sb3-ppo"], 1, 600, None)
     assert lab.path_of(peers.SUMMARY).read_text() == before

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+import lab
 import time_to_solve
 
 RESULT = {
@@ -45,6 +46,17 @@ def test_results_are_kept_apart_by_script_and_options():
     assert time_to_solve.results_of("07_pong_in_minutes --envs 32 --set epochs=2") == (
         "solve/07_pong_in_minutes-envs-32-set-epochs-2"
     )
+
+
+def test_measuring_other_seeds_keeps_the_results_of_the_earlier_ones(results):
+    name = time_to_solve.results_of("distributed/01_ppo")
+    row = dict.fromkeys(time_to_solve.COLUMNS, "1")
+    for seed in (411, 412):
+        lab.Results(name, time_to_solve.COLUMNS, lab.stamp(), go_on=True).add(**row | {"seed": seed})
+    before = lab.path_of(name).read_text()
+    with pytest.raises(SystemExit, match=r"(?s)settings.* of seed 411 would be deleted.*--overwrite"):
+        time_to_solve.solve("distributed/01_ppo", [412, 413], 600)
+    assert lab.path_of(name).read_text() == before
 
 
 @pytest.mark.parametrize(

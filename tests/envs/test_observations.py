@@ -226,7 +226,7 @@ def test_conversion_of_integers_is_logged_once(caplog):
         make_env("fakes:Vector-v0")
     [message] = caplog.messages
     assert message.startswith("fakes:Codes-v0: ")
-    assert "float32, divided by" in message
+    assert "float32, each divided by its largest value" in message
     assert "12" in message
 
 

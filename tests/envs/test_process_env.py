@@ -121,7 +121,7 @@ def test_a_resume_that_an_environment_refuses_says_what_to_do(make):
     first.step(allowed_actions(first.envs, first.states, np.random.default_rng(1)))
     saved = first.state_dict()
     saved["snapshot"]["actions"][:] = -1  # as if the game had changed
-    with pytest.raises(Fault, match=r"could not be restored .*illegal.* Resume once without --async-envs"):
+    with pytest.raises(Fault, match=r"could not be restored .*illegal.* Resume once with --no-async-envs"):
         resumed.load_state_dict(saved)
 
 

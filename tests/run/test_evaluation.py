@@ -244,7 +244,7 @@ def in_three_processes(warm_fork_server, monkeypatch):
 
 def test_episodes_side_by_side_equal_those_played_one_after_the_other(in_three_processes, caplog):
     together = in_three_processes(Coded)
-    assert "in this process alone" not in caplog.text
+    assert "continues in a single process" not in caplog.text
     player = EpisodePlayer(Coded())
     alone = [player.play(draw_actions, 4, number) for number in range(11)]
     assert together["returns"] == [result.total for result in alone]

@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from finished_runs import make_run
-from lib.run.next_steps import command, next_steps
+from lib.run.next_steps import command, continue_command, next_steps
 from lib.run.options import RunOptions
 from running import PROJECT
 
@@ -27,6 +27,15 @@ def test_a_run_that_can_learn_more_goes_on_with_what_it_does_not_record(commands
     changed = {"engine": "ray", "address": "10.0.0.1:6379", "patience": 90.0}
     words = commands(knobs=changed)["continue the run"].split("--env-module fakes ")[1]
     assert words == "--address 10.0.0.1:6379 --engine ray --patience 90.0"
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_run_goes_on_with_the_processes_that_it_had_last(tmp_path, recorded):
+    make_run(tmp_path / "run", knobs={"async_envs": recorded})
+    words = {"--async-envs", "--no-async-envs"}
+    for now, expected in ((recorded, set()), (not recorded, {"--no-async-envs" if recorded else "--async-envs"})):
+        options = RunOptions(knobs={"async_envs": now}, resumable=True)
+        assert words & set(continue_command(tmp_path / "run", "fakes:Catch-v0", options).split()) == expected
 
 
 @pytest.mark.parametrize("end", ["saved", "solved", "cannot_improve"])

@@ -31,6 +31,8 @@ def test_the_commit_is_marked_if_the_code_differs_from_it_but_not_if_documents_o
     assert provenance.commit() == head
     (tmp_path / "mine.py").write_text("a reader's own script")
     assert provenance.commit() == head
+    (tmp_path / "lib" / ".#code.py").symlink_to("me@machine")  # by Emacs, for a file with unsaved changes
+    assert provenance.commit() == head
     (tmp_path / "lib" / "run" / "code.py").write_text("new")
     first = provenance.commit()
     assert re.fullmatch(rf"{head}\+[0-9a-f]{{8}}", first)

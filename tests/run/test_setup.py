@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import time
 
@@ -36,7 +37,7 @@ from lib.run.setup import setup_ignite
 from lib.run.watchdog import Watchdog
 from lib.system import clock, memory
 from lib.system.seeds import tagged_seed
-from running import folder
+from running import episodes_of, folder
 
 
 class TapedEnv(Counting):
@@ -353,22 +354,28 @@ def test_a_refused_resume_in_a_notebook_leaves_no_process_of_its_source(tmp_path
     assert closed == [True]
 
 
-def test_an_evaluation_that_fails_does_not_end_a_script_of_the_book(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize(
+    ("error", "is_book_script"),
+    [(UsageError("only one game can be open"), False), (UsageError("only one"), True), (ValueError("broke"), True)],
+)
+def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, caplog, error, is_book_script):
+    def fail(*values, **options):
+        raise error
+
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lib.run.evaluation.evaluate", fail)
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     params = dataclasses.replace(
-        HYPERPARAMS["pong"],
-        env_name="NotRegistered-v0",
-        stop_reward=15.0,
-        milestone=None,
-        replay_initial=2,
-        batch_size=2,
+        HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=False, replay_initial=2, batch_size=2
     )
-    setup_ignite(engine, params, source, "own", save={"net": nn.Linear(1, 1)})
+    args = None if is_book_script else RunOptions(runs_dir=tmp_path, resumable=True)
+    run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
-    assert state.stopped == "solved"  # type: ignore[attr-defined]
-    assert "The evaluation failed; the run is saved. UsageError: " in caplog.text
+    assert state.stopped == run.read_result()["stopped"] == "solved"  # type: ignore[attr-defined]
+    assert "The evaluation failed; the run is saved. " in caplog.text
+    assert str(error) in caplog.text
+    assert "watch it play" in caplog.text
 
 
 @pytest.mark.parametrize("save", [{}, {"model": nn.Linear(1, 1)}, {"net": {}}])
@@ -379,7 +386,7 @@ def test_objects_without_a_network_are_refused_before_a_folder_is_made(tmp_path,
     assert not args.runs_dir.exists()
 
 
-def test_a_second_run_of_an_engine_keeps_no_stop_reason_or_speed_of_the_first(tmp_path, capsys):
+def test_a_second_run_of_an_engine_keeps_no_stop_reason_speed_or_result_of_the_first(tmp_path, capsys):
     source, count = source_of(Counting(length=5)), 0
 
     def process_batch(engine, batch):
@@ -387,14 +394,18 @@ def test_a_second_run_of_an_engine_keeps_no_stop_reason_or_speed_of_the_first(tm
         count += 1
         if count == 100:
             os.kill(os.getpid(), signal.SIGINT)
+        assert run_folder.in_use(run.path)
+        assert (run.path / "pid").exists()
+        assert not (run.path / "result.json").exists()
         return {"loss": 0.0}
 
     engine, buffer = Engine(process_batch), ReplayBuffer(source, 100)
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
-    setup_ignite(engine, params, source, "again", args=RunOptions(runs_dir=tmp_path, stop_after=200))
+    run = setup_ignite(engine, params, source, "again", args=RunOptions(runs_dir=tmp_path, stop_after=200))
     for stopped in ("SIGINT", "step limit"):
         state = engine.run(common.batch_generator(buffer, 2, 2))
-        assert state.stopped == stopped  # type: ignore[attr-defined]
+        assert state.stopped == run.read_result()["stopped"] == stopped  # type: ignore[attr-defined]
+        assert not run_folder.in_use(run.path)
     [*_, last] = re.findall(
         r"Speed of training: ([\d,.]+) agent steps/s, ([\d,.]+) learner updates/s", capsys.readouterr().out
     )
@@ -508,18 +519,40 @@ def test_a_second_ctrl_c_saves_nothing(tmp_path):
     assert not (run.path / "curve.png").exists()
 
 
-def test_after_ctrl_c_in_the_warm_up_a_notebook_can_make_environments(tmp_path):
+def test_after_ctrl_c_in_the_warm_up_a_notebook_is_closed_and_can_make_environments(tmp_path):
     class Interrupted(Counting):
         def step(self, action):
             os.kill(os.getpid(), signal.SIGINT)
             return super().step(action)
 
+    closed = []
     source = source_of(CheckedEnv(Interrupted(), "Interrupted-v0"))
+    source.close = lambda: closed.append(source)
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     setup_ignite(engine, HYPERPARAMS["pong"], source, "warm", args=RunOptions(runs_dir=tmp_path))
     with pytest.raises(KeyboardInterrupt):
         engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert closed == [source]
     CheckedEnv(Counting(), "Counting-v0").reset()
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_even_if_episodes_have_ended(tmp_path):
+    def start(resume=None, stop_after=60):
+        source = source_of(Counting(length=5))
+        engine = Engine(lambda engine, batch: {"loss": 0.0})
+        params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+        args = RunOptions(runs_dir=tmp_path, quiet=True, resume=resume, stop_after=stop_after)
+        run = setup_ignite(engine, params, source, "killed", args=args, save={"net": nn.Linear(1, 1)})
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+        return run
+
+    run = start()
+    shutil.rmtree(run.checkpoints)
+    with pytest.raises(UsageError, match="has lost its checkpoints; restore them"):
+        start(run.path, 90)
+    run_json.write_json(run.path / "files.json", {"files": {}})
+    assert start(run.path, 30).read_result()["steps"] == 30
+    assert episodes_of(run.path)[-1][1] == "30"
 
 
 def test_a_resume_completes_the_steps_of_an_iteration_that_failed():

@@ -16,14 +16,17 @@ from running import PROJECT
 PROGRAM = """
 import sys
 sys.path.insert(0, {folder!r})
-import gc, json, os
+import gc, json, os, random
 import numpy as np
+import torch
+from lib.nets import losses  # the server imports it, too, and torch with it
 from lib.system.processes import Child, start_server
 
 def report(connection):
     variables = [os.environ.get(name) for name in ("PYTHONPATH", "PYTHONSAFEPATH")]
     imported = sys.modules["lib.system.forkserver"].__file__
-    connection.send((imported, variables, np.random.rand(), gc.get_freeze_count()))
+    numbers = np.random.rand(), random.random(), torch.rand(()).item()
+    connection.send((imported, variables, numbers, gc.get_freeze_count()))
 
 if __name__ == "__main__":
     start_server()
@@ -52,10 +55,10 @@ def reports(copy, cwd=None, **variables):
 
 
 def test_children_have_the_modules_of_the_copy_and_random_numbers_of_their_own(copy):
-    (first, variables, number, frozen), (second, *_, other_number, _) = reports(copy)
+    (first, variables, numbers, frozen), (second, *_, other_numbers, _) = reports(copy)
     assert first == second == str(copy / "lib" / "system" / "forkserver.py")
     assert variables == [None, None]
-    assert number != other_number
+    assert not set(numbers) & set(other_numbers)
     assert frozen > 1000  # objects of the server that no garbage collection touches
 
 

@@ -40,6 +40,14 @@ def test_undisturbed_restores_the_generators_after_an_error():
     assert draw() == expected
 
 
+def test_undisturbed_restores_the_generators_of_all_gpus(monkeypatch, gpus):
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with undisturbed():
+        gpus.update({0: torch.tensor([20]), 1: torch.tensor([21])})  # as by torch.manual_seed
+    assert gpus == {0: 10, 1: 11}
+
+
 @pytest.fixture
 def gpus(monkeypatch):
     """Generators of two fake GPUs, by index; a CPU run that touches one fails."""

@@ -7,7 +7,7 @@ import cv2
 import pytest
 
 from lib.run import video_file
-from running import PROJECT, run, start_program
+from running import PROJECT, run, start, start_program
 
 LOOK = Path("tools/look.py")
 
@@ -50,6 +50,16 @@ def test_the_return_of_an_episode_that_is_cut_counts_unclipped_rewards(answer, m
     assert seen["cut"].startswith("1 of 1 episodes, at 150 steps")
     share = float(seen["rewards"].split("1 (")[1].split("%")[0]) / 100
     assert float(seen["return"].split()[1].rstrip(",")) >= 5 * 150 * share > 0  # the worst alien is worth 5 points
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("Simulator", 0), ("Simulator-broken", 1), pytest.param("WithThread", 0, marks=pytest.mark.slow)]
+)
+def test_look_ends_although_a_process_or_thread_of_the_environment_would_not(name, code, tmp_path):
+    process = start(LOOK, f"fakes:{name}-v0", "--episodes", 2, cwd=tmp_path)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    assert ("the simulator broke" in errors) == bool(code)
 
 
 def test_the_first_episode_can_be_recorded(tmp_path):
