@@ -192,7 +192,7 @@ def calc_values_of_states(states: np.ndarray, net: nn.Module, device: torch.devi
 
 
 def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps: int = 1) -> Iterator[BatchT]:
-    """Fill the replay buffer, then alternate between adding steps and yielding a batch until the source stops.
+    """Fill the replay buffer, then alternate between adding steps and yielding a batch until the source ends.
 
     Args:
         buffer: replay buffer with PTAN's populate and sample.
@@ -201,14 +201,15 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
         steps: agent steps between two batches, over all environments.
 
     Raises:
-        UsageError: before the first step, if the buffer would be smaller than a batch after `initial` + `steps` steps.
+        UsageError: before the first step, if a buffer of this project would be smaller than a batch after `initial` +
+            `steps` steps.
     """
     trim = None
     if isinstance(buffer, CheckedReplay):
         buffer.require(batch_size, max(0, initial) + steps)
     else:  # a PTAN buffer; its script may not call setup_ignite, which otherwise attaches a Trimmer
         trim = memory.Trimmer()
-    with suppress(Stopped):
+    with suppress(Stopped, StopIteration):
         buffer.populate(initial)
         for number in itertools.count():
             buffer.populate(steps)

@@ -329,6 +329,8 @@ def as_hyperparameters(params: object) -> RunParameters:
     if isinstance(params, RunParameters):
         return params
     fields = dataclasses.fields(Hyperparameters)
+    if isinstance(params, Mapping):
+        raise ValueError("the hyperparameters are a dict; give SimpleNamespace(**params), or Hyperparameters(**params)")
     missing = [name for name in BOOK_FIELDS if not hasattr(params, name)]
     if missing:
         raise ValueError(

@@ -451,8 +451,9 @@ class Shape(gym.Env):
 
     Args:
         space: observation space.
-        mask: how the environment reports the action mask: "info", "method", "observation", or None for no mask. In each
-            step all actions except one are allowed, and a forbidden action fails an assertion.
+        mask: how the environment reports the action mask: "info", "method", "observation", "alone" if it is all that is
+            observed, or None for no mask. In each step all actions except one are allowed, and a forbidden action fails
+            an assertion.
         start: number of the first action.
         length: steps per episode.
     """
@@ -461,6 +462,8 @@ class Shape(gym.Env):
         self.observation_space = space
         if mask == "observation":
             self.observation_space = spaces.Dict({"observation": space, "action_mask": spaces.MultiBinary(5)})
+        if mask == "alone":
+            self.observation_space = spaces.Dict({"action_mask": spaces.MultiBinary(5)})
         self.action_space: spaces.Discrete = spaces.Discrete(5, start=start)
         self.length = length
         self.mask = mask
@@ -482,7 +485,7 @@ class Shape(gym.Env):
 
     def _show(self):
         observation, mask = self.observation_space.sample(), {"action_mask": self._mask()}
-        if self.mask == "observation":
+        if self.mask in ("observation", "alone"):
             observation |= mask
         return observation, mask if self.mask == "info" else {}
 
@@ -781,6 +784,7 @@ for name, space in SHAPES.items():
     register(f"{name}-info", Shape, space=space, mask="info")
     register(f"{name}-method", Shape, space=space, mask="method")
 register("Board-observation", Shape, space=SHAPES["Board"], mask="observation")
+register("Mask-alone", Shape, space=SHAPES["Board"], mask="alone")
 MASKED = [f"fakes:{name}-{mask}-v0" for name in SHAPES for mask in ("info", "method")]
 
 

@@ -12,7 +12,7 @@ from ignite.engine import Engine
 from ptan.experience import ExperienceFirstLast
 
 from fakes import Chain, Table
-from lib import common, dqn_model
+from lib import common, dqn_extra, dqn_model
 from lib.envs.frames import LazyFrames
 from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
@@ -156,6 +156,12 @@ class TapedBuffer:
     def sample(self, batch_size):
         self.tape.append(f"sample {batch_size}")
         return self.tape[-1]
+
+
+def test_batch_generator_ends_when_a_list_of_transitions_does():
+    transitions = [ExperienceFirstLast(np.zeros(1), 0, 0.0, None)] * 10
+    batches = common.batch_generator(dqn_extra.PrioReplayBuffer(transitions, 100), initial=4, batch_size=2, steps=2)
+    assert len(list(batches)) == 3
 
 
 def test_batch_generator_fills_the_buffer_once_then_alternates_steps_and_batches():

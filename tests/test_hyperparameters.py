@@ -103,6 +103,11 @@ def test_a_subclass_may_add_fields_of_any_type():
         override(own, ["layers=3"])
 
 
+def test_a_dict_of_hyperparameters_is_told_what_to_be():
+    with pytest.raises(ValueError, match=r"are a dict; give SimpleNamespace\(\*\*params\)"):
+        as_hyperparameters(BOOK)
+
+
 def test_an_unknown_field_cannot_be_assigned():
     params = dataclasses.replace(HYPERPARAMS["pong"])
     with pytest.raises(AttributeError, match="there is no field 'gama'; choose one of env_name, "):

@@ -48,11 +48,11 @@ def _imported(path: Path) -> ModuleType:
     return module
 
 
-def build(text: str, space: spaces.Space[Any], n_actions: int) -> nn.Module:
+def build(network: str | Factory, space: spaces.Space[Any], n_actions: int) -> nn.Module:
     """Build a network of the user.
 
     Args:
-        text: "FILE.py:NAME".
+        network: "FILE.py:NAME", or a class or function that builds the network.
         space: observation space, as make_env returns it.
         n_actions: number of actions.
 
@@ -60,14 +60,14 @@ def build(text: str, space: spaces.Space[Any], n_actions: int) -> nn.Module:
         UsageError: if there is no such file or name, if the file fails to import, or if the call fails or returns no
             network.
     """
-    factory = _load_factory(text)
+    factory = _load_factory(network) if isinstance(network, str) else network
     try:
         net = factory(space, n_actions)
     except Exception as error:
         raise UsageError(
-            f"--network {text}: called with the observation space and {n_actions} actions, it raised "
+            f"--network {network}: called with the observation space and {n_actions} actions, it raised "
             f"{type(error).__name__}: {error}. Name a function with these two parameters that returns the network"
         ) from error
     if not isinstance(net, nn.Module):
-        raise UsageError(f"--network {text}: it returned {type(net).__name__}, and not a torch.nn.Module")
+        raise UsageError(f"--network {network}: it returned {type(net).__name__}, and not a torch.nn.Module")
     return net

@@ -31,7 +31,8 @@ class TrainedAgent:
         which: BEST for the checkpoint with the best mean return, LAST for the newest one, or an agent step.
         device: device of the network.
         module: module that registers the run's environment, and may be imported; None for gymnasium's own environments.
-        network: "FILE.py:NAME" of the run's own network, see own_network; None for one of the project's networks.
+        network: "FILE.py:NAME" of the run's own network, see own_network, or the class or function itself; None for one
+            of the project's networks.
 
     Attributes:
         run: run folder.
@@ -53,7 +54,7 @@ class TrainedAgent:
         which: str = BEST,
         device: torch.device | str = "cpu",
         module: str | None = None,
-        network: str | None = None,
+        network: str | own_network.Factory | None = None,
     ):
         self.run = run
         params = run_json.read_params(run)
@@ -177,7 +178,7 @@ def _require_same(net: nn.Module, recorded: dict[str, Any] | None) -> None:
             raise ValueError(f"the layer {name} was {before}, and is {now}")
 
 
-def _network_error(file: Path, params: dict[str, Any], error: Exception, network: str | None) -> UsageError:
+def _network_error(file: Path, params: dict[str, Any], error: Exception, network: object) -> UsageError:
     """Name the possible causes of a network that cannot be built."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
     if network is not None:

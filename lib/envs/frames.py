@@ -163,9 +163,12 @@ def frame_layout(space: spaces.Space[Any], stacked: bool) -> tuple[int, tuple[in
     Args:
         space: space of the states.
         stacked: whether a state is a stack of frames; otherwise it is a frame itself.
+
+    Raises:
+        UsageError: if states are no arrays, such as those of a Tuple space.
     """
-    assert space.shape is not None
-    assert space.dtype is not None
+    if space.shape is None or space.dtype is None:
+        raise UsageError(f"states of {space} are no arrays; make the environment with atari_wrappers.make_env")
     if stacked:
         return space.shape[0], space.shape[1:], space.dtype
     return 1, space.shape, space.dtype

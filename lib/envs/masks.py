@@ -69,16 +69,19 @@ def with_mask_in_info(env: gym.Env) -> gym.Env:
     PettingZoo's games report it as observation["action_mask"].
     """
     space = env.observation_space
-    is_entry = isinstance(space, spaces.Dict) and INFO_KEY in space.spaces and len(space.spaces) > 1
+    is_entry = isinstance(space, spaces.Dict) and INFO_KEY in space.spaces
     return _MaskFromObservation(env) if is_entry else env
 
 
 class _MaskFromObservation(gym.Wrapper):
+    """Move the entry to the infos. If it is the only one, it is the observation as well."""
+
     def __init__(self, env: gym.Env):
         super().__init__(env)
         assert isinstance(env.observation_space, spaces.Dict)
         entries = env.observation_space.spaces
-        self.observation_space = spaces.Dict({name: entries[name] for name in entries if name != INFO_KEY})
+        self._kept = [name for name in entries if name != INFO_KEY] or [INFO_KEY]
+        self.observation_space = spaces.Dict({name: entries[name] for name in self._kept})
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         return self._split(*self.env.reset(seed=seed, options=options))
@@ -89,8 +92,7 @@ class _MaskFromObservation(gym.Wrapper):
         return observation, reward, terminated, truncated, info
 
     def _split(self, observation: dict[str, Any], info: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        rest = {name: entry for name, entry in observation.items() if name != INFO_KEY}
-        return rest, info | {INFO_KEY: observation[INFO_KEY]}
+        return {name: observation[name] for name in self._kept}, info | {INFO_KEY: observation[INFO_KEY]}
 
 
 class KeepOnlyMaskInfo(gym.Wrapper):

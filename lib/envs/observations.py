@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.wrappers import FilterObservation, FlattenObservation, GrayscaleObservation, TransformObservation
+from gymnasium.wrappers import FlattenObservation, GrayscaleObservation, TransformObservation
 
 from lib.envs.checked_env import describe, wrappers
 from lib.envs.masks import MaskedBox
@@ -23,6 +23,7 @@ from lib.errors import Fault, UsageError
 log = logging.getLogger(__name__)
 
 MIN_IMAGE_SIDE = 36  # pixels; the smallest side that the convolutions for images can process
+MOST_NUMBERS = 10_000_000  # in a vector; a layer of 128 units on it has 5 GB of weights
 NOTE = "_pong_ladder_conversion"  # attribute of a wrapper; see noted
 UNBOUNDED = np.iinfo(np.int32).max  # larger bounds are only the range of the data type
 
@@ -145,7 +146,14 @@ def _flatten(env: gym.Env, env_id: str) -> gym.Env:
         if len(usable) == 1:
             return _entry(env, usable[0], env_id)
         _warn_about_boards({name: entries[name] for name in usable}, env_id)
-        env = FilterObservation(env, usable) if usable and len(usable) < len(entries) else env
+        if usable and len(usable) < len(entries):  # not by FilterObservation, which takes names only
+            kept = spaces.Dict({name: entries[name] for name in usable})
+            env = TransformObservation(env, lambda observation: {name: observation[name] for name in usable}, kept)
+    if (size := _flat_size(env.observation_space)) > MOST_NUMBERS:
+        raise UsageError(
+            f"{env_id} has the observation space {env.observation_space}, which would become a vector of {size:,} "
+            f"numbers, and at most {MOST_NUMBERS:,} are allowed; wrap it in gymnasium's TransformObservation"
+        )
     if not _can_flatten(env.observation_space):
         raise UsageError(
             f"{env_id} has the observation space {env.observation_space}, which no network here can use; it has to be "
@@ -201,10 +209,20 @@ def _can_flatten(space: spaces.Space[Any]) -> bool:
         return all(map(_can_flatten, parts))
     if isinstance(space, spaces.Text | spaces.OneOf):
         return False
+    if _flat_size(space) > MOST_NUMBERS:
+        return True  # which is refused later, without making it
     try:
         return isinstance(spaces.flatten_space(space), spaces.Box)
     except NotImplementedError:
         return False
+
+
+def _flat_size(space: spaces.Space[Any]) -> int:
+    """Return the length of a flattened space, or 0 if it has no fixed one."""
+    try:
+        return spaces.flatdim(space)
+    except (NotImplementedError, ValueError):
+        return 0
 
 
 def _grey_image(env: gym.Env, space: spaces.Box, env_id: str, channels_last: bool) -> gym.Env:

@@ -224,6 +224,8 @@ def make_plain_env(env_id: str, render_mode: str | None = None) -> gym.Env:
         if isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound) and not module_of(env_id):
             text += "" if text.endswith((".", "?")) else "."
             text += " It has to be registered with gymnasium; --env-module your_package imports your_package first"
+        elif isinstance(error, gym.error.NameNotFound | gym.error.NamespaceNotFound):
+            text = text.rstrip(".") + _file_of(module_of(env_id))
         raise UsageError(text) from error
     except ModuleNotFoundError as error:
         raise UsageError(f"{env_id!r} needs a package that is missing: {error}. Install it") from error
@@ -298,8 +300,14 @@ def _import_module_of(env_id: str) -> None:
         reason = traceback.format_exception_only(error)[-1].strip()
         raise UsageError(
             f"the module {module!r} of {env_id!r} fails to import: {reason}{_place_of(error)}. "
-            "It has to be installed or in the current folder"
+            f"It has to be installed or in the current folder{_file_of(module.partition('.')[0])}"
         ) from error
+
+
+def _file_of(module: str) -> str:
+    """Return where an imported module was found, as "; 'examples' was found at ...", or "" if it was not."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return "" if file is None else f"; {module!r} was found at {file}. If yours is another one, rename it"
 
 
 def _place_of(error: BaseException) -> str:

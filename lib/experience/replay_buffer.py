@@ -13,6 +13,7 @@ from ptan.experience import ExperienceFirstLast
 from lib.envs.frames import frame_layout, stacks_frames
 from lib.errors import UsageError
 from lib.experience import packing
+from lib.experience.interface import Additions
 from lib.system import memory
 
 log = logging.getLogger(__name__)
@@ -47,7 +48,9 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
 
     def __init__(self, experience_source: TransitionSource, buffer_size: int, saved: bool = True):
         super().__init__(experience_source, buffer_size)
-        self._added = 0  # transitions that an interrupted call of `populate` has added
+        self._source = experience_source
+        self.experience_source_iter: Iterator[ExperienceFirstLast] = iter(experience_source)
+        self._additions = Additions()
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
         purpose = f"a replay buffer of {buffer_size:,} transitions needs"
         memory.require(purpose, buffer_size, needed, lambda fitting: f"try --set replay_size={fitting}")
@@ -67,12 +70,13 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         return buffer_size * (frame_bytes * (2 if saved else 1) + cls.TRANSITION_BYTES)
 
     def populate(self, samples: int) -> None:
-        """Add transitions. If an error interrupted the last call, add only the transitions that were still missing."""
-        for _ in range(samples - self._added):
-            self._add(next(self.experience_source_iter))
-            self._added += 1
-        if samples > 0:
-            self._added = 0
+        """Add transitions. If an error interrupted the same call, add only the transitions that were still missing."""
+        try:
+            for _ in self._additions.missing(samples):
+                self._add(next(self.experience_source_iter))
+        except BaseException:  # it ended the iterator, but the source can go on
+            self.experience_source_iter = iter(self._source)
+            raise
 
     def sample(self, batch_size: int) -> list[ExperienceFirstLast]:
         """Sample transitions uniformly, with replacement.
@@ -103,7 +107,7 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
             )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"pos": self.pos, "added": self._added, "transitions": packing.pack(self.buffer)}
+        return {"pos": self.pos, "added": self._additions.made, "transitions": packing.pack(self.buffer)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         buffer, pos = packing.unpack(state["transitions"]), state["pos"]
@@ -111,4 +115,4 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
         if len(buffer) > self.capacity or pos >= self.capacity or not (full or pos == len(buffer)):
             raise ValueError(f"position {pos} of {len(buffer)} transitions in a buffer of {self.capacity}")
         self.buffer, self.pos = buffer, pos
-        self._added = state["added"]
+        self._additions = Additions(state["added"])

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 from lib.envs.frames import frame_layout
 from lib.errors import UsageError
 from lib.experience.batch import Batch
+from lib.experience.interface import Additions
 from lib.experience.stream import ExperienceStream
 from lib.system import memory
 
@@ -88,7 +89,7 @@ class Ring:
         self._final_frames: dict[tuple[int, int], np.ndarray] = {}
         self._episode_steps = np.zeros(num_envs, np.int64)  # steps of each environment since its reset
         self._steps_added = 0  # steps of each environment since the ring was created
-        self._populated = 0  # agent steps that an interrupted call of `populate` has added
+        self._additions = Additions()
         self._generator = np.random.default_rng(seed)
 
     @classmethod
@@ -197,13 +198,14 @@ class Ring:
     def populate(self, steps: int) -> None:
         """Add a number of agent steps from the source, rounded up to a multiple of num_envs.
 
-        If an error interrupted the last call, only the steps that were still missing are added.
+        If an error interrupted the same call, only the steps that were still missing are added.
         """
-        for _ in range(self._populated, steps, self.num_envs):
-            self.add(*next(self._source_steps))
-            self._populated += self.num_envs
-        if steps > 0:
-            self._populated = 0
+        try:
+            for _ in self._additions.missing(steps, self.num_envs):
+                self.add(*next(self._source_steps))
+        except BaseException:  # it ended the iterator, but the source can go on
+            self._source_steps = iter(() if self._source is None else self._source)
+            raise
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.
@@ -321,7 +323,7 @@ class Ring:
         state["final"] = [(row, env, torch.from_numpy(frame)) for (row, env), frame in self._final_frames.items()]
         state["begun"] = torch.from_numpy(self._episode_steps)
         state["added"] = self._steps_added
-        state["populated"] = self._populated
+        state["populated"] = self._additions.made
         state["draws"] = self._generator.bit_generator.state
         return state
 
@@ -339,7 +341,7 @@ class Ring:
                 raise ValueError(f"a final frame of row {row}, environment {env} in a ring of {rows} x {self.num_envs}")
         self._episode_steps = state["begun"].numpy().copy()
         self._steps_added = state["added"]
-        self._populated = state.get("populated", 0)  # earlier versions did not save it
+        self._additions = Additions(state.get("populated", 0))  # earlier versions did not save it
         self._generator.bit_generator.state = state["draws"]
         if self._source is not None and self._source.interrupted_frames is not None:
             self.truncate_episodes(self._source.interrupted_frames)

@@ -208,7 +208,7 @@ class Stream(ExperienceSource):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Reset with the saved seeds and replay the saved actions. Half a million actions take a minute or two.
+        """Reset with the saved seeds and replay the saved actions. Half a million of Atari take a minute or two.
 
         If that fails or leads to other states, reset all environments and log a warning.
 

@@ -5,7 +5,8 @@ from gymnasium import spaces
 
 from lib.envs.masks import MaskedBox
 
-INVALID = -1e9  # value or logit of an invalid action; finite, because 0 * INVALID has to be 0
+# Value or logit of an invalid action: below every return, and finite, because 0 * INVALID has to be 0.
+INVALID = -(2.0**100)
 
 
 class MaskSplitter:

@@ -7,6 +7,7 @@ A checkpoint is the file `checkpoints/<kind>-<agent steps>.pt`. Its SHA-256 dige
 
 import copy
 import errno
+import io
 import json
 import logging
 import resource
@@ -25,7 +26,7 @@ from torch.optim import Adam, Optimizer
 
 from lib.errors import Fault, UsageError
 from lib.run.checkpoint_files import digest_path, numbered
-from lib.run.checkpoint_reading import first_line
+from lib.run.checkpoint_reading import first_line, numbers_fit
 from lib.run.events import EpisodeEvents, attach_as_last
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
@@ -285,6 +286,41 @@ class Checkpointer:
             log.info("To continue: %s", self.how_to_continue())
         except (Fault, UsageError, OSError) as fault:
             log.warning("%s", fault)  # the first error is the one to raise
+
+
+def require_readable(objects: Mapping[str, Stateful]) -> None:
+    """Refuse objects whose states could be saved, but not read again.
+
+    Raises:
+        TypeError: if a state holds anything but tensors and plain values, or NaN.
+    """
+    for name, each in objects.items():
+        state, file = each.state_dict(), io.BytesIO()
+        try:
+            torch.save(state, file)
+            file.seek(0)
+            loaded = torch.load(file, weights_only=True)
+        except Exception as error:
+            raise TypeError(_unreadable(name, _foreign(state) or first_line(error))) from error
+        if not numbers_fit(loaded):
+            raise TypeError(_unreadable(name, "NaN or a number that is too large"))
+
+
+def _unreadable(name: str, found: str) -> str:
+    return (
+        f"the state_dict of save[{name!r}] holds {found}, so its checkpoints could not be read again; it has to "
+        "consist of tensors, finite numbers, texts, lists and dicts"
+    )
+
+
+def _foreign(state: Any) -> str:
+    """Return the first type in a state that is neither a tensor nor a plain value, such as "a numpy.ndarray", or ""."""
+    if isinstance(state, dict | list | tuple):
+        parts = [*state, *state.values()] if isinstance(state, dict) else state
+        return next(filter(None, map(_foreign, parts)), "")
+    kind = type(state)
+    is_plain = state is None or kind in (bool, int, float, str, bytes) or isinstance(state, torch.Tensor)
+    return "" if is_plain else f"a {kind.__module__}.{kind.__qualname__}"
 
 
 def restore(objects: Mapping[str, Stateful], content: Mapping[str, Any]) -> None:

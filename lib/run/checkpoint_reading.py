@@ -80,16 +80,20 @@ def load(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise Damaged(f"{file} holds a {type(content).__name__}, not a checkpoint of this project; it was not loaded")
     try:
-        # A best mean or a learning-rate scheduler starts at an infinite number.
-        numbers_fit = all(abs(number) < LARGEST or abs(number) == math.inf for number in _numbers(content))
+        fit = numbers_fit(content)
         finite = all(bool(torch.isfinite(tensor).all()) for tensor in _weights(content))
     except RecursionError as error:
         raise Damaged(f"{file} holds an object that contains itself; it was not loaded") from error
     except RuntimeError as error:  # of tensors without numbers
         raise Damaged(f"{file} holds weights of an unknown kind; it was not loaded") from error
-    if not numbers_fit or not finite:
+    if not fit or not finite:
         raise Damaged(f"{file} holds NaN or a number that is too large; it was not loaded")
     return content
+
+
+def numbers_fit(content: Any) -> bool:
+    """Return whether all numbers of a state are infinite, as a best mean at first, or not too large."""
+    return all(abs(number) < LARGEST or abs(number) == math.inf for number in _numbers(content))
 
 
 def _weights(content: Mapping[str, Any]) -> Iterator[torch.Tensor]:

@@ -1,6 +1,7 @@
 """Options of a run, as given on the command line."""
 
 import dataclasses
+import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,15 @@ class RunOptions:
     knobs: dict[str, Any] = dataclasses.field(default_factory=dict)
     resumable: bool = False
     changes: str = ""
+
+    def __post_init__(self) -> None:
+        """Accept what a notebook gives: numbers of numpy, names of devices, and texts and relative paths."""
+        converted: dict[str, Any] = {"seed": operator.index(self.seed), "device": torch.device(self.device)}
+        for name in ("resume", "init", "runs_dir"):
+            path = getattr(self, name)
+            converted[name] = None if path is None else Path(path).absolute()
+        for name, value in converted.items():
+            object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         # Unpickling looks up attributes before `knobs` is set.

@@ -65,6 +65,8 @@ def _builder(kind: type[nn.Module]) -> str | None:
     if kind.__qualname__ == kind.__name__:  # not defined inside a function or another class
         with contextlib.suppress(OSError, TypeError):  # a notebook has no file
             file = inspect.getsourcefile(kind)
+        if kind.__module__ == "__main__" and not hasattr(sys.modules["__main__"], "__file__"):  # a cell of a notebook
+            return f"FILE.py:{kind.__name__}"
     if file is not None and not {"site-packages", "dist-packages"} & set(Path(file).parts):
         return f"{os.path.abspath(file)}:{kind.__name__}"
     return f"{os.path.abspath(sys.argv[0])}:NAME"

@@ -123,6 +123,11 @@ class Run:
     def _in_use(self) -> UsageError:
         pid = self.path / "pid"
         number = pid.read_bytes()[:20] if pid.exists() else b""
+        if number == str(os.getpid()).encode():
+            return UsageError(
+                f"{self.path} is in use by this process; run the engine that was set up for it, or call close() on "
+                "what setup_ignite returned"
+            )
         holder = f"process {number.decode()}" if number.isdigit() else "another process, whose id is unknown"
         return UsageError(f"{self.path} is in use by {holder}; stop that process first")
 

@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import logging
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -65,6 +66,8 @@ from lib.system.seeds import RandomState, undisturbed
 
 log = logging.getLogger(__name__)
 
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()  # those that setup_ignite was called with
+
 TUNER_REWARD_MIN = -19.0  # least smoothed return of a Pong trial; the lowest return is -21
 
 
@@ -106,17 +109,23 @@ def setup_ignite(
         UsageError: if the run to resume is in use, at its limit or changed, if its episodes cannot be recorded or
             evaluated, or if the network of --init does not fit.
         Fault: if no checkpoint of the run to resume can be read.
-        TypeError: if checkpoints are saved and exp_source is a plain PTAN source, or `save` has no "net".
-        ValueError: if a field of the hyperparameters is missing or out of range, or if the learning rate has to decay
-            and `save` has no "optimizer".
+        TypeError: if checkpoints are saved and exp_source is a plain PTAN source, if `save` has no "net", or if
+            extra_metrics is one text.
+        ValueError: if the engine already has a run, if a field of the hyperparameters is missing or out of range, or if
+            the learning rate has to decay and `save` has no "optimizer".
     """
     start_console()
+    if engine in _engines:
+        raise ValueError("setup_ignite was called with this engine before; make a new Engine for each run")
+    if isinstance(extra_metrics, str):
+        raise TypeError(f"extra_metrics is {extra_metrics!r}; it has to be a list of names, [{extra_metrics!r}]")
     checked = as_hyperparameters(params)
     if save is not None and not isinstance(save.get("net"), nn.Module):
         raise TypeError(f"save['net'] is {type(save.get('net')).__name__}; it has to be the network, an nn.Module")
     source = adapt_source(exp_source, engine, saved=save is not None)
     options = args or options_of_book()
     show_progress(not options.quiet)
+    _engines.add(engine)
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {}, is_book_script=args is None)
     try:
         with files.named(setup.run.path):
@@ -137,6 +146,11 @@ def setup_ignite(
         setup.close()
         raise
     return setup.run
+
+
+def _forget_loop(engine: Engine) -> None:
+    """Let the next engine.run begin a loop of its own. ignite would go on with the one that an error has ended."""
+    engine._internal_run_generator = None
 
 
 class _Setup:
@@ -477,6 +491,12 @@ class _Setup:
         self.engine.add_event_handler(Events.EXCEPTION_RAISED, self._failed)
         if self.save is None:
             return
+        if not self.options.resume:
+            # The replay may be large. This project's own can be read.
+            checked = {name: each for name, each in self.save.items() if name != "replay"}
+            self.engine.add_event_handler(
+                Events.ITERATION_COMPLETED(once=1), lambda engine: checkpoint.require_readable(checked)
+            )
         growing = {"files": self._growing_files(self.board.flush)}
         own: dict[str, Stateful] = {"settings": self._settings(), "speed": self.speed}
         objects = own | self._run_state() | self._loop_state() | growing
@@ -520,6 +540,7 @@ class _Setup:
         def end(engine: Engine) -> None:
             Watchdog.stop()
             if self.is_book_script:
+                _forget_loop(engine)
                 pass_on(signals)
 
         if not self.owns_process:
@@ -597,6 +618,7 @@ class _Setup:
         """
         if not self.owns_process:
             Watchdog.stop()
+        _forget_loop(engine)
         raise error
 
     def _draw_curve(self) -> None:

@@ -141,7 +141,7 @@ class TensorBoard:
         def episode_end(engine: Engine, event_name: object) -> int:
             # Steps must not decrease: TensorBoard would drop what it has. Episodes of one rollout are not in order.
             nonlocal latest
-            latest = max(latest, int(engine.state.metrics["end_step"]))
+            latest = max(latest, int(engine.state.metrics.get("end_step", 0)))
             return latest
 
         scalars = ["avg_loss", *speed.metrics, *extra_metrics]

@@ -209,7 +209,8 @@ def frames_per_second(env: gym.Env) -> float:
     """Return how many agent steps make one second of the game. A video shows one frame per agent step."""
     if is_atari(env):  # ale_py's metadata says 30, but the Atari 2600 showed 60 frames per second
         return ATARI_FRAMES_PER_SECOND / frame_skip(env)
-    return env.metadata.get("render_fps") or DEFAULT_FRAMES_PER_SECOND
+    rate = env.metadata.get("render_fps")
+    return rate if isinstance(rate, int | float) and rate > 0 else DEFAULT_FRAMES_PER_SECOND
 
 
 def _shrink(frame: np.ndarray) -> np.ndarray:

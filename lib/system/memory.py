@@ -147,7 +147,7 @@ def _first_sentence(error: BaseException) -> str:
     """Return the first sentence of an error, without torch's place in its source."""
     text = str(error).strip().splitlines()[0] if str(error).strip() else ""
     text = re.sub(r"^\[enforce fail.*?(?=DefaultCPUAllocator)", "", text)
-    return re.split(r"\. ", text)[0].rstrip(".")
+    return re.split(r"(?<!\d)\. ", text)[0].rstrip(".")  # numpy writes "931. GiB"
 
 
 def require(subject: str, amount: int, needed: int, advice: Callable[[int], str]) -> None:

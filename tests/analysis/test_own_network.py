@@ -1,7 +1,9 @@
 """Runs whose script defines its own network: tools need the file that defines it."""
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from lib.analysis.own_network import build
 from lib.analysis.trained_agent import TrainedAgent
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
+from lib.ppo.model import Model
 from lib.run import provenance
 from lib.run.options import RunOptions
 from running import CATCH, FAKES, assignments, folder
@@ -80,6 +83,16 @@ class Outer:
 def test_a_network_without_a_class_of_its_own_is_built_by_a_function_of_the_script(monkeypatch, net):
     monkeypatch.setattr("sys.argv", ["/project/10_mine.py"])
     assert provenance.network(net)["builder"] == "/project/10_mine.py:NAME"
+
+
+def test_a_network_of_a_notebooks_cell_has_to_be_moved_into_a_file_or_is_given_itself(monkeypatch, trained_run):
+    cell = ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", cell)
+    kind = type("Cell", (torch.nn.Linear,), {"__module__": "__main__"})
+    assert provenance.network(kind(3, 2))["builder"] == "FILE.py:Cell"
+    agent = TrainedAgent(trained_run, module="fakes", network=lambda space, n_actions: Model(space, n_actions))
+    expected = TrainedAgent(trained_run, module="fakes").policy.net.state_dict()
+    assert all(torch.equal(weights, expected[name]) for name, weights in agent.policy.net.state_dict().items())
 
 
 def test_a_compiled_network_is_not_described():

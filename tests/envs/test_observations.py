@@ -266,5 +266,21 @@ def test_unusable_entries_of_a_dict_are_left_out_and_a_single_usable_entry_is_no
         f"float32, divided by {[1.0] * 4 + [10.0] * 147 + [1.0] * 2}",
     ]
     assert "no convolutions for 'image'" in caplog.text
+    by_number = spaces.Dict({0: mission, 1: speed, 2: spaces.Discrete(4)})  # type: ignore[dict-item]
+    prepared, _ = observations.prepare(fakes.Shape(by_number), "Numbers")
+    assert prepared.reset(seed=1)[0].shape == (6,)
     observations.prepare(fakes.Shape(spaces.Tuple((speed, board))), "Pair")
     assert "Pair: the network has no convolutions for 1," in caplog.text
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(10**12),
+        spaces.Dict({"place": spaces.Discrete(10**12), "speed": spaces.Box(-1.0, 1.0, (2,))}),
+        spaces.Dict({"place": spaces.Discrete(10**12), "text": spaces.Text(3)}),
+    ],
+)
+def test_a_space_whose_vector_would_not_fit_into_memory_is_refused(space):
+    with pytest.raises(UsageError, match=r"Large has .*, which would become a vector of 1,000,000,000,00[02] numbers"):
+        observations.prepare(fakes.Shape(space), "Large")

@@ -54,5 +54,15 @@ def test_a_module_that_fails_to_import_is_refused_with_the_reason(refused, tmp_p
     ):
         message = refused(script, "--env-id", "Chain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
         assert f"the module '{module}' of '{module}:Chain-v0' fails to import: {reason}" in message
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "mygame.py").touch()
+    (tmp_path / "this.py").touch()
+    for module, found in (
+        ("lib.mygame", "'lib' was found at"),
+        ("antigravity2", ""),
+        ("sched", "'sched' was found at"),
+    ):
+        message = refused(script, "--env-id", "NoChain-v0", "--env-module", module, "--runs-dir", tmp_path / "runs")
+        assert found in message
     assert "--env-module fakes needs --env-id" in refused(script, "--env-module", "fakes")
     assert "names a module already" in refused(script, "--env-module", "fakes", "--env-id", "fakes:Chain-v0")

@@ -29,7 +29,10 @@ from lib.errors import EnvironmentFailed, UsageError
     [
         ("NoSuchGame-v0", "has to be registered"),
         ("no_such_module:Game-v0", "No module named 'no_such_module'"),
-        ("fakes:NoSuchGame-v0", r"'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist\.$"),
+        (
+            "fakes:NoSuchGame-v0",
+            r"'fakes:NoSuchGame-v0': Environment `NoSuchGame` doesn't exist; 'fakes' was found at \S+fakes.py",
+        ),
         ("NeedsPackage-v0", "'NeedsPackage-v0' needs a package that is missing: No module named 'robots'. Install it"),
         ("Pendulum-v1", "finitely many actions"),
         ("fakes:Continuous-v0", "finitely many actions"),

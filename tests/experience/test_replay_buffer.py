@@ -15,9 +15,13 @@ from agents import Alternating
 from fakes import Catch, Counting
 from lib import common
 from lib.envs.frames import FrameStack, LazyFrames
+from lib.envs.vector_env import make_vector_env
 from lib.errors import UsageError
+from lib.experience.prio_replay_buffer import PrioReplayBuffer
 from lib.experience.replay_buffer import ReplayBuffer
+from lib.experience.ring import Ring
 from lib.experience.source import ExperienceSourceFirstLast
+from lib.experience.stream import ExperienceStream
 from lib.system import memory
 from oracles.replay import ListReplay
 from sources import last
@@ -83,6 +87,33 @@ class RingTwin(RuleBasedStateMachine):
 
 TestRingTwin = RingTwin.TestCase
 TestRingTwin.settings = settings(max_examples=30, stateful_step_count=20, deadline=None)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda agent: ReplayBuffer(ExperienceSourceFirstLast([Counting()], agent, gamma=0.9), 1000),
+        lambda agent: PrioReplayBuffer(ExperienceSourceFirstLast([Counting()], agent, gamma=0.9), 1000),
+        lambda agent: Ring.for_source(
+            ExperienceStream(make_vector_env("fakes:Chain-v0", 2), agent, seed=1), 1000, gamma=0.9
+        ),
+    ],
+)
+def test_after_an_error_other_transitions_can_be_added(make):
+    class FailingOnce(Alternating):
+        def __call__(self, states, agent_states):
+            actions = super().__call__(states, agent_states)
+            if self.calls == 20:
+                raise RuntimeError("the agent broke")
+            return actions
+
+    buffer = make(FailingOnce())
+    with pytest.raises(RuntimeError, match="broke"):
+        buffer.populate(1000)
+    held = len(buffer)
+    for number in range(1, 4):
+        buffer.populate(10)
+        assert len(buffer) == held + 10 * number
 
 
 def test_sampling_is_uniform():

@@ -1,13 +1,17 @@
 """The whole loop, as setup_ignite assembles it."""
 
+import collections
+import contextlib
 import dataclasses
 import itertools
 import json
+import math
 import os
 import re
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -258,7 +262,9 @@ def test_after_an_error_a_notebook_has_ctrl_c_back_and_can_resume_the_run(tmp_pa
     refused = dataclasses.replace(args, resume=run.path, stop_after=1)
     for _ in range(2):  # a refusal does not lock the run either
         with pytest.raises(UsageError, match="is already at step 0 and first fills"):
-            setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "fails", args=refused, save=save)
+            setup_ignite(
+                Engine(process_batch), HYPERPARAMS["pong"], source_of(Counting()), "fails", args=refused, save=save
+            )
 
 
 def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_path, monkeypatch, caplog):
@@ -289,7 +295,7 @@ def test_a_run_cannot_be_resumed_during_its_final_evaluation(tmp_path, monkeypat
     asked = []
 
     def evaluate(*args, **options):
-        with pytest.raises(UsageError, match=f"in use by process {os.getpid()}"):
+        with pytest.raises(UsageError, match="is in use by this process; "):
             run_folder.Run("solves", params, RunOptions(resume=run.path))
         asked.append(True)
         return {"mean": 15.0}
@@ -534,6 +540,99 @@ def test_after_ctrl_c_in_the_warm_up_a_notebook_is_closed_and_can_make_environme
         engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert closed == [source]
     CheckedEnv(Counting(), "Counting-v0").reset()
+
+
+@pytest.mark.parametrize("args", [None, RunOptions()])
+@pytest.mark.parametrize("at", ["warm-up", "learning"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_after_an_error_a_notebook_runs_the_engine_again(tmp_path, monkeypatch, args, at, error):
+    class FailingOnce(Counting):
+        steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            if self.steps == (50 if at == "warm-up" else 150):
+                if error is KeyboardInterrupt:
+                    os.kill(os.getpid(), signal.SIGINT)
+                else:
+                    raise error("the simulator broke")
+            return super().step(action)
+
+    def process_batch(engine, batch):
+        updates.append(engine.state.iteration)
+        return {"loss": 0.0}
+
+    monkeypatch.chdir(tmp_path)
+    updates = []
+    source = source_of(FailingOnce(length=5))
+    engine, buffer = Engine(process_batch), ReplayBuffer(source, 1000)
+    args = args if args is None else dataclasses.replace(args, runs_dir=tmp_path)
+    setup_ignite(engine, dataclasses.replace(HYPERPARAMS["pong"], replay_initial=100), source, "again", args=args)
+    is_book_script_or_fails = args is None or at == "warm-up" or error is ValueError
+    with pytest.raises(error) if is_book_script_or_fails else contextlib.nullcontext():
+        engine.run(common.batch_generator(buffer, 100, 2))
+    before = len(updates)
+    engine.run(itertools.islice(common.batch_generator(buffer, 100, 2), 30))
+    assert len(updates) == before + 30
+
+
+def test_a_second_run_on_an_engine_is_refused_before_a_folder_is_made(tmp_path):
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    args = RunOptions(runs_dir=tmp_path)
+    setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "first", args=args)
+    with pytest.raises(ValueError, match="make a new Engine for each run"):
+        setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "second", args=args)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+class Saved:
+    """An object with a state."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"value": self.value}
+
+    def load_state_dict(self, state):
+        self.value = state["value"]
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [
+        (np.float64(1.5), "a numpy.float64"),
+        ([1, {"deep": np.zeros(3)}], "a numpy.ndarray"),
+        (collections.deque([1]), "a collections.deque"),
+        (Path("a"), "a pathlib.PosixPath"),
+        (lambda: 1, "a builtins.function"),
+        (math.nan, "NaN or a number that is too large"),
+    ],
+)
+def test_a_state_that_could_not_be_read_again_is_refused_at_the_first_checkpoint(tmp_path, value, found):
+    source = source_of(Counting(length=5))
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    args = RunOptions(runs_dir=tmp_path, stop_after=60)
+    save = {"net": nn.Linear(1, 1), "statistics": Saved(value)}
+    setup_ignite(engine, params, source, "refused", args=args, save=save)
+    with pytest.raises(TypeError, match=re.escape(f"the state_dict of save['statistics'] holds {found}, so its")):
+        engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
+    assert source.steps_done == 3  # of the warm-up and the first iteration
+
+
+def test_extra_metrics_that_are_one_text_are_refused(tmp_path):
+    with pytest.raises(TypeError, match=r"extra_metrics is 'avg_steps'; .*\['avg_steps'\]"):
+        setup_ignite(Engine(lambda *_: None), HYPERPARAMS["pong"], source_of(Counting()), "text", "avg_steps")
+
+
+def test_options_take_what_a_notebook_gives(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = RunOptions(seed=np.int64(3), device="cpu", runs_dir="runs", resume="runs/a")  # type: ignore[arg-type]
+    assert (type(options.seed), options.seed, options.device) == (int, 3, torch.device("cpu"))
+    assert (options.runs_dir, options.resume, options.init) == (tmp_path / "runs", tmp_path / "runs" / "a", None)
+    with pytest.raises(TypeError):
+        RunOptions(seed=1.5)  # type: ignore[arg-type]
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_even_if_episodes_have_ended(tmp_path):

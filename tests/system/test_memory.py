@@ -99,6 +99,10 @@ def test_a_limit_of_the_shell_counts(limit, tmp_path):
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
+        (
+            MemoryError("Unable to allocate 931. GiB for an array with shape (10,) and data type int8"),
+            "memory ran out: Unable to allocate 931. GiB for an array with shape (10,) and data type int8. What helps",
+        ),
         (MemoryError(), "memory ran out: an allocation failed. What helps: a smaller replay_size"),
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory ran out: [Errno 12] Cannot allocate memory. What"),
         (RuntimeError("can't start new thread"), "memory ran out: can't start new thread. What"),
