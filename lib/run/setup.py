@@ -302,7 +302,9 @@ class _Setup:
         return content or {}
 
     def _has_saved(self) -> bool:
-        """Return whether the run has saved a checkpoint, which is recorded in files.json."""
+        """Return whether the run has saved a checkpoint, which is recorded in files.json before it is written."""
+        if any(self.run.checkpoints.glob("*.tmp")):  # the process was killed while it wrote the first one
+            return False
         file = self.run.path / "files.json"
         if not file.exists():  # earlier versions did not write it
             return last_step(self.run.path) > self.params.warm_up

@@ -635,7 +635,8 @@ def test_options_take_what_a_notebook_gives(tmp_path, monkeypatch):
         RunOptions(seed=1.5)  # type: ignore[arg-type]
 
 
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_even_if_episodes_have_ended(tmp_path):
+@pytest.mark.parametrize("written", [True, False])
+def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_even_if_episodes_have_ended(tmp_path, written):
     def start(resume=None, stop_after=60):
         source = source_of(Counting(length=5))
         engine = Engine(lambda engine, batch: {"loss": 0.0})
@@ -649,7 +650,10 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_even_if_
     shutil.rmtree(run.checkpoints)
     with pytest.raises(UsageError, match="has lost its checkpoints; restore them"):
         start(run.path, 90)
-    run_json.write_json(run.path / "files.json", {"files": {}})
+    if written:
+        (run.checkpoints / "step-000000003.pt.tmp").touch()
+    else:
+        run_json.write_json(run.path / "files.json", {"files": {}})
     assert start(run.path, 30).read_result()["steps"] == 30
     assert episodes_of(run.path)[-1][1] == "30"
 
