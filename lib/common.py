@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from lib import dqn_extra, dqn_model
+from lib import dqn_model
 from lib.experience.batch import Batch
 from lib.experience.interface import CheckedReplay, EpsilonGreedy, EpsilonSchedule, Replay, Stopped
 from lib.hyperparameters import HYPERPARAMS, Hyperparameters, Hyperparams
@@ -218,22 +218,21 @@ def batch_generator(buffer: Replay[BatchT], initial: int, batch_size: int, steps
                 trim()
 
 
-def normalise_by_first_batch(
-    batches: Iterator[BatchT], *nets: dqn_model.DQN | dqn_extra.ExtendedDQN
-) -> Iterator[BatchT]:
+def normalise_by_first_batch(batches: Iterator[BatchT], *nets: nn.Module) -> Iterator[BatchT]:
     """Yield batches unchanged, and fit the networks' input normalisation to the states of the first batch.
 
     Args:
         batches: batches of transitions or of a Ring.
-        nets: networks. Only those with a dqn_model.NormalisingTrunk are changed. In a resumed run their
+        nets: networks. Only those whose `conv` is a dqn_model.NormalisingTrunk are changed. In a resumed run their
             normalisation is already fitted and stays unchanged.
     """
     first = next(batches, None)
     if first is None:  # the run was stopped during the warm-up
         return
     for net in nets:
-        if isinstance(net.conv, dqn_model.NormalisingTrunk) and not net.conv.seen:
-            net.conv.normalise_by(net.split(_states(first, net.conv.seen.device))[0])
+        trunk, split = getattr(net, "conv", None), getattr(net, "split", None)
+        if isinstance(trunk, dqn_model.NormalisingTrunk) and split is not None and not trunk.seen:
+            trunk.normalise_by(split(_states(first, trunk.seen.device))[0])
     yield first
     yield from batches
 

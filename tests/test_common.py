@@ -158,6 +158,14 @@ class TapedBuffer:
         return self.tape[-1]
 
 
+def test_normalisation_leaves_a_network_of_any_kind_alone():
+    batches = [[ExperienceFirstLast(np.zeros(3, np.float32), 0, 0.0, None)] * 4] * 2
+    net = torch.nn.Linear(3, 2)
+    before = net.weight.clone()
+    assert list(common.normalise_by_first_batch(iter(batches), net)) == batches
+    assert torch.equal(net.weight, before)
+
+
 def test_batch_generator_ends_when_a_list_of_transitions_does():
     transitions = [ExperienceFirstLast(np.zeros(1), 0, 0.0, None)] * 10
     batches = common.batch_generator(dqn_extra.PrioReplayBuffer(transitions, 100), initial=4, batch_size=2, steps=2)

@@ -41,7 +41,7 @@ Mean return over {episodes} greedy episodes in single environments: **{shown_mea
 | trained by | `{command}`{resumed} |
 | agent steps | {step:,} |
 | commit | `{commit}`{changed} |
-| size | {megabytes:.1f} MB |
+| size | {size} |
 
     tools/play.py {path}{module}
     tools/evaluate.py {path}{module}{options}
@@ -75,7 +75,7 @@ def main() -> None:
         metrics = evaluation.evaluate(agent.policy, agent.make_env, args.episodes, args.seed, progress=True)
         console.log_evaluation(metrics)
         write_model(agent, kept, args.model.resolve(), {"seed": args.seed} | metrics)
-    print(f"{args.model}: {megabytes(args.model):.1f} MB")
+    print(f"{args.model}: {shown_size(args.model)}")
 
 
 def require_replaceable(model: Path, run: Path) -> None:
@@ -121,7 +121,7 @@ def write_model(agent: TrainedAgent, checkpoint: Path, model: Path, metrics: dic
         files.write(digest_path(target), f"{files.digest(target)}  {target.name}\n")
         run_json.write_json(new / "params.json", params)
         run_json.write_json(new / "evaluation.json", {"checkpoint": target.name, "step": agent.step} | metrics)
-        files.write(new / "README.md", card(agent, model, megabytes(new), params, metrics))
+        files.write(new / "README.md", card(agent, model, shown_size(new), params, metrics))
         if model.exists():
             model.rename(old)
         new.rename(model)
@@ -145,7 +145,7 @@ def without(options: Sequence[str], argv: list[str]) -> list[str]:
     return words
 
 
-def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], metrics: dict[str, Any]) -> str:
+def card(agent: TrainedAgent, model: Path, size: str, params: dict[str, Any], metrics: dict[str, Any]) -> str:
     """Return the text of a model's README.md. Its commands are those of the project folder."""
     shown = quoted(str(model.relative_to(PROJECT)) if model.is_relative_to(PROJECT) else f"path/to/{model.name}")
     endless = count_at_limit(metrics["lengths"])
@@ -163,7 +163,7 @@ def card(agent: TrainedAgent, model: Path, size: float, params: dict[str, Any], 
         step=agent.step,
         commit=(commits := "`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions))),
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
-        megabytes=size,
+        size=size,
         path=shown,
         module="".join(f" {word}" for word in (*module_option(agent.env_id), *network)),
         options="".join(f" {name} {value}" for name, default, value in evaluation_options if value != default),
@@ -178,8 +178,10 @@ def short_commit(commit: str | None) -> str:
     return "unknown" if commit is None else commit[:12] + "+" * ("+" in commit)
 
 
-def megabytes(model: Path) -> float:
-    return sum(path.stat().st_size for path in model.rglob("*") if path.is_file()) / 1e6
+def shown_size(model: Path) -> str:
+    """Return the size of a folder, such as "2.8 MB"."""
+    size = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 if __name__ == "__main__":

@@ -69,8 +69,9 @@ def read_outcome(run: Path) -> dict[str, object]:
     stop_reward = str(run_json.read_params(run)["hyperparameters"].get("stop_reward"))
     solved = result.get("reached", {}).get(stop_reward, {})
     evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
+    is_model = episodes.empty and not result and "step" in evaluation
     return {
-        "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else 0)),
+        "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else evaluation.get("step", 0))),
         "episodes": len(episodes),
         "mean": returns.tail(WINDOW).mean(),
         "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM if len(returns) < WINDOW else WINDOW).mean().max(),
@@ -78,7 +79,7 @@ def read_outcome(run: Path) -> dict[str, object]:
         "steps/s": result.get("this_process", {}).get("steps_per_second") or None,  # 0 in runs of earlier versions
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
-        "ended": "running" if running else result.get("stopped", "no result"),
+        "ended": "running" if running else "published model" if is_model else result.get("stopped", "no result"),
     }
 
 
@@ -168,7 +169,7 @@ def summarise(group: Group) -> str:
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
     its confidence interval, which for three or four runs is their range. Notes say if runs share a seed, because they
-    are not independent then; if they have not ended; and if their commits or machines differ.
+    are not independent then; if they can go on; and if their commits or machines differ.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
@@ -180,8 +181,11 @@ def summarise(group: Group) -> str:
         summary += f", solved{_share(solved, outcomes)}{took} {_centre_and_range(solved)} minutes"
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
-    if unfinished := sum(not run_data.has_ended(run) for run in group.runs):
-        summary += f"; {unfinished} of them {'has' if unfinished == 1 else 'have'} not ended"
+    running = sum(run_folder.in_use(run) for run in group.runs)
+    stopped = sum(not run_data.has_ended(run) for run in group.runs) - running
+    for count, what in ((running, "still running"), (stopped, "stopped early, and can be resumed")):
+        if count:
+            summary += f"; {count} {what}"
     sessions = [session for run in group.runs for session in run_json.read_params(run)["sessions"]]
     if len({session["commit"] for session in sessions}) > 1:
         summary += "; they ran at different commits"

@@ -1,6 +1,7 @@
 """--network: build a network that a script of the user defines."""
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -34,7 +35,7 @@ def _imported(path: Path) -> ModuleType:
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path):
             return module
-    name = f"{path.stem} of --network"
+    name = "_network_" + re.sub(r"\W", "_", path.stem)  # an identifier, for TorchScript
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

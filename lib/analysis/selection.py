@@ -52,5 +52,5 @@ def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
     comparison.read_outcome(run)
     run_data.require_unchanged_events(run)
     if with_episodes and run_data.read_episodes(run).empty:
-        raise UsageError(f"{run} has no finished episode yet, so there is nothing to show")
+        raise UsageError(f"{run} has no finished episode, like a new run or a model; there is nothing to show")
     return run

@@ -182,7 +182,10 @@ def _network_error(file: Path, params: dict[str, Any], error: Exception, network
     """Name the possible causes of a network that cannot be built."""
     reason = (str(error).strip() or type(error).__name__).splitlines()[-1].strip().rstrip(".")
     if network is not None:
-        return UsageError(f"--network {network} does not build the network of {file}: {reason}")
+        return UsageError(
+            f"--network {network} does not build the network of {file}: {reason}. If the network depends on options of "
+            "the script, name a function that takes the observation space and the number of actions and knows them"
+        )
     commit = str(params["sessions"][-1].get("commit")).partition("+")[0]  # "None" if the run knew none
     causes = [
         "the environment's observations or actions have changed since the run",

@@ -27,6 +27,7 @@ from lib.experience.interface import ExperienceSource, Stopped
 from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.experience.stream import EnvRange, snapshot_of
 from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Segment
+from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Progress
 from lib.ppo.rollout import channels_first, require_memory
@@ -62,6 +63,7 @@ class Segments(ExperienceSource):
 
     Raises:
         UsageError: if the segments do not fit into free memory.
+        TypeError: if the learner's model is not a GoalModel.
     """
 
     PARTS = ("wait",)
@@ -69,6 +71,11 @@ class Segments(ExperienceSource):
     START_UP_SECONDS = 5  # approximate start-up time of the actors in seconds
 
     def __init__(self, acting: ActorSettings, learner: PPOLearner, max_lag: int | None = None):
+        if type(learner.trainer.model) is not GoalModel:
+            raise TypeError(
+                f"the model is of class {type(learner.trainer.model).__name__}, and actors act with "
+                "lib.ppo.goal.GoalModel; change that class, or copy 03_ppo_goal.py, which has no actors"
+            )
         if max_lag is not None and acting.engine == "inline":
             log.warning("Inline actors play only while the learner waits; --async does not make them faster.")
         # Copies of a rollout in memory: two for the learner, which are the segments and their concatenation. Actors on

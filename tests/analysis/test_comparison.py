@@ -20,6 +20,7 @@ from lib.analysis.comparison import (
 from lib.hyperparameters import PPO_FAST_HYPERPARAMS
 from lib.run import run_json
 from lib.run.run_json import write_json
+from running import PROJECT
 
 
 def test_runs_that_differ_only_in_the_seed_or_name_are_one_group(tmp_path):
@@ -147,18 +148,30 @@ def test_settings_that_differ_in_the_seventh_digit_are_two_groups(tmp_path):
     assert [group.label for group in group_runs(runs)] == ["gamma=0.9999999", "gamma=0.9999995", "gamma=1"]
 
 
-def test_a_summary_says_if_runs_have_not_ended_or_used_other_machines(tmp_path):
+def test_a_summary_says_if_runs_can_go_on_or_used_other_machines(tmp_path):
     one, two = (make_run(tmp_path / name, seed) for seed, name in enumerate("ab"))
     summary = summarise(Group("", (one, two)))
-    assert "not ended" not in summary
+    assert "stopped early" not in summary
     assert "machines" not in summary
     params = run_json.read_params(two)
     params["sessions"][0]["machine"]["device"] = "a GPU"
     write_json(two / "params.json", params)
     write_json(two / "result.json", run_data.read_result(two) | {"stopped": "time limit"})
     summary = summarise(Group("", (one, two)))
-    assert "1 of them has not ended" in summary
+    assert "1 stopped early, and can be resumed" in summary
+    assert "running" not in summary
     assert "they ran on different machines" in summary
+    with in_use(two):
+        summary = summarise(Group("", (one, two)))
+    assert "; 1 still running;" in summary
+    assert "stopped early" not in summary
+
+
+def test_the_outcome_of_a_published_model_is_that_of_its_evaluation():
+    model = PROJECT / "models/boxing"
+    outcome = read_outcome(model)
+    assert (outcome["steps"], outcome["ended"]) == (2_481_152, "published model")
+    assert outcome["evaluated"] == pytest.approx(77.97)
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,16 @@ def test_a_layer_of_another_class_is_noticed(trained_run):
         TrainedAgent(trained_run, module="fakes")
 
 
+def test_a_network_of_a_numbered_script_can_become_torchscript(tmp_path):
+    file = tmp_path / "09_own-net.py"
+    file.write_text(
+        "import torch\nclass Own(torch.nn.Linear):\n    def __init__(self, space, n):\n        super().__init__(3, n)"
+    )
+    scripted = torch.jit.script(build(f"{file}:Own", spaces.Box(0, 1, (3,)), 2))
+    torch.jit.save(scripted, tmp_path / "policy.pt")
+    assert torch.jit.load(tmp_path / "policy.pt")(torch.zeros(4, 3)).shape == (4, 2)
+
+
 class Outer:
     class Inner(torch.nn.Linear):
         pass

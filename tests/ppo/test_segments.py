@@ -96,6 +96,17 @@ def test_the_arrays_of_a_segment_fit_into_the_forecast_size(env_name, envs, acto
     assert len(header) < 4096
 
 
+def test_a_model_that_actors_do_not_have_is_refused():
+    class Own(GoalModel):
+        pass
+
+    acting = acting_of()
+    learner = learner_of(acting)
+    learner.trainer.model.__class__ = Own
+    with pytest.raises(TypeError, match=r"of class Own, and actors act with lib\.ppo\.goal\.GoalModel; .*03_ppo"):
+        Segments(acting, learner)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("actors", "engine"), [(1, "inline"), (2, "inline"), (2, "process"), pytest.param(2, "ray", marks=pytest.mark.long)]
