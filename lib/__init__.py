@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from importlib.util import find_spec
 
 TYPE_CHECKING = False  # as in typing, which would have to be imported before the hook is set
@@ -19,6 +20,7 @@ PACKAGES = {
     *("ale_py", "cloudpickle", "cv2", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
     *("pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
 }
+IMPORTED = time.monotonic()
 ADDRESS_SPACE = 10**9  # bytes that the imports of a script take
 UNMAPPED = "failed to map segment"  # the dynamic linker's words if a library does not fit into the address space
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))

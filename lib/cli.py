@@ -338,6 +338,8 @@ def _described(error: OSError) -> str:
             return f"{what}. If it was deleted or moved, put it back. Other files that were saved before are kept"
         return f"{what}. If its folder was deleted or moved, put it back"
     kept = f"{what}. Files that were saved before are kept"
+    if "temporary directory" in what:
+        return f"{kept}. To go on, set TMPDIR to a folder that can be written"
     if remedy := files.REMEDIES.get(error.errno or 0):
         return f"{kept}. To go on, {remedy}; then resume the run, or start again"
     return kept

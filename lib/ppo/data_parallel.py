@@ -216,7 +216,7 @@ def _backend(store: Any, rank: int, size: int, device: torch.device) -> Any:
         options._timeout = TIMEOUT
         return distributed.ProcessGroupNCCL(store, rank, size, options)
     if sys.platform == "linux":
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # all learners are on this machine
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # all learners are on this machine, whatever a cluster sets
     return distributed.ProcessGroupGloo(store, rank, size, TIMEOUT)
 
 

@@ -37,6 +37,7 @@ from lib.system.forks import in_forked_children
 
 log = logging.getLogger(__name__)
 
+_held: set[str] = set()  # folders that this process has locked
 LONGEST_NAME = 220  # bytes of a run folder's name after the time; file systems allow 255 in all
 
 
@@ -94,6 +95,7 @@ class Run:
         """
         if not self._locks:
             self._lock()
+            _held.add(os.path.realpath(self.path))
             (self.path / "pid").write_text(str(os.getpid()))
 
     def _lock(self) -> None:
@@ -121,14 +123,16 @@ class Run:
             os.close(self._locks.pop())
 
     def _in_use(self) -> UsageError:
-        pid = self.path / "pid"
-        number = pid.read_bytes()[:20] if pid.exists() else b""
-        if number == str(os.getpid()).encode():
+        if os.path.realpath(self.path) in _held:
             return UsageError(
                 f"{self.path} is in use by this process; run the engine that was set up for it, or call close() on "
                 "what setup_ignite returned"
             )
+        pid = self.path / "pid"
+        number = pid.read_bytes()[:20] if pid.exists() else b""
         holder = f"process {number.decode()}" if number.isdigit() else "another process, whose id is unknown"
+        if number.isdigit() and (int(number) == os.getpid() or not psutil.pid_exists(int(number))):
+            holder += " of another machine or container"
         return UsageError(f"{self.path} is in use by {holder}; stop that process first")
 
     def write_json(self, name: str, content: dict[str, Any]) -> None:
@@ -174,16 +178,18 @@ class Run:
     def close(self) -> None:
         """Release the locks."""
         if self._locks:  # otherwise the file may be that of another Run in this process
+            _held.discard(os.path.realpath(self.path))
             _remove_own_pid(self.path / "pid")
         self._release()
 
 
 def _refuse_model(run: Path) -> None:
     checkpoints = run / "checkpoints"
-    if checkpoints.exists() and numbered(checkpoints, BEST) and not numbered(checkpoints, "step"):
+    is_run = (run / "episodes.csv").exists()  # perhaps killed between its first best-* and its first step-*
+    if checkpoints.exists() and numbered(checkpoints, BEST) and not numbered(checkpoints, "step") and not is_run:
         raise UsageError(
-            f"{run} has no step-* checkpoint, so it cannot be resumed. It is a published model, was killed before its "
-            f"first one, or has lost them. Start a new run from its network with --init {quoted(str(run))}"
+            f"{run} is a published model, which cannot be resumed. Start a new run from its network with --init "
+            f"{quoted(str(run))}"
         )
 
 
@@ -203,7 +209,9 @@ def remove_leftovers(path: Path) -> None:
     """Remove unfinished files of killed processes from a run folder."""
     for leftover in (*path.glob(".*.tmp"), *(path / "videos").glob("*.part.webm")):
         match = re.search(r"\.(\d+)(\.tmp|\.part\.webm)$", leftover.name)
-        if match is None or not psutil.pid_exists(int(match[1])):
+        # No file is being written by this process, but in containers every run may have the same id.
+        is_same_id = match is not None and match[2] == ".tmp" and int(match[1]) == os.getpid()
+        if match is None or is_same_id or not psutil.pid_exists(int(match[1])):
             leftover.unlink(missing_ok=True)
 
 

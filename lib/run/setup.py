@@ -296,7 +296,7 @@ class _Setup:
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint_reading.newest(self.run.checkpoints, self._damaged)
         if content is None and self._has_saved():
-            raise UsageError(f"{self.run.path} has lost its checkpoints; restore them, or start a new run")
+            raise UsageError(f"{self.run.path} has lost its step-* checkpoints; restore them, or start a new run")
         if content is None:
             log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
         return content or {}

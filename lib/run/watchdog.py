@@ -91,12 +91,16 @@ class Watchdog:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
+        awake_since, last = -math.inf, time.monotonic()
         while not self._ended.wait(self.INTERVAL):
+            last, before = time.monotonic(), last
+            if last - before > self.INTERVAL + self.GRACE / 2:  # the process was suspended, as by Ctrl-Z
+                awake_since = last
             self._send_heartbeat()
             call = CheckedEnv.call
             if call is None:
                 continue
-            seconds = call.seconds
+            seconds = min(call.seconds, last - awake_since)
             if seconds > self.PATIENCE and self._reported != call.start:
                 self._reported = call.start
                 log.warning("%s: a call has not returned for %.0f seconds.", call.describe(), seconds)

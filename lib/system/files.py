@@ -73,7 +73,8 @@ def _replacing(path: Path) -> Iterator[Path]:
     except OSError as error:
         names = (error.filename, error.filename2)
         if names == (None, None) or str(temporary) in map(str, names):
-            error.filename, error.filename2 = str(path), None  # messages do not name the temporary file
+            error.filename = str(path)  # messages do not name the temporary file
+            del error.filename2
         raise
     finally:
         temporary.unlink(missing_ok=True)

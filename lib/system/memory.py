@@ -28,7 +28,7 @@ VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_f
 
 
 LESS_DATA = "a smaller replay_size, batch_size or rollout with --set, fewer --envs or --actors, or a higher limit"
-FEWER_THREADS = "a higher ulimit -u, fewer --actors, or more memory"
+FEWER_THREADS = "a higher ulimit -u, or limit of the container on processes, fewer --actors, or more memory"
 # Texts of errors that mean too little memory for a tensor, a C++ object, a thread or a library, and what helps.
 SIGNS = {
     "DefaultCPUAllocator": LESS_DATA,

@@ -1,5 +1,6 @@
 """Child processes: start them, end them, and describe how they ended."""
 
+import atexit
 import fcntl
 import functools
 import multiprocessing
@@ -81,6 +82,7 @@ def _own_folder(owner: Path) -> int:
     with suppress(OSError):  # the file system may have no locks
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.write(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
+    atexit.register(owner.parent.mkdir, exist_ok=True)  # or multiprocessing fails to delete it, if it was deleted
     return descriptor
 
 
@@ -170,7 +172,10 @@ class Child:
     def _start(self) -> None:
         for _ in range(SERVER_DEATHS):
             with suppress(EOFError, ConnectionError):
-                return self._start_by_server()
+                try:
+                    return self._start_by_server()
+                except FileNotFoundError as error:
+                    raise ChildLost(f"{self.name} could not be started, because {_deleted_folder()}") from error
             time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
         raise ChildLost(f"{self.name} could not be started, because the fork server died {SERVER_DEATHS} times")
 
@@ -215,6 +220,17 @@ class Child:
 
     def __str__(self) -> str:
         return f"{self.name} (process {self.process.pid})"
+
+
+def _deleted_folder() -> str:
+    """Describe which folder that processes need was deleted."""
+    folder = get_temp_dir()
+    if not os.path.exists(folder):
+        return f"the folder for temporary files, {folder}, was deleted"
+    try:
+        return f"a file is missing in {folder} or in {os.getcwd()}"
+    except FileNotFoundError:
+        return "the current folder was deleted"
 
 
 def describe_exit(code: int) -> str:

@@ -11,6 +11,7 @@ import threading
 import psutil
 import pytest
 
+from finished_runs import in_use
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS
 from lib.run import provenance, run_folder
@@ -117,7 +118,7 @@ def test_a_published_model_cannot_be_resumed_and_stays_as_it_is(tmp_path):
     model = tmp_path / "model"
     (model / "checkpoints").mkdir(parents=True)
     (model / "checkpoints" / "best-000000007.pt").touch()
-    with pytest.raises(UsageError, match=r"has no step-\* checkpoint.*published model.*--init"):
+    with pytest.raises(UsageError, match=r"is a published model, which cannot be resumed.*--init"):
         run_folder.Run("01_baseline", PONG, RunOptions(resume=model))
     assert [path.name for path in model.iterdir()] == ["checkpoints"]
 
@@ -157,6 +158,38 @@ def test_a_run_that_a_notebook_resumes_twice_is_refused_twice_with_advice(tmp_pa
         with pytest.raises(UsageError, match=r"is in use by this process; .*call close\(\)"):
             run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path))
     run.close()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_run_that_another_container_holds_is_not_called_this_processs_own(tmp_path, same):
+    number = os.getpid() if same else 2**22 + 7
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    run.close()
+    (run.path / "pid").write_text(str(number))
+    with (
+        in_use(run.path),
+        pytest.raises(UsageError, match=f"process {number} of another machine or container"),
+    ):
+        run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path))
+
+
+def test_unfinished_files_of_an_earlier_container_with_the_same_id_are_removed(tmp_path):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    run.close()
+    leftover = run.path / f".files.json.{os.getpid()}.tmp"
+    leftover.touch()
+    run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path)).close()
+    assert not leftover.exists()
+
+
+def test_a_run_with_only_a_playable_checkpoint_can_begin_again_unlike_a_model(tmp_path):
+    run = run_folder.Run("01_baseline", PONG, RunOptions(runs_dir=tmp_path))
+    run.close()
+    (run.checkpoints / "best-000000100.pt").touch()
+    with pytest.raises(UsageError, match=r"is a published model, which cannot be resumed.* --init"):
+        run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path))
+    (run.path / "episodes.csv").touch()
+    run_folder.Run("01_baseline", PONG, RunOptions(resume=run.path)).close()
 
 
 def test_a_resume_that_is_interrupted_while_it_begins_leaves_the_run_unlocked(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import pytest
 from ignite.engine import Engine, Events
 
 import fakes
-from lib.envs.checked_env import CheckedEnv
+from lib.envs.checked_env import Call, CheckedEnv
 from lib.envs.single_env import make_env
 from lib.errors import Fault
 from lib.run import watchdog
@@ -51,6 +51,25 @@ def test_an_engine_that_runs_again_is_watched_again(monkeypatch):
         beats.clear()
         time.sleep(0.3)
         assert beats
+
+
+@pytest.mark.parametrize("suspended", [True, False])
+def test_the_time_of_a_suspended_process_does_not_count_as_a_hanging_call(monkeypatch, caplog, suspended):
+    now, ends = 1000.0, iter([False] * (2 if suspended else 71) + [True])
+
+    def wait(seconds):
+        nonlocal now
+        now += 70.0 if suspended else 1.0
+        return next(ends)
+
+    dog = Watchdog(None)
+    dog._ended = SimpleNamespace(wait=wait)  # type: ignore[assignment]
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(Watchdog, "_watcher", None)
+    monkeypatch.setattr(CheckedEnv, "call", Call(lambda: "fakes:Hanging-v0", now))
+    dog._watch()
+    assert ("a call has not returned for 61 seconds" in caplog.text) != suspended
+    assert ("has not returned" in caplog.text) != suspended
 
 
 @pytest.mark.usefixtures("_fast")
