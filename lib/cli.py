@@ -295,7 +295,9 @@ def _threads_ended() -> Iterator[None]:
         atexit._run_exitfuncs()
         sys.stdout.flush()
         code = end.code if isinstance(end, SystemExit) else 1
-        os._exit(code if isinstance(code, int) else 1)
+        if isinstance(code, str):
+            print(code, file=sys.stderr)
+        os._exit(0 if code is None else code if isinstance(code, int) else 1)
     if end is not success:
         raise end
 

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import threading
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -354,7 +355,7 @@ def test_a_resume_takes_the_values_of_a_repeated_option_in_any_order(tmp_path):
     params, args = cli.resolve(parser, ["--runs-dir", str(tmp_path), "--without", "a", "--without", "b"], "03_ppo_goal")
     run = run_folder.Run("03_ppo_goal", params, args)
     run.close()
-    resumed = ["--resume", str(run.path), "--without", "b", "--without"]
+    resumed = ["--resume", str(run.path), "--without", "b", "--without", "b", "--without"]
     assert cli.resolve(parser, [*resumed, "a"], "03_ppo_goal")[1].without == ["a", "b"]
     with pytest.raises(UsageError, match="has other settings: --without is"):
         cli.resolve(parser, [*resumed, "c"], "03_ppo_goal")
@@ -450,6 +451,8 @@ def test_a_resume_accepts_other_values_of_free_options(run):
         ({"type": lambda text: [int(part) for part in text.split(",")]}, [["--own", "64,32"]]),
         ({"type": lambda text: float(text.rstrip("%")) / 100}, [["--own", "50%"]]),
         ({"type": json.loads}, [["--own", '{"a": 1}'], ["--own", "true"]]),
+        ({"type": str.lower}, [["--own", "B"]]),
+        ({"type": date.fromisoformat}, [["--own", "2026-01-02"]]),
     ],
 )
 def test_a_resume_keeps_the_value_of_any_kind_of_option_of_a_readers_script(tmp_path, option, words):

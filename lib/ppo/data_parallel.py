@@ -31,9 +31,10 @@ from lib.system.processes import Child, in_thread, start_server, to_shared_memor
 
 log = logging.getLogger(__name__)
 
-# Time for an exchange, which takes milliseconds. The death of a learner is noticed at once. But all processes may be
+# Time for an exchange, which takes milliseconds. gloo notices at once if a learner dies. But all processes may be
 # suspended for a while, as by Ctrl-Z.
 TIMEOUT = timedelta(minutes=30)
+SIGNALS_EVERY = timedelta(seconds=1)  # while an exchange waits, Python handles no signals
 
 
 class ProcessGroup(LearnerGroup):
@@ -53,10 +54,11 @@ class ProcessGroup(LearnerGroup):
     def __init__(self, rank: int, size: int, rendezvous: str, device: torch.device | str):
         self.rank = rank
         self.size = size
+        self._device = torch.device(device)
         store = distributed.FileStore(rendezvous, size)  # type: ignore[attr-defined, unused-ignore]
         store.set_timeout(TIMEOUT)
         with _collective():
-            self._backend = _backend(store, rank, size, torch.device(device))
+            self._backend = _backend(store, rank, size, self._device)
         # After this first exchange, all learners have read the file.
         self.average([torch.zeros(1, device=device)])
 
@@ -64,7 +66,7 @@ class ProcessGroup(LearnerGroup):
         """Overwrite the tensor with that of the first learner, and return it."""
         with _collective():
             # The default options broadcast from rank 0.
-            self._backend.broadcast([tensor], distributed.BroadcastOptions()).wait()
+            self._wait(self._backend.broadcast([tensor], distributed.BroadcastOptions()))
         return tensor
 
     def shard(self, batch: torch.Tensor) -> torch.Tensor:
@@ -75,12 +77,25 @@ class ProcessGroup(LearnerGroup):
         """Overwrite each tensor with its mean over all learners, in one exchange."""
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         with _collective():
-            self._backend.allreduce([flat]).wait()  # the default options compute the sum
+            self._wait(self._backend.allreduce([flat]))  # the default options compute the sum
         flat /= self.size
         start = 0
         for tensor in tensors:
             tensor.copy_(flat[start : start + tensor.numel()].view_as(tensor))
             start += tensor.numel()
+
+    def _wait(self, work: Any) -> None:
+        if self._device.type == "cuda":  # nccl does not wait for the exchange, but for its start
+            work.wait()
+            return
+        while True:
+            try:
+                work.wait(SIGNALS_EVERY)
+            except RuntimeError as error:
+                if work.is_completed() or "Operation timed out" not in str(error):
+                    raise
+            else:
+                return
 
 
 class DataParallelTrainer:

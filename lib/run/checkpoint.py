@@ -299,10 +299,12 @@ def require_readable(objects: Mapping[str, Stateful]) -> None:
         try:
             torch.save(state, file)
             file.seek(0)
-            loaded = torch.load(file, weights_only=True)
+            fit = numbers_fit(torch.load(file, weights_only=True))
+        except RecursionError as error:
+            raise TypeError(_unreadable(name, "an object that contains itself")) from error
         except Exception as error:
             raise TypeError(_unreadable(name, _foreign(state) or first_line(error))) from error
-        if not numbers_fit(loaded):
+        if not fit:
             raise TypeError(_unreadable(name, "NaN or a number that is too large"))
 
 
@@ -319,7 +321,8 @@ def _foreign(state: Any) -> str:
         parts = [*state, *state.values()] if isinstance(state, dict) else state
         return next(filter(None, map(_foreign, parts)), "")
     kind = type(state)
-    is_plain = state is None or kind in (bool, int, float, str, bytes) or isinstance(state, torch.Tensor)
+    plain = (bool, int, float, str, bytes, bytearray, set, torch.dtype, torch.device)
+    is_plain = state is None or kind in plain or isinstance(state, torch.Tensor)
     return "" if is_plain else f"a {kind.__module__}.{kind.__qualname__}"
 
 

@@ -144,4 +144,5 @@ def _single_value(action: argparse.Action, value: Any) -> Any:
 def _has_own_type(action: argparse.Action) -> bool:
     """Return whether a function of the script reads an option's text. It need not read what it returned as text."""
     kind = action.type
-    return callable(kind) and kind not in (int, float, str, Path) and not kind.__module__.startswith("lib.")
+    module = getattr(kind, "__module__", None) or ""  # a method of a type written in C has none
+    return callable(kind) and kind not in (int, float, str, Path) and not module.startswith("lib.")

@@ -125,8 +125,8 @@ def setup_ignite(
     source = adapt_source(exp_source, engine, saved=save is not None)
     options = args or options_of_book()
     show_progress(not options.quiet)
-    _engines.add(engine)
     setup = _Setup(engine, checked, source, run_name, options, save, figures or {}, is_book_script=args is None)
+    _engines.add(engine)
     try:
         with files.named(setup.run.path):
             setup.resume()
@@ -296,14 +296,15 @@ class _Setup:
     def _read_checkpoint(self) -> dict[str, Any]:
         content = checkpoint_reading.newest(self.run.checkpoints, self._damaged)
         if content is None and self._has_saved():
-            raise UsageError(f"{self.run.path} has lost its step-* checkpoints; restore them, or start a new run")
+            raise UsageError(f"{self.run.path} has no step-* checkpoint; restore one, or start a new run")
         if content is None:
             log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
         return content or {}
 
     def _has_saved(self) -> bool:
         """Return whether the run has saved a checkpoint, which is recorded in files.json before it is written."""
-        if any(self.run.checkpoints.glob("*.tmp")):  # the process was killed while it wrote the first one
+        is_early = last_step(self.run.path) < self.params.warm_up + self.params.checkpoint_every
+        if is_early and any(self.run.checkpoints.glob("*.tmp")):  # it was killed while it wrote the first one
             return False
         file = self.run.path / "files.json"
         if not file.exists():  # earlier versions did not write it

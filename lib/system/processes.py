@@ -82,7 +82,9 @@ def _own_folder(owner: Path) -> int:
     with suppress(OSError):  # the file system may have no locks
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.write(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
-    atexit.register(owner.parent.mkdir, exist_ok=True)  # or multiprocessing fails to delete it, if it was deleted
+    atexit.register(
+        os.makedirs, owner.parent, exist_ok=True
+    )  # or multiprocessing fails to delete it, if it was deleted
     return descriptor
 
 

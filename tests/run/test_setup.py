@@ -576,6 +576,15 @@ def test_after_an_error_a_notebook_runs_the_engine_again(tmp_path, monkeypatch, 
     assert len(updates) == before + 30
 
 
+def test_a_corrected_call_with_the_same_engine_is_accepted(tmp_path):
+    engine = Engine(lambda engine, batch: {"loss": 0.0})
+    args = RunOptions(runs_dir=tmp_path, resume=tmp_path / "missing")
+    with pytest.raises(OSError, match="missing"):
+        setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "wrong", args=args)
+    args = RunOptions(runs_dir=tmp_path)
+    setup_ignite(engine, HYPERPARAMS["pong"], source_of(Counting()), "right", args=args).close()
+
+
 def test_a_second_run_on_an_engine_is_refused_before_a_folder_is_made(tmp_path):
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     args = RunOptions(runs_dir=tmp_path)
@@ -607,6 +616,7 @@ class Saved:
         (Path("a"), "a pathlib.PosixPath"),
         (lambda: 1, "a builtins.function"),
         (math.nan, "NaN or a number that is too large"),
+        ([torch.float32, torch.device("cpu"), np.float32(2)], "a numpy.float32"),
     ],
 )
 def test_a_state_that_could_not_be_read_again_is_refused_at_the_first_checkpoint(tmp_path, value, found):
@@ -648,7 +658,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_again_even_if_
 
     run = start()
     shutil.rmtree(run.checkpoints)
-    with pytest.raises(UsageError, match=r"has lost its step-\* checkpoints; restore them"):
+    with pytest.raises(UsageError, match=r"has no step-\* checkpoint; restore one"):
         start(run.path, 90)
     if written:
         (run.checkpoints / "step-000000003.pt.tmp").touch()
