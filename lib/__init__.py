@@ -20,7 +20,7 @@ PACKAGES = {
     *("ale_py", "cloudpickle", "cv2", "gymnasium", "ignite", "jinja2", "matplotlib", "numpy", "packaging"),
     *("pandas", "PIL", "psutil", "ptan", "stable_baselines3", "tensorboard", "torch", "tqdm"),
 }
-IMPORTED = time.monotonic()
+IMPORTED = time.monotonic()  # the clock of a run may begin here, see lib.system.clock
 ADDRESS_SPACE = 10**9  # bytes that the imports of a script take
 UNMAPPED = "failed to map segment"  # the dynamic linker's words if a library does not fit into the address space
 _PROJECT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
