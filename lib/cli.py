@@ -279,7 +279,7 @@ def _described_errors(stopped: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _threads_ended() -> Iterator[None]:
     """End the process, however its work ends, if other threads, such as an environment's, would keep it alive."""
-    end: BaseException = (success := SystemExit(0))
+    end: BaseException | None = None
     try:
         yield
     except BaseException as error:  # noqa: BLE001 - raised again below
@@ -289,17 +289,24 @@ def _threads_ended() -> Iterator[None]:
         _join(others)
     names = [thread.name for thread in others if thread.is_alive()]
     if names:
-        if not isinstance(end, SystemExit):
+        if end is not None and not isinstance(end, SystemExit):
             sys.excepthook(type(end), end, end.__traceback__)
         log.warning("The work has ended, but threads are running (%s). The process ends anyway.", ", ".join(names))
         atexit._run_exitfuncs()
         sys.stdout.flush()
-        code = end.code if isinstance(end, SystemExit) else 1
-        if isinstance(code, str):
-            print(code, file=sys.stderr)
-        os._exit(0 if code is None else code if isinstance(code, int) else 1)
-    if end is not success:
+        os._exit(_code_of(end))
+    if end is not None:
         raise end
+
+
+def _code_of(end: BaseException | None) -> int:
+    """Return the exit code with which Python would end. Print a text that was given to sys.exit, as Python does."""
+    if not isinstance(end, SystemExit):
+        return 0 if end is None else 1
+    if end.code is None or isinstance(end.code, int):
+        return end.code or 0
+    print(end.code, file=sys.stderr)
+    return 1
 
 
 def _join(threads: Iterable[threading.Thread]) -> None:

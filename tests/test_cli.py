@@ -17,7 +17,6 @@ from lib import cli
 from lib.errors import UsageError
 from lib.hyperparameters import HYPERPARAMS, PPO_FAST_HYPERPARAMS, PPO_GOAL_HYPERPARAMS, PPO_HYPERPARAMS
 from lib.run import run_folder, run_json
-from lib.run.config_file import as_json
 from lib.run.options import RunOptions
 from lib.run.overrides import explain
 
@@ -463,7 +462,7 @@ def test_a_resume_keeps_the_value_of_any_kind_of_option_of_a_readers_script(tmp_
         run = run_folder.Run("own", params, options)
         run.close()
         resumed = cli.resolve(parser, ["--resume", str(run.path)], "own")[1]
-        assert (as_json(resumed.knobs), resumed.changes) == (as_json(options.knobs), "")
+        assert (run_json.as_json(resumed.knobs), resumed.changes) == (run_json.as_json(options.knobs), "")
         assert cli.resolve(parser, ["--resume", str(run.path), *given], "own")[1].knobs == resumed.knobs
 
 

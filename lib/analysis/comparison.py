@@ -70,8 +70,10 @@ def read_outcome(run: Path) -> dict[str, object]:
     solved = result.get("reached", {}).get(stop_reward, {})
     evaluation = _greedy_evaluation(run) or result.get("evaluation", {})
     is_model = episodes.empty and not result and "step" in evaluation
+    played = evaluation.get("step", 0) if episodes.empty else episodes["step"].max()
+    without_result = "published model" if is_model else "no result"
     return {
-        "steps": int(result.get("steps", episodes["step"].max() if len(episodes) else evaluation.get("step", 0))),
+        "steps": int(result.get("steps", played)),
         "episodes": len(episodes),
         "mean": returns.tail(WINDOW).mean(),
         "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM if len(returns) < WINDOW else WINDOW).mean().max(),
@@ -79,7 +81,7 @@ def read_outcome(run: Path) -> dict[str, object]:
         "steps/s": result.get("this_process", {}).get("steps_per_second") or None,  # 0 in runs of earlier versions
         "solved": solved.get("seconds", math.nan) / 60,
         "evaluated": evaluation.get("mean"),
-        "ended": "running" if running else "published model" if is_model else result.get("stopped", "no result"),
+        "ended": "running" if running else result.get("stopped", without_result),
     }
 
 
@@ -181,9 +183,10 @@ def summarise(group: Group) -> str:
         summary += f", solved{_share(solved, outcomes)}{took} {_centre_and_range(solved)} minutes"
     if len({read_settings(run)["seed"] for run in group.runs}) < len(group.runs):
         summary += "; some of these runs have the same seed, so the spread over seeds may be larger"
-    running = sum(run_folder.in_use(run) for run in group.runs)
-    stopped = sum(not run_data.has_ended(run) for run in group.runs) - running
-    for count, what in ((running, "still running"), (stopped, "stopped early, and can be resumed")):
+    running = outcomes["ended"] == "running"
+    stopped = [run for run, is_running in zip(group.runs, running, strict=True) if not is_running]
+    unfinished = sum(not run_data.has_ended(run) for run in stopped)
+    for count, what in ((running.sum(), "still running"), (unfinished, "stopped early, and can be resumed")):
         if count:
             summary += f"; {count} {what}"
     sessions = [session for run in group.runs for session in run_json.read_params(run)["sessions"]]

@@ -1,36 +1,12 @@
 """Interfaces of experience sources, replay buffers and exploration schedules to the code that uses them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from lib.experience.episodes import Episode
 from lib.system.clock import Stopwatch
 
 BatchT_co = TypeVar("BatchT_co", covariant=True)
-
-
-class Additions:
-    """Additions of a call of `populate`, which an error may interrupt. The same call then makes the missing ones.
-
-    Attributes:
-        made: number of additions of the interrupted call; 0 without one.
-    """
-
-    def __init__(self, made: int = 0):
-        self.made = made
-        self._wanted: int | None = None  # unknown in a resumed run
-
-    def missing(self, wanted: int, step: int = 1) -> Iterator[None]:
-        """Yield before each addition, of `step` transitions, of a call that makes `wanted` ones; none below 1."""
-        if wanted < 1:
-            return
-        if self._wanted not in (None, wanted):  # the interrupted call was another one
-            self.made = 0
-        self._wanted = wanted
-        for _ in range(self.made, wanted, step):
-            yield
-            self.made += step
-        self.made, self._wanted = 0, None
 
 
 class Stopped(Exception):

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from lib.errors import UsageError
+from lib.experience.populating import RestartingIterator
 from lib.experience.priority_ring import LEAST_PRIORITY
 from lib.experience.sum_tree import SumTree
 
@@ -43,8 +44,7 @@ class PrioReplayBuffer:
         self.prob_alpha = prob_alpha
         self.beta = BETA_START
         self.buffer: list[ExperienceFirstLast] = []
-        self._source = exp_source
-        self._transitions = iter(exp_source)
+        self._transitions = RestartingIterator(exp_source)
         self._position = 0
         self._highest = 1.0
         self._tree = SumTree(buf_size)  # priority ** prob_alpha
@@ -62,22 +62,13 @@ class PrioReplayBuffer:
     def populate(self, count: int) -> None:
         """Add `count` transitions from the source, with the highest priority so far."""
         for _ in range(count):
-            transition = self._next()
+            transition = next(self._transitions)
             if len(self.buffer) < self.capacity:
                 self.buffer.append(transition)
             else:
                 self.buffer[self._position] = transition
             self._tree[np.array([self._position])] = self._highest**self.prob_alpha
             self._position = (self._position + 1) % self.capacity
-
-    def _next(self) -> "ExperienceFirstLast":
-        try:
-            return next(self._transitions)
-        except StopIteration:  # a list of transitions is used up
-            raise
-        except BaseException:  # it ended the iterator, but the source can go on
-            self._transitions = iter(self._source)
-            raise
 
     def sample(self, batch_size: int) -> tuple[list["ExperienceFirstLast"], np.ndarray, np.ndarray]:
         """Draw transitions by their priorities, with replacement.

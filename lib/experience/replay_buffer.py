@@ -13,7 +13,7 @@ from ptan.experience import ExperienceFirstLast
 from lib.envs.frames import frame_layout, stacks_frames
 from lib.errors import UsageError
 from lib.experience import packing
-from lib.experience.interface import Additions
+from lib.experience.populating import Additions, RestartingIterator
 from lib.system import memory
 
 log = logging.getLogger(__name__)
@@ -47,9 +47,8 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
     TRANSITION_BYTES = 700  # memory of a transition without its frame: numbers and object headers, measured
 
     def __init__(self, experience_source: TransitionSource, buffer_size: int, saved: bool = True):
-        super().__init__(experience_source, buffer_size)
-        self._source = experience_source
-        self.experience_source_iter: Iterator[ExperienceFirstLast] = iter(experience_source)
+        super().__init__(None, buffer_size)
+        self.experience_source_iter: Iterator[ExperienceFirstLast] = RestartingIterator(experience_source)
         self._additions = Additions()
         needed = self.forecast(experience_source.pool[0], buffer_size, saved)
         purpose = f"a replay buffer of {buffer_size:,} transitions needs"
@@ -71,12 +70,8 @@ class ReplayBuffer(ptan.experience.ExperienceReplayBuffer):
 
     def populate(self, samples: int) -> None:
         """Add transitions. If an error interrupted the same call, add only the transitions that were still missing."""
-        try:
-            for _ in self._additions.missing(samples):
-                self._add(next(self.experience_source_iter))
-        except BaseException:  # it ended the iterator, but the source can go on
-            self.experience_source_iter = iter(self._source)
-            raise
+        for _ in self._additions.missing(samples):
+            self._add(next(self.experience_source_iter))
 
     def sample(self, batch_size: int) -> list[ExperienceFirstLast]:
         """Sample transitions uniformly, with replacement.

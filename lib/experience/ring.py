@@ -7,7 +7,6 @@
 A state is the last `stack` frames of its episode. At the start of an episode, its first frame fills the missing ones.
 """
 
-from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from numpy.typing import DTypeLike
 from lib.envs.frames import frame_layout
 from lib.errors import UsageError
 from lib.experience.batch import Batch
-from lib.experience.interface import Additions
+from lib.experience.populating import Additions, RestartingIterator
 from lib.experience.stream import ExperienceStream
 from lib.system import memory
 
@@ -77,7 +76,7 @@ class Ring:
             lambda fitting: f"--set replay_size={fitting} would fit",
         )
         self._source = source
-        self._source_steps: Iterator[tuple[np.ndarray, ...]] = iter(() if source is None else source)
+        self._source_steps = RestartingIterator[tuple[np.ndarray, ...]](() if source is None else source)
         size = (self.length, num_envs)
         self._frames = np.zeros((*size, *frame_shape), dtype)
         self._actions = np.zeros(size, np.int64)
@@ -200,12 +199,8 @@ class Ring:
 
         If an error interrupted the same call, only the steps that were still missing are added.
         """
-        try:
-            for _ in self._additions.missing(steps, self.num_envs):
-                self.add(*next(self._source_steps))
-        except BaseException:  # it ended the iterator, but the source can go on
-            self._source_steps = iter(() if self._source is None else self._source)
-            raise
+        for _ in self._additions.missing(steps, self.num_envs):
+            self.add(*next(self._source_steps))
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.

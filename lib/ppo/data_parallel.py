@@ -85,7 +85,7 @@ class ProcessGroup(LearnerGroup):
             start += tensor.numel()
 
     def _wait(self, work: Any) -> None:
-        if self._device.type == "cuda":  # nccl does not wait for the exchange, but for its start
+        if self._device.type == "cuda":  # NCCL returns once the exchange is queued
             work.wait()
             return
         while True:

@@ -314,7 +314,7 @@ def _are_same_repeated(parser: Parser, name: str, recorded: Any, given: Any) -> 
     """Return whether an option that may be repeated, such as --without, has the same values, in any order."""
     if not isinstance(_action(parser, name), argparse._AppendAction) or recorded is None:
         return False
-    return set(map(config_file.as_json, recorded)) == set(map(config_file.as_json, given))
+    return set(map(run_json.as_json, recorded)) == set(map(run_json.as_json, given))
 
 
 def _require_own_address(run: Path, recorded: str | None, given: str | None, engine: str | None) -> None:

@@ -28,6 +28,7 @@ from lib.errors import Fault, UsageError
 from lib.run.checkpoint_files import digest_path, numbered
 from lib.run.checkpoint_reading import first_line, numbers_fit
 from lib.run.events import EpisodeEvents, attach_as_last
+from lib.run.run_json import as_json
 from lib.run.stopping import NOT_FINITE, Stopper
 from lib.system import files
 
@@ -178,10 +179,10 @@ class Settings:
 
 
 def _plain(value: Any) -> bool | int | float | str | None:
-    """Return a setting, or a text if it is not a plain value. The text is the same after a way through params.json."""
+    """Return a setting, or a text if it is not a plain value. It is the same text after params.json is read."""
     if isinstance(value, bool | int | float | str | None):
         return value
-    return str(json.loads(json.dumps(value, default=str)))
+    return str(json.loads(as_json(value)))
 
 
 class Checkpointer:

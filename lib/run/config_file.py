@@ -10,6 +10,7 @@ from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
 from lib.hyperparameters import RunParameters, recorded_fields
 from lib.run.options import affecting_results
+from lib.run.run_json import as_json
 from lib.system.checked import as_field_type, require_type
 
 
@@ -103,13 +104,8 @@ def option_value(action: argparse.Action, value: Any) -> Any:
     return _elements(action, value, depth)
 
 
-def as_json(value: Any) -> str:
-    """Return a value as it stands in params.json."""
-    return json.dumps(value, default=str)
-
-
 def _constants(action: argparse.Action) -> list[Any]:
-    """Return the values that an option takes without reading text: its default, and what it stores without a value."""
+    """Return an option's default, and the values that it stores without being given one."""
     constants = [True, False] if isinstance(action, argparse.BooleanOptionalAction) else []
     if isinstance(action, argparse._StoreConstAction) or action.nargs == argparse.OPTIONAL:
         constants.append(action.const)
@@ -142,7 +138,7 @@ def _single_value(action: argparse.Action, value: Any) -> Any:
 
 
 def _has_own_type(action: argparse.Action) -> bool:
-    """Return whether a function of the script reads an option's text. It need not read what it returned as text."""
+    """Return whether a function of the script parses an option. It may not be able to parse its own results."""
     kind = action.type
     module = getattr(kind, "__module__", None) or ""  # a method of a type written in C has none
     return callable(kind) and kind not in (int, float, str, Path) and not module.startswith("lib.")

@@ -26,7 +26,8 @@ def changeable_on_resume(knobs: Iterable[str]) -> frozenset[str]:
 
 def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the script's own options on which results depend."""
-    return {name: value for name, value in knobs.items() if name not in changeable_on_resume(knobs)}
+    changeable = changeable_on_resume(knobs)
+    return {name: value for name, value in knobs.items() if name not in changeable}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -130,6 +130,11 @@ def write_json(file: Path, content: Mapping[str, Any]) -> None:
     files.write(file, json.dumps(plain | {DIGEST: _digest(plain)}, indent=2) + "\n")
 
 
+def as_json(value: Any) -> str:
+    """Return a value as it stands in params.json, which tells True from 1 and has lists for tuples."""
+    return json.dumps(value, default=str)
+
+
 def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

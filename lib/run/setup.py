@@ -303,12 +303,12 @@ class _Setup:
 
     def _has_saved(self) -> bool:
         """Return whether the run has saved a checkpoint, which is recorded in files.json before it is written."""
-        is_early = last_step(self.run.path) < self.params.warm_up + self.params.checkpoint_every
+        step, file = last_step(self.run.path), self.run.path / "files.json"
+        is_early = step < self.params.warm_up + self.params.checkpoint_every
         if is_early and any(self.run.checkpoints.glob("*.tmp")):  # it was killed while it wrote the first one
             return False
-        file = self.run.path / "files.json"
         if not file.exists():  # earlier versions did not write it
-            return last_step(self.run.path) > self.params.warm_up
+            return step > self.params.warm_up
         return bool(run_json.read_json(file, run_json.FILES)["files"])
 
     def _require_steps_left(self) -> None:

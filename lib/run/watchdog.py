@@ -91,16 +91,17 @@ class Watchdog:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        awake_since, last = -math.inf, time.monotonic()
+        looked, awake_since = time.monotonic(), -math.inf
         while not self._ended.wait(self.INTERVAL):
-            last, before = time.monotonic(), last
-            if last - before > self.INTERVAL + self.GRACE / 2:  # the process was suspended, as by Ctrl-Z
-                awake_since = last
+            now = time.monotonic()
+            if now - looked > self.INTERVAL + self.GRACE / 2:  # the process was suspended, as by Ctrl-Z
+                awake_since = now
+            looked = now
             self._send_heartbeat()
             call = CheckedEnv.call
             if call is None:
                 continue
-            seconds = min(call.seconds, last - awake_since)
+            seconds = min(call.seconds, now - awake_since)
             if seconds > self.PATIENCE and self._reported != call.start:
                 self._reported = call.start
                 log.warning("%s: a call has not returned for %.0f seconds.", call.describe(), seconds)

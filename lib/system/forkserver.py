@@ -22,7 +22,7 @@ if os.environ.get(SAFE_PATH) == OURS:  # restore the user's settings for program
 
 def _begin_child() -> None:
     gc.freeze()  # a garbage collection would write to the objects of the server, which copies their pages
-    # Otherwise all environments that use these generators would draw the same numbers. Python's does so by itself.
+    # Children would draw the same numbers otherwise. Python seeds its own generator after a fork.
     np.random.seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()

@@ -82,9 +82,8 @@ def _own_folder(owner: Path) -> int:
     with suppress(OSError):  # the file system may have no locks
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     os.write(descriptor, f"{os.getpid()} {socket.gethostname()}".encode())
-    atexit.register(
-        os.makedirs, owner.parent, exist_ok=True
-    )  # or multiprocessing fails to delete it, if it was deleted
+    # In case someone deletes it: multiprocessing deletes it at the end, and fails if it is gone.
+    atexit.register(os.makedirs, owner.parent, exist_ok=True)
     return descriptor
 
 
@@ -173,12 +172,12 @@ class Child:
 
     def _start(self) -> None:
         for _ in range(SERVER_DEATHS):
-            with suppress(EOFError, ConnectionError):
-                try:
-                    return self._start_by_server()
-                except FileNotFoundError as error:
-                    raise ChildLost(f"{self.name} could not be started, because {_deleted_folder()}") from error
-            time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
+            try:
+                return self._start_by_server()
+            except FileNotFoundError as error:
+                raise ChildLost(f"{self.name} could not be started, because {_deleted_folder()}") from error
+            except (EOFError, ConnectionError):
+                time.sleep(0.2)  # the fork server is dying; once it has died, a new one is started
         raise ChildLost(f"{self.name} could not be started, because the fork server died {SERVER_DEATHS} times")
 
     def _start_by_server(self) -> None:
