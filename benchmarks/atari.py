@@ -108,7 +108,7 @@ def keep(run: Path, steps: int, script: str, game: str, seed: int) -> None:
     if len(episodes) < Episodes.MINIMUM:
         raise SystemExit(f"{run} has {len(episodes)} episodes, too few for a mean; give more --steps")
     episodes = episodes.assign(mean_100=rolling_mean(episodes["return"])).dropna(subset="mean_100", ignore_index=True)
-    results = lab.Results(name_of(script, game, seed, steps), COLUMNS, stamped)
+    results = lab.Results(name_of(script, game, seed, steps), COLUMNS, stamped, replace=True)
     for index in np.unique(np.linspace(0, len(episodes) - 1, POINTS).astype(int)):
         results.add(step=int(episodes.step[index]), mean_100=f"{episodes.mean_100[index]:.2f}")
 

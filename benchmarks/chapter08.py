@@ -127,7 +127,7 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) ->
     missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(task, *turn)).exists())]
     done = launch.in_parallel(jobs, lambda turn: curve(task, *turn), missing)
     for (seed, variant), (means, reached) in tqdm(done, total=len(missing)):
-        results = lab.Results(file_of(task, seed, variant), COLUMNS, stamped)
+        results = lab.Results(file_of(task, seed, variant), COLUMNS, stamped, replace=True)
         for last_step, mean in means.items():
             results.add(variant=variant, seed=seed, step=last_step, mean_return=f"{mean:.4f}", reached=reached)
 

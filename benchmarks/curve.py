@@ -104,7 +104,7 @@ def write(run: Path, name: str, rung: str, beside: int = 0) -> None:
     }
     episodes = pd.read_csv(run / "episodes.csv")
     episodes["mean_100"] = rolling_mean(episodes["return"]).map("{:.3f}".format)
-    results = lab.Results(name, COLUMNS, stamped)
+    results = lab.Results(name, COLUMNS, stamped, replace=True)
     for row in episodes[list(COLUMNS)].to_dict("records"):
         results.add(**row)
 

@@ -62,7 +62,7 @@ def stamp(device: str = "cpu", threads: int | None = None, **settings: Any) -> S
 class Results:
     """CSV file in benchmarks/results. Its first line is its stamp, and every added row is written at once.
 
-    An older file of the same name is replaced when the first row is added.
+    An older file of the same name is replaced when the first row is added, if it is committed.
 
     Args:
         name: path of the file inside benchmarks/results, without .csv: "chapter09/speed".
@@ -70,19 +70,31 @@ class Results:
         stamped: stamp of the measurement; None for a new one.
         go_on: keep the rows of an interrupted measurement, if there are any. An earlier measurement that is committed
             is replaced.
+        replace: replace an older file, committed or not.
 
     Raises:
-        SystemExit: if the kept file has another commit, machine, settings or columns, and is not committed.
+        SystemExit: if an older file is not committed and has another commit, machine, settings or columns, or is
+            neither kept nor replaced.
     """
 
     def __init__(
-        self, name: str, columns: Sequence[str], stamped: Mapping[str, Any] | None = None, go_on: bool = False
+        self,
+        name: str,
+        columns: Sequence[str],
+        stamped: Mapping[str, Any] | None = None,
+        go_on: bool = False,
+        replace: bool = False,
     ):
         self.path = path_of(name)
         self.columns = columns
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
         self._started = go_on and self.path.exists()
+        if not (go_on or replace) and self.path.exists() and not _is_committed(self.path):
+            raise SystemExit(
+                f"{self.path} is not committed, and would be replaced; commit it, delete it, or continue it with "
+                "--go-on if this benchmark has that option"
+            )
         if self._started and (differing := differences(name, columns, self._stamp)):
             if not _is_committed(self.path):
                 refuse(name, differing, "delete it to measure it again, or restore the old conditions")

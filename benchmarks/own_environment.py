@@ -110,7 +110,7 @@ def measure(turn: tuple[str, int]) -> list[dict[str, Any]]:
 
 def random_play() -> None:
     """Measure the return of a player who picks any legal action."""
-    results = lab.Results("own_environment/random", ("game", "mean_return", "mean_steps"))
+    results = lab.Results("own_environment/random", ("game", "mean_return", "mean_steps"), replace=True)
     for name, game in GAMES.items():
         if game.rung != PPO:
             continue

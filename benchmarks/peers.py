@@ -83,7 +83,7 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     differing = lab.differences(SUMMARY, COLUMNS, stamped)
     if not overwrite:
         lab.refuse_loss(SUMMARY, differing, "peer", peers)
-    results = lab.Results(SUMMARY, COLUMNS, stamped, go_on=not differing)
+    results = lab.Results(SUMMARY, COLUMNS, stamped, go_on=True)
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # refuse a missing checkout before the first run
     for seed in range(1, seeds + 1):
@@ -97,7 +97,7 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
                 stopped, episodes = own_run(seed, time_limit)
             else:
                 stopped, episodes = play(command(peer, python, seed, checkout), time_limit)
-            kept = lab.Results(episodes_of(peer, seed), ("step", "seconds", "return"), stamped)
+            kept = lab.Results(episodes_of(peer, seed), ("step", "seconds", "return"), stamped, replace=True)
             for step, seconds, total in episodes:
                 kept.add(step=step, seconds=f"{seconds:.2f}", **{"return": total})
             step, seconds, _ = episodes[-1] if episodes else (0, time_limit, 0.0)

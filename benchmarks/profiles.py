@@ -145,7 +145,7 @@ def memory(transitions: int) -> None:
         replay.load_state_dict(content["replay"])
         loaded = time.perf_counter()
         size = (Path(folder) / "step-000000000.pt").stat().st_size / 1e9
-    results = lab.Results(MEMORY, ("what", "value", "unit"))
+    results = lab.Results(MEMORY, ("what", "value", "unit"), replace=True)
     results.add(what=f"replay of {transitions:,} stacked states", value=f"{gigabytes:.2f}", unit="GB")
     results.add(what="its forecast, without the copy made while saving", value=f"{forecast:.2f}", unit="GB")
     results.add(what="a checkpoint of it", value=f"{size:.2f}", unit="GB")

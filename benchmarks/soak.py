@@ -118,7 +118,7 @@ def soak(script: str, seconds: float, jobs: int) -> None:
         if not samples:
             raise SystemExit(f"{script} ended before the first sample; give more --minutes")
         samples.append(samples[-1] | {"report": round(time.monotonic() - begun, 1)})
-    results = lab.Results(file_of(script), COLUMNS, stamped)
+    results = lab.Results(file_of(script), COLUMNS, stamped, replace=True)
     for row in samples:
         results.add(**row)
 

@@ -145,7 +145,7 @@ def solve(script: str, seeds: Sequence[int], time_limit: int, overwrite: bool = 
                 raise
         [run] = [path.parent for path in folder.glob("*/result.json")]
         result = launch.result_of(run)
-        episodes = lab.Results(f"{name}-seed{seed}", ("step", "seconds", "return"), stamped)
+        episodes = lab.Results(f"{name}-seed{seed}", ("step", "seconds", "return"), stamped, replace=True)
         for row in pd.read_csv(run / "episodes.csv").to_dict("records"):
             episodes.add(**{key: row[key] for key in ("step", "seconds", "return")})
         results.add(seed=seed, emulator=f"{emulator:.0f}", **figures(result))

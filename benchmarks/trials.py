@@ -233,7 +233,7 @@ def main() -> None:
         name, stamped = results_of(label), lab.stamp(threads=1, label=label, **settings)
         if not args.overwrite and (differing := lab.differences(name, COLUMNS, stamped)):
             lab.refuse(name, differing, "give a new --label, or --overwrite to replace it")
-        results = lab.Results(name, COLUMNS, stamped, go_on=not args.overwrite)
+        results = lab.Results(name, COLUMNS, stamped, go_on=not args.overwrite, replace=args.overwrite)
         missing = [seed for seed in args.seeds if not results.has(seed=seed)]
         done = launch.in_parallel(args.jobs, lambda seed: measure(args.script, seed, args.max_steps), missing)
         for seed, row in tqdm(done, total=len(missing)):

@@ -57,7 +57,8 @@ def search(go_on: bool) -> dict[str, float]:
     found = pd.read_csv(best.with_name("trials.csv"), dtype=str).fillna("")[list(TRIAL_COLUMNS)]
     file = lab.path_of(TRIALS_NAME)
     if not (file.exists() and pd.read_csv(file, comment="#", dtype=str).fillna("").equals(found)):
-        results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, lab.stamp(threads=1, script=SCRIPT, options=OPTIONS))
+        stamped = lab.stamp(threads=1, script=SCRIPT, options=OPTIONS)
+        results = lab.Results(TRIALS_NAME, TRIAL_COLUMNS, stamped, replace=True)
         for trial in found.to_dict("records"):
             results.add(**trial)
     values: dict[str, float] = json.loads(best.read_text())

@@ -24,15 +24,30 @@ def test_an_interrupted_measurement_goes_on_with_its_rows(results):
     assert stamped["machine"]["cores"] >= 1
 
 
-def test_a_new_measurement_keeps_the_old_rows_until_its_first_row(results):
+NEEDS_GIT = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+
+
+def commit(results):
+    for command in (("init", "-q"), ("add", "x.csv"), ("commit", "-qm", "measured")):
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(results), *command]
+        subprocess.run(git, check=True)
+
+
+@NEEDS_GIT
+@pytest.mark.parametrize("replace", [True, False])
+def test_a_new_measurement_keeps_the_old_rows_until_its_first_row(results, replace):
     lab.Results("x", ("round",)).add(round=0)
-    new = lab.Results("x", ("round",))
+    if not replace:
+        with pytest.raises(SystemExit, match=r"x.csv is not committed.*--go-on"):
+            lab.Results("x", ("round",))
+        commit(results)
+    new = lab.Results("x", ("round",), replace=replace)
     assert list(lab.read("x")[0]["round"]) == [0]
     new.add(round=7)
     assert list(lab.read("x")[0]["round"]) == [7]
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+@NEEDS_GIT
 @pytest.mark.parametrize(
     ("key", "changed"),
     [
@@ -50,9 +65,7 @@ def test_a_measurement_under_other_conditions_is_not_continued(results, key, cha
     assert lab.differences("x", ("round",), stamped | {key: changed}) == [key]
     with pytest.raises(SystemExit, match=key):
         lab.Results("x", ("round",), stamped | {key: changed}, go_on=True)
-    for command in (("init", "-q"), ("add", "x.csv"), ("commit", "-qm", "measured")):  # by an earlier measurement
-        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(results), *command]
-        subprocess.run(git, check=True)
+    commit(results)  # as an earlier measurement
     again = lab.Results("x", ("round",), stamped | {key: changed}, go_on=True)
     assert not again.has(round=0)
     again.add(round=9)

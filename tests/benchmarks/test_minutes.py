@@ -80,6 +80,7 @@ def test_speeds_are_measured_only_if_one_is_missing(monkeypatch, results):
     for name in ("blocks", "pictures"):
         monkeypatch.setattr(chapter09, name, lambda: ())
     monkeypatch.setattr(minutes, "train", lambda *asked: None)
+    monkeypatch.setattr(lab, "_is_committed", lambda path: True)
     for rung in ("03_parallel", "07_pong_in_minutes"):
         lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
         every = sorted(set(minutes.LADDER) & {run.rung for run in minutes.read("best")})
@@ -99,6 +100,7 @@ def test_speeds_with_tuned_hyperparameters_are_measured_again_without_training(m
     lab.Results("minutes-best/speed", chapter09.COLUMNS).add(**dict.fromkeys(chapter09.COLUMNS, 1))
     monkeypatch.setattr(launch, "timed", lambda rung, *_: MEASURED)
     monkeypatch.setattr(minutes, "train", pytest.fail)
+    monkeypatch.setattr(lab, "_is_committed", lambda path: True)
     for name in ("blocks", "pictures"):
         monkeypatch.setattr(chapter09, name, lambda: ())
     monkeypatch.setattr(sys, "argv", ["chapter09.py", "speed", "--params", "best", "--rounds", "2"])
