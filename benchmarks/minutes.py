@@ -191,7 +191,7 @@ def table(
         runs: finished runs.
         speeds: agent steps per second of each rung, a number per round.
         rungs: rungs of the table. Those without a finished run are left out.
-        to: rung that the changes refer to. Its speed is compared round by round.
+        to: rung that the changes refer to. They compare the medians of the minutes to 18.
     """
     groups = {rung: group for rung in rungs if (group := [run for run in runs if run.rung == rung])}
     minutes = {
@@ -199,12 +199,10 @@ def table(
         for rung, group in groups.items()
     }
     steps = {rung: pd.Series([run.needed("18.0") for run in group]) for rung, group in groups.items()}
+    needed = {rung: minutes[rung]["18.0"].median() for rung in groups}
     rows = []
     for rung, group in groups.items():
-        change = np.nan
-        if to in steps and np.isfinite(steps[to].median()):
-            faster = (speeds[rung] / speeds[to]).median()
-            change = 100 * (steps[rung].median() / steps[to].median() / faster - 1)
+        change = 100 * (needed[rung] / needed[to] - 1) if np.isfinite(needed.get(to, np.inf)) else np.nan
         rows.append(
             (
                 f"`{rung}`",
