@@ -19,6 +19,7 @@ class Estimate(NamedTuple):
 
 
 NONE = Estimate(0.0, -math.inf)
+UNKNOWN_BUT_TRAINED = Estimate(1.0, -math.inf)  # weights from --init are not yet to be changed much
 DONE = Estimate(1.0, 1.0)
 
 
@@ -31,7 +32,8 @@ class Progress:
     Attributes:
         LEAST: smallest number of episodes in the running mean.
         ERRORS: number of standard errors between `mean` and `lower_bound`.
-        trained: whether the run began with trained weights, from --init. If they reach the goal, the progress is 1.
+        trained: whether the run began with trained weights, from --init. If their first mean is at the goal, the
+            progress stays 1.
     """
 
     LEAST = 16
@@ -55,12 +57,15 @@ class Progress:
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
 
-        It is 0 without a goal, and until there are enough episodes for the running mean. Short episodes end first, and
+        It is 0 without a goal. Until there are enough episodes for the running mean, it is 0, and 1 with --init: large
+        updates would spoil a trained policy before its mean return is known. Short episodes end first, and
         their returns may be high. If their mean is already at the goal, progress is measured from the lowest running
         mean instead. It stays 0 until that mean is below the goal.
         """
-        if self._first_mean is None or self._lowest_mean is None or goal is None:
+        if goal is None:
             return NONE
+        if self._first_mean is None or self._lowest_mean is None:
+            return UNKNOWN_BUT_TRAINED if self.trained else NONE
         start = self._first_mean if self._first_mean < goal or self.trained else self._lowest_mean
         if start >= goal:
             return DONE if self.trained else NONE

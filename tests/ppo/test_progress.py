@@ -55,6 +55,16 @@ def test_trained_weights_that_reach_the_goal_are_at_its_end():
     assert resumed(8.0).mean == 0.0
 
 
+def test_trained_weights_begin_at_the_goal_until_their_mean_return_is_known():
+    progress = Progress(16)
+    progress.trained = True
+    assert progress(8.0) == (1.0, -math.inf)  # not sure enough for a permanent switch
+    assert progress(None).mean == 0.0
+    for _ in range(16):
+        progress.add(3.0)
+    assert progress(8.0).mean == 0.0  # they do not reach the goal, so it is measured from here
+
+
 def test_before_there_are_enough_episodes_nothing_is_known():
     progress = Progress(2)  # raised to 16
     for _ in range(15):
