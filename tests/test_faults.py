@@ -479,11 +479,14 @@ def test_a_run_whose_event_file_was_changed_is_left_out_of_a_report(
         assert f"{events.name} was changed after it was written" in output + errors
 
 
-def test_a_folder_that_is_not_utf_8_is_refused(refused, tmp_path):
+def test_a_folder_whose_name_cannot_be_printed_is_refused(refused, tmp_path):
     folder_name = os.fsdecode(os.fsencode(tmp_path) + b"/r\xfcns")
     message = refused(PPO, "--env-id", "CartPole-v1", "--runs-dir", folder_name)
     assert "r\\xfcns is not valid UTF-8 here" in message
     assert not os.path.exists(folder_name)
+    folder = tmp_path / "two\nlines"
+    assert "contains control characters; rename it" in refused(PPO, "--env-id", "CartPole-v1", "--runs-dir", folder)
+    assert not folder.exists()
 
 
 @pytest.mark.slow

@@ -52,6 +52,7 @@ ENDLESS = """
 
 {count} of these games were cut at {limit:,} steps."""
 EPISODES, SEED = 100, 1  # the defaults of tools/evaluate.py
+DEVICE = ("--device",)  # a reader of the card may have no GPU; params.json keeps it
 PRIVATE = ("--runs-dir", "--resume")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
 FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt(\.sha256)?)?"
@@ -158,7 +159,7 @@ def card(agent: TrainedAgent, model: Path, size: str, params: dict[str, Any], me
     return CARD.format(
         name=model.name,
         env_id=agent.env_id,
-        command=shlex.join(without(LIMITS, first["argv"]) if later else first["argv"]),
+        command=shlex.join(without((*DEVICE, *LIMITS) if later else DEVICE, first["argv"])),
         resumed=f" in {len(sessions)} sessions, on {devices}" if later else "",
         step=agent.step,
         commit=(commits := "`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions))),

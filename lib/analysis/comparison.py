@@ -74,7 +74,7 @@ def read_outcome(run: Path) -> dict[str, object]:
     without_result = "published model" if is_model else "no result"
     return {
         "steps": int(result.get("steps", played)),
-        "episodes": len(episodes),
+        "episodes": math.nan if is_model else len(episodes),
         "mean": returns.tail(WINDOW).mean(),
         "best": returns.rolling(WINDOW, min_periods=Episodes.MINIMUM if len(returns) < WINDOW else WINDOW).mean().max(),
         "minutes": result.get("seconds", episodes["seconds"].max()) / 60,

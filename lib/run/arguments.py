@@ -14,7 +14,7 @@ from lib.envs.preprocessing import without_options
 from lib.envs.single_env import module_of, reward_threshold
 from lib.errors import UsageError
 from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameters, recorded_fields
-from lib.run import config_file, run_checks, run_json, tracking
+from lib.run import config_file, run_checks, run_folder, run_json, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
 from lib.run.options import DEFAULT_RUNS_DIR, OF_ACTORS, RunOptions, affecting_results, changeable_on_resume
@@ -91,6 +91,7 @@ def resolve(parser: Parser, argv: list[str] | None, script: str) -> tuple[RunPar
         if "params" in values or "config" in values or "tune" in options:
             raise UsageError("a resumed run keeps its hyperparameters; leave out --params, --config and --tune")
         options["resume"] = run_checks.find(options["resume"], options.get("runs_dir", DEFAULT_RUNS_DIR))
+        run_folder.refuse_model(options["resume"])
         # Parsed a second time with None for each of the script's own options, to tell given values from defaults.
         given = vars(parser.parse_args(argv, argparse.Namespace(**dict.fromkeys(knobs))))
         given_knobs = {name: given[name] for name in knobs}

@@ -29,13 +29,17 @@ def require_same_game(model: Path, env_name: str, script: str) -> None:
             the networks of other scripts may not fit.
     """
     params = run_json.read_params(model)
+    recorded = params["hyperparameters"]
+    trained_on = without_options(str(recorded.get("env_name")))
     # A script may add its own options to the id later. A network that does not fit them is refused then.
-    trained_on = without_options(str(params["hyperparameters"].get("env_name")))
     if trained_on != without_options(env_name):
-        remedy = "add" if params["script"] == script else f"start {params['script']}.py with"
+        remedy = "give" if params["script"] == script else f"start {params['script']}.py with"
+        # A game's own settings come with --game only; --env-id starts from plain ones.
+        game = params.get("game")
+        option = f"--game {game} and no --env-id" if game == recorded.get("run_name") else f"--env-id {trained_on}"
         raise UsageError(
-            f"--init {model} was trained on {trained_on}, not on {env_name}; {remedy} --env-id {trained_on}, or give "
-            f"a model of {env_name}"
+            f"--init {model} was trained on {trained_on}, not on {env_name}; {remedy} {option}, or give a model of "
+            f"{env_name}"
         )
 
 

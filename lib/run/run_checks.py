@@ -23,7 +23,7 @@ def find(name: str, runs_dir: Path) -> Path:
     A path may also begin in the project's folder, such as models/pong.
 
     Raises:
-        UsageError: if the folder does not exist or is not a run.
+        UsageError: if the folder does not exist or is not a run. For a file in a run, the message names the run.
     """
     for path in places(name, runs_dir):
         if path.is_dir():
@@ -32,6 +32,9 @@ def find(name: str, runs_dir: Path) -> Path:
                 raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
             _require_plain_files(path)
             return path.resolve()
+        if path.is_file():
+            run = next((folder for folder in path.resolve().parents if (folder / "params.json").is_file()), None)
+            raise UsageError(f"{path} is a file; give the folder of a run{f', here {run}' if run else ''}")
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
 
 

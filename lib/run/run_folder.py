@@ -56,14 +56,16 @@ class Run:
 
     Raises:
         UsageError: if another process works on the run to resume, if that run is a published model, or if the path of
-            the folder is not valid UTF-8.
+            the folder is not valid UTF-8 or has control characters.
         OSError: if the folder cannot be written.
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions, net: object = None):
-        run_checks.require_utf8(options.resume or options.runs_dir)
+        folder = options.resume or options.runs_dir
+        run_checks.require_utf8(folder)
+        run_checks.require_no_control_characters(folder)
         if options.resume:
-            _refuse_model(options.resume)  # before the folder is locked, which would add a file to it
+            refuse_model(options.resume)  # before the folder is locked, which would add a file to it
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
         self._options = options
         self.checkpoints = self.path / "checkpoints"
@@ -183,7 +185,12 @@ class Run:
         self._release()
 
 
-def _refuse_model(run: Path) -> None:
+def refuse_model(run: Path) -> None:
+    """Refuse to resume a published model.
+
+    Raises:
+        UsageError: if the folder is one.
+    """
     checkpoints = run / "checkpoints"
     is_run = (run / "episodes.csv").exists()  # perhaps killed between its first best-* and its first step-*
     if checkpoints.exists() and numbered(checkpoints, BEST) and not numbered(checkpoints, "step") and not is_run:

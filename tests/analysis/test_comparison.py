@@ -1,6 +1,7 @@
 """Groups, outcomes and summaries of runs."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -171,6 +172,7 @@ def test_the_outcome_of_a_published_model_is_that_of_its_evaluation():
     model = PROJECT / "models/boxing"
     outcome = read_outcome(model)
     assert (outcome["steps"], outcome["ended"]) == (2_481_152, "published model")
+    assert math.isnan(outcome["episodes"])  # its training episodes are not published
     assert outcome["evaluated"] == pytest.approx(77.97)
 
 

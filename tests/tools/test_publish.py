@@ -216,12 +216,13 @@ def test_a_model_without_a_network_is_refused_in_one_line(refused, model, tmp_pa
 
 def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, original_run, tmp_path):
     new = ("--runs-dir", tmp_path / "runs")
-    assert "was trained on fakes:Shown-v0, not on PongNoFrameskip-v4; add --env-id fakes:Shown-v0, or" in refused(
+    assert "was trained on fakes:Shown-v0, not on PongNoFrameskip-v4; give --env-id fakes:Shown-v0, or" in refused(
         PPO, "--init", model, *new
     )
     assert "start 01_ppo.py with --env-id fakes:Shown-v0, or give" in refused(BASELINE, "--init", model, *new)
     before = contents(model)
-    assert f"Start a new run from its network with --init '{model}'" in refused(PPO, *resuming(model))
+    for script in (PPO, BASELINE):
+        assert f"Start a new run from its network with --init '{model}'" in refused(script, *resuming(model))
     assert contents(model) == before
     shown = ("--env-id", "fakes:Shown-v0", "--init", model, *new)
     assert "does not fit this script's network" in refused(BASELINE, *shown)
@@ -232,6 +233,9 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     assert "a resumed run has its own weights" in refused(PPO, *resuming(original_run), "--init", model)
     assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)
     [network] = (model / "checkpoints").glob("*.pt")
+    assert f"{network} is a file; give the folder of a run, here {model}" in refused(PPO, *shown[:2], "--init", network)
+    freeway = ("--env-id", "FreewayNoFrameskip-v4", "--init", "models/pong", *new)
+    assert "start 04_ppo_actors.py with --game pong and no --env-id, or give a model of" in refused(PPO, *freeway)
     data = bytearray(network.read_bytes())
     data[len(data) // 2] ^= 1
     network.write_bytes(data)
