@@ -376,6 +376,14 @@ def make_actor(index: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fai
     return attempt(make_it, lambda: "while it was made")
 
 
+def with_weights(actor: Actor | Failed, weights: Weights) -> Actor | Failed:
+    """Give an actor weights, and return it, or describe why that failed."""
+    if isinstance(actor, Failed):
+        return actor
+    given = attempt(lambda: actor.set_model(weights), lambda: "when it was given new weights")
+    return given if isinstance(given, Failed) else actor
+
+
 def next_segment(actor: Actor | Failed) -> Any:
     """Return the actor's next segment, or describe why that failed."""
     return actor if isinstance(actor, Failed) else attempt(actor.get_trajectory_segment, lambda: str(actor))

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from lib.actors.contract import Actor, Actors, Failed, Weights, make_actor, next_segment
+from lib.actors.contract import Actor, Actors, Failed, Weights, make_actor, next_segment, with_weights
 
 
 class InlineActors(Actors):
@@ -37,8 +37,6 @@ class InlineActors(Actors):
 
     def _results(self, timeout: float, wanted: int) -> Iterable[tuple[int, Any]]:
         index, version = self._queue.popleft()
-        actor = self._actors[index]
-        if not isinstance(actor, Failed):
-            kept = {weights.version: weights for weights in self._versions}
-            actor.set_model(kept.get(version, self.weights))
-        yield index, next_segment(actor)
+        kept = {weights.version: weights for weights in self._versions}
+        self._actors[index] = with_weights(self._actors[index], kept.get(version, self.weights))
+        yield index, next_segment(self._actors[index])

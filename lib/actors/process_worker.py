@@ -3,14 +3,13 @@
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
 import torch
 
-from lib.actors.contract import Actor, Failed, Weights, attempt, make_actor, next_segment
+from lib.actors.contract import Actor, Failed, Weights, make_actor, next_segment, with_weights
 from lib.envs import checked_env
 from lib.system.console_log import start_console
 from lib.system.parent import ParentGone, end_with_learner, receive, send
@@ -46,7 +45,7 @@ def act(
         actor = make_actor(index, lambda: cloudpickle.loads(payload.memory))
         while True:
             version = receive(connection)
-            if not isinstance(actor, Failed):
+            if not isinstance(actor, Failed):  # it could not be made, or has not accepted earlier weights
                 actor = set_model(actor, names, weights, version)
             send(connection, slots.pack(next_segment(actor), slot))
             slot = (slot + 1) % slots.number
@@ -65,9 +64,8 @@ def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, versio
             tensors = dict(zip(names, weights.read(chosen), strict=True))
         except LookupError:
             continue
-        given = partial(actor.set_model, Weights(chosen, tensors))
-        failed = attempt(given, lambda: "when it was given new weights")
-        if failed is not None:
-            return failed
+        given = with_weights(actor, Weights(chosen, tensors))
+        if isinstance(given, Failed):
+            return given
         if chosen in weights.versions:  # otherwise the version was overwritten while it was copied
             return actor

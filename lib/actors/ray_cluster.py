@@ -18,7 +18,17 @@ import numpy as np
 import psutil
 import torch
 
-from lib.actors.contract import Actor, Actors, Failed, Lost, Weights, capitalised, make_actor, next_segment
+from lib.actors.contract import (
+    Actor,
+    Actors,
+    Failed,
+    Lost,
+    Weights,
+    capitalised,
+    make_actor,
+    next_segment,
+    with_weights,
+)
 from lib.actors.ray_package import (
     check_cluster,
     import_ray,
@@ -274,9 +284,8 @@ class RemoteActor:
         if self._actor is None:  # not in the constructor, so that a slow environment does not look like a missing CPU
             self._actor = make_actor(self._index, lambda: cloudpickle.loads(self._payload))
             self._payload = b""
-        if not isinstance(self._actor, Failed):
-            tensors = self._layout.views(weights)
-            self._actor.set_model(Weights(version, dict(zip(self._names, tensors, strict=True))))
+        tensors = self._layout.views(weights)
+        self._actor = with_weights(self._actor, Weights(version, dict(zip(self._names, tensors, strict=True))))
         return next_segment(self._actor)
 
 

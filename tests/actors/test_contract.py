@@ -228,8 +228,12 @@ def test_a_fault_in_the_making_of_an_actor_is_reported_in_one_line():
     assert failed.value.exit_code == 5
 
 
-def test_an_actor_that_does_not_accept_its_weights_ends_the_run_at_once():
-    with started("process", make=fakes.Counter.picky) as crew, pytest.raises(ActorFailed, match="no such weight"):
+@with_ray_long
+def test_an_actor_that_does_not_accept_its_weights_ends_the_run_at_once(engine):
+    with (
+        started(engine, make=fakes.Counter.picky) as crew,
+        pytest.raises(ActorFailed, match=r"(?s)Actor \d failed when it was given new weights.*no such weight"),
+    ):
         crew.gather()
     assert crew.replaced == 0
 
