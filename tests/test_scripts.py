@@ -236,12 +236,21 @@ def test_a_solved_run_ends_with_an_evaluation_and_a_picture_and_learns_no_more_i
     assert (path / "curve.png").exists()
 
 
-def test_a_run_that_ends_at_its_own_step_limit_is_evaluated_too(ends, tmp_path):
+def test_a_run_that_ends_at_its_own_step_limit_is_evaluated_too(ends, refused, tmp_path):
     options = (*VECTORS, *small(PPO), *assignments("stop_reward=none", "max_steps=640"), "--quiet")
     code, output, errors = ends(PPO, *options, "--runs-dir", tmp_path)
     assert code == 0, errors
     assert re.search(r"^Evaluation: mean return -?\d\.\d\d, .* over 20 episodes", output, re.M)
-    assert result_of(folder(tmp_path))["evaluation"]["episodes"] == 20
+    path = folder(tmp_path)
+    result = result_of(path)
+    assert result["evaluation"]["episodes"] == 20
+    without_evaluation = {name: value for name, value in result.items() if name != "evaluation"}
+    (path / "result.json").write_text(json.dumps(without_evaluation))  # as if it was interrupted
+    before = checkpoint_of(path)
+    assert ends(PPO, *resuming(path), "--quiet")[0] == 0
+    assert result_of(path) == result
+    assert not differences(before, checkpoint_of(path))
+    assert "is at step 640" in refused(PPO, *resuming(path))
 
 
 def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, refused, tmp_path):
@@ -255,7 +264,8 @@ def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, r
     assert code == 0, errors
     assert "# watch it play" in output
     assert "# continue the run" not in output
-    message = refused(PPO, "--resume", folder(tmp_path), "--env-module", "fakes")
+    assert ends(PPO, *resuming(folder(tmp_path)), "--quiet")[0] == 0  # it is evaluated
+    message = refused(PPO, *resuming(folder(tmp_path)))
     assert "is at step 640, where its learning rate has fallen to 0; start a new run with --set max_steps=" in message
 
 

@@ -312,8 +312,10 @@ class _Setup:
         return bool(run_json.read_json(file, run_json.FILES)["files"])
 
     def _require_steps_left(self) -> None:
-        """Refuse a run at its step limit, unless its result or its confirmation is still missing."""
-        if self._at_limit() and (not self.run.read_result() or self.episodes.awaits_confirmation):
+        """Refuse a run at its step limit, unless its result, evaluation or confirmation is still missing."""
+        result = self.run.read_result()
+        is_evaluated = "evaluation" in result or self.options.stop_after is not None  # see attach_end
+        if self._at_limit() and (not is_evaluated or not result or self.episodes.awaits_confirmation):
             return
         learning_rate.require_above_zero(self.params, self.run.path, self.steps())
         if self.steps() + self.warm_up >= self.stopper.step_limit:

@@ -122,7 +122,7 @@ class Watcher:
         if self.uses_ray:
             reason = f"Ray was stopped on this machine and ended it, or {reason}"
         kept = "Files that were saved before are kept; a run with a checkpoint continues with --resume"
-        write(f"error: the process ended without a result: {reason}{self._newest()}. {kept}")
+        write(f"error: the process ended early: {reason}{self._newest()}. {kept}")
 
     def _newest(self) -> str:
         if not self.environment:

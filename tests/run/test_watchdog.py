@@ -247,9 +247,7 @@ def test_a_silent_exit_is_reported(program, also, reason):
     while not (message := process.read("stderr")):  # the watcher prints it after the end of the process
         assert time.monotonic() < end
         time.sleep(0.05)
-    assert re.fullmatch(
-        rf"\nerror: the process ended without a result: {reason}.* in fakes:Hang.* are kept; .*\n", message
-    )
+    assert re.fullmatch(rf"\nerror: the process ended early: {reason}.* in fakes:Hang.* are kept; .*\n", message)
 
 
 @pytest.mark.slow
