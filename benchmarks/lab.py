@@ -21,7 +21,6 @@ from lib.system import machine
 from lib.system.files import PROJECT
 
 import pandas as pd
-import torch
 
 RESULTS = PROJECT / "benchmarks" / "results"
 Stamp = dict[str, Any]
@@ -47,7 +46,7 @@ def stamp(device: str = "cpu", threads: int | None = None, **settings: Any) -> S
         threads: number of torch threads, if it differs from this machine's default.
         settings: settings of the measurement, such as its number of steps.
     """
-    described = machine.machine(device) | {"fast_bfloat16": machine.has_fast_bfloat16(torch.device(device))}
+    described = machine.machine(device)
     if threads is not None:
         described |= {"torch_threads": threads}
     return {

@@ -194,6 +194,9 @@ def summarise(group: Group) -> str:
         summary += "; they ran at different commits"
     if len({_machine(session) for session in sessions}) > 1:
         summary += "; they ran on different machines"
+    for name, text in (("torch_threads", "numbers of torch threads"), ("fast_bfloat16", "precisions")):
+        if len({session["machine"][name] for session in sessions if name in session["machine"]}) > 1:
+            summary += f"; they ran with different {text}"
     return summary
 
 

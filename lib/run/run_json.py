@@ -37,7 +37,7 @@ PARAMS = {
             "started": TEXT,
             "commit": (str, NoneType),
             "versions": Each(TEXT),
-            "machine": Each((*NUMBER, str)),
+            "machine": Each((*NUMBER, str, bool)),
         }
     ],
 }

@@ -44,7 +44,7 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Describe the operating system, processor, cores, memory, PyTorch threads and a device.
+    """Describe the operating system, processor, cores, memory, PyTorch threads, and a device and its precision.
 
     Args:
         device: torch device; a GPU is described by its name.
@@ -56,6 +56,7 @@ def machine(device: torch.device | str = "cpu") -> dict[str, Any]:
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "torch_threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else str(device),
+        "fast_bfloat16": has_fast_bfloat16(torch.device(device)),
     }
 
 

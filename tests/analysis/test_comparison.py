@@ -162,6 +162,14 @@ def test_a_summary_says_if_runs_can_go_on_or_used_other_machines(tmp_path):
     assert "1 stopped early, and can be resumed" in summary
     assert "running" not in summary
     assert "they ran on different machines" in summary
+    assert "they ran with different" not in summary
+    params["sessions"][0]["machine"] |= {"fast_bfloat16": True}  # the other run is of an earlier version
+    write_json(two / "params.json", params)
+    assert "they ran with different" not in summarise(Group("", (one, two)))
+    others = run_json.read_params(one)
+    others["sessions"][0]["machine"] |= {"fast_bfloat16": False, "torch_threads": 99}
+    write_json(one / "params.json", others)
+    assert "numbers of torch threads; they ran with different precisions" in summarise(Group("", (one, two)))
     with in_use(two):
         summary = summarise(Group("", (one, two)))
     assert "; 1 still running;" in summary
