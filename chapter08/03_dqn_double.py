@@ -30,12 +30,12 @@ from ignite.engine import Engine
 NAME = Path(__file__).stem
 
 
-def calc_loss(batch, net, tgt_net, huber=False):
-    with torch.no_grad():
-        next_q_values = net(batch.next_states)
-        next_target_q_values = tgt_net(batch.next_states)
-    targets = losses.double_q_targets(batch.returns, batch.discounts, next_q_values, next_target_q_values)
+def calc_loss(batch, net, tgt_net, double=True, huber=False):
     values = losses.select_actions(net(batch.states), batch.actions)
+    with torch.no_grad():
+        next_target_q_values = tgt_net(batch.next_states)
+        next_q_values = net(batch.next_states) if double else next_target_q_values
+    targets = losses.double_q_targets(batch.returns, batch.discounts, next_q_values, next_target_q_values)
     return losses.td_losses(values - targets, huber).mean()
 
 
@@ -55,10 +55,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        if args.double:
-            loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, params.huber)
-        else:
-            loss = common.calc_loss_dqn(batch, net, tgt_net.target_model, params.gamma, args.device, huber=params.huber)
+        loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, args.double, params.huber)
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration * steps)

@@ -28,8 +28,7 @@ from ignite.engine import Engine
 NAME = Path(__file__).stem
 
 
-def calc_loss(batch, net, tgt_net, device, huber):
-    batch = batch.for_net(device)
+def calc_loss(batch, net, tgt_net, huber=False):
     values = losses.select_actions(net(batch.states), batch.actions)
     with torch.no_grad():
         next_q_values = net(batch.next_states)
@@ -56,7 +55,7 @@ def train(params, args):
 
     def process_batch(engine, batch):
         optimizer.zero_grad()
-        loss = calc_loss(batch, net, tgt_net.target_model, args.device, params.huber)
+        loss = calc_loss(batch.for_net(args.device), net, tgt_net.target_model, params.huber)
         loss.backward()
         optimizer.step()
         epsilon_tracker.frame(engine.state.iteration * steps)

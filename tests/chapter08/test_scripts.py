@@ -6,7 +6,6 @@ import functools
 import importlib.util
 import json
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -62,20 +61,21 @@ def gradients(loss, *networks):
     return [network.rows.grad for network in networks]
 
 
-def chapter09_double_loss(batch, net, tgt_net):
-    on_device = SimpleNamespace(for_net=lambda device: batch)
-    return load("07_pong_in_minutes", "chapter09").calc_loss(on_device, net, tgt_net, "cpu", huber=False)
-
-
-@pytest.mark.parametrize("calc_loss", [load("03_dqn_double").calc_loss, chapter09_double_loss])
-def test_the_double_loss_by_hand(calc_loss):
+@pytest.mark.parametrize("script", [("03_dqn_double",), ("07_pong_in_minutes", "chapter09")])
+def test_the_double_loss_by_hand(script):
     net, target = Table(NET), Table(TARGET)
-    loss = calc_loss(batch_of(*BATCH), net, target)
+    loss = load(*script).calc_loss(batch_of(*BATCH), net, target)
     first, second = 1.0 - (2.0 + 0.125 * 10.0), 2.0 - (-1.0)
     assert loss.item() == pytest.approx((first**2 + second**2) / 2)
     net_gradient, target_gradient = gradients(loss, net, target)
     assert torch.allclose(net_gradient, torch.tensor([[first, 0.0], [0.0, second], [0.0, 0.0]]))
     assert target_gradient is None
+
+
+def test_the_double_script_without_double_has_the_loss_of_dqn():
+    net, target = Table(NET), Table(TARGET)
+    loss = load("03_dqn_double").calc_loss(batch_of(*BATCH), net, target, double=False)
+    assert loss.item() == pytest.approx(((1.0 - (2.0 + 0.125 * 20.0)) ** 2 + 9.0) / 2)
 
 
 def test_the_prioritised_errors_by_hand():
