@@ -3,7 +3,8 @@
 
     ./time_to_solve.py --first-seed 421 --seeds 5 --overwrite          # run it again after an interruption
     ./time_to_solve.py --script "07_pong_in_minutes --envs 32" --time-limit 1200
-    ./time_to_solve.py speed                                           # steps/s of the fast rungs, in turn
+    ./time_to_solve.py speed --rounds 3                                # steps/s of the ladder's scripts, in turn
+    ./time_to_solve.py speed --rounds 3 --go-on                        # after an interruption
     ./time_to_solve.py speed --device cuda                             # steps/s of PPO, with and without a GPU
     ./time_to_solve.py tables                                          # only the tables and the picture
 
@@ -61,10 +62,15 @@ COLUMNS = (
 )
 EMULATOR_ENVS = 16  # games that are stepped together to time the emulator
 EMULATOR = "the emulator alone"
-FAST_SPEED = "solve/fast-speed"
-# Timed agent steps of each rung: about 10 to 35 seconds of learning.
-FAST = {
+LADDER_SPEED = "solve/fast-speed"
+# Timed agent steps of each rung: about 10 to 40 seconds of learning.
+LADDER = {
+    "00_slow_grads": 1_100,
     launch.BASELINE: 1_100,
+    "02_n_envs --envs 3": 1_100,
+    "03_parallel": 1_100,
+    "04_wrappers --envs 3": 1_100,
+    "04_wrappers --envs 3 --parallel": 1_100,
     "05_native_envs --envs 16": 1_600,
     "06_fast_learner --envs 16": 3_200,
     "07_pong_in_minutes": 8_000,
@@ -176,20 +182,22 @@ def results_of(script: str) -> str:
     return f"solve/{lab.slug(script)}"
 
 
-def speed(rounds: int, device: str) -> None:
+def speed(rounds: int, device: str, go_on: bool) -> None:
     """Measure agent steps per second, in turn.
 
     Args:
         rounds: number of rounds.
-        device: "cpu" for the fast rungs and the emulator alone; "cuda" for PPO, with the learner on the CPU and on a
+        device: "cpu" for the ladder and the emulator alone; "cuda" for PPO, with the learner on the CPU and on a
             GPU alternately.
+        go_on: keep the rows of an interrupted measurement.
     """
     if device == "cpu":
-        name, steps, rungs = FAST_SPEED, FAST, [EMULATOR, *FAST]
+        name, steps, rungs = LADDER_SPEED, LADDER, [EMULATOR, *LADDER]
     else:
         name, steps, rungs = GPU_SPEED, GPU_RUNGS, [rung + option for rung in GPU_RUNGS for option in ("", ON_GPU)]
-    results = lab.Results(name, ("round", "rung", "steps_per_second"), lab.stamp(device, steps=steps))
-    for number, rung in tqdm(list(lab.turns(rounds, rungs))):
+    results = lab.Results(name, ("round", "rung", "steps_per_second"), lab.stamp(device, steps=steps), go_on)
+    turns = [turn for turn in lab.turns(rounds, rungs) if not results.has(round=turn[0], rung=turn[1])]
+    for number, rung in tqdm(turns):
         measured = emulator_speed() if rung == EMULATOR else rung_speed(rung, steps[rung.removesuffix(ON_GPU)])
         results.add(round=number, rung=rung, steps_per_second=f"{measured:.1f}")
 
@@ -219,7 +227,7 @@ def speed_table(frame: pd.DataFrame) -> str:
     speeds = lab.rounds(frame, "rung", "steps_per_second")
     to_baseline, to_emulator = lab.ratios(speeds, launch.BASELINE), lab.ratios(speeds, EMULATOR)
     rows = []
-    for rung in [*(rung for rung in FAST if rung in speeds), EMULATOR]:
+    for rung in [*(rung for rung in LADDER if rung in speeds), EMULATOR]:
         name = rung if rung == EMULATOR else f"`{rung}`"
         ratios = (markup.spread(to_baseline[rung]), markup.spread(to_emulator[rung], 2))
         rows.append((name, markup.spread(speeds[rung], 0), *ratios))
@@ -362,7 +370,7 @@ def blocks() -> Iterator[markup.Block]:
     solved_where = markup.measured_on(own.stamped for own in solved)
     yield markup.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
     yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
-    frame, stamped = lab.read(FAST_SPEED)
+    frame, stamped = lab.read(LADDER_SPEED)
     where = markup.measured_on([stamped], lab.count_rounds(frame))
     yield markup.Block(markup.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{where}")
     frame, stamped = lab.read(GPU_SPEED)
@@ -396,11 +404,12 @@ def main() -> None:
         "--overwrite", action="store_true", help="delete the results of seeds that are not measured now"
     )
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
+    parser.add_argument("--go-on", action="store_true", help="speed: keep what an interrupted measurement has")
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit, args.overwrite)
     elif args.what == "speed":
-        speed(args.rounds, args.device)
+        speed(args.rounds, args.device, args.go_on)
     markup.write(blocks())
     draw()
 

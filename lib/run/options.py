@@ -12,7 +12,9 @@ from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
-OF_ACTORS = frozenset({"engine", "patience", "address", "actor_cpus"})  # see cli.add_engine_options
+OF_ACTORS = frozenset(
+    {"engine", "patience", "address", "actor_cpus"}
+)  # see cli.add_engine_options, 04_ppo_actors
 
 
 def changeable_on_resume(knobs: Iterable[str]) -> frozenset[str]:
