@@ -52,7 +52,7 @@ ENDLESS = """
 
 {count} of these games were cut at {limit:,} steps."""
 EPISODES, SEED = 100, 1  # the defaults of tools/evaluate.py
-DEVICE = ("--device",)  # a reader of the card may have no GPU; params.json keeps it
+DEVICE = ("--device", "--cuda")  # a reader of the card may have no such device; params.json keeps it
 PRIVATE = ("--runs-dir", "--resume")  # options whose values are paths on the user's machine
 LIMITS = ("--time-limit", "--stop-after")  # options that limit one session of a run
 FILES = r"params\.json|evaluation\.json|README\.md|checkpoints(/best-\d+\.pt(\.sha256)?)?"
@@ -138,7 +138,7 @@ def without(options: Sequence[str], argv: list[str]) -> list[str]:
     words, skipped = [Path(argv[0]).name], False
     for word in map(without_folder, argv[1:]):
         if word.split("=")[0] in options:
-            skipped = "=" not in word
+            skipped = "=" not in word and word != "--cuda"
         elif skipped:
             skipped = False
         else:

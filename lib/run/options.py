@@ -12,9 +12,8 @@ from lib.system.files import PROJECT
 
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
-OF_ACTORS = frozenset(
-    {"engine", "patience", "address", "actor_cpus"}
-)  # see cli.add_engine_options, 04_ppo_actors
+# Options of cli.add_engine_options, and --actor-cpus of 04_ppo_actors.py.
+OF_ACTORS = frozenset({"engine", "patience", "address", "actor_cpus"})
 
 
 def changeable_on_resume(knobs: Iterable[str]) -> frozenset[str]:

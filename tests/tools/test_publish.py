@@ -66,11 +66,13 @@ def test_the_card_of_a_resumed_run_has_no_limit_of_a_session(answer, trained_run
     params = run_json.read_params(trained_run)
     [first] = params["sessions"]
     assert "--stop-after" in first["argv"]
+    first["argv"] += ["--cuda", "--set", "gamma=0.9", "--device=cpu", "--device", "cpu"]
     second = first | {"machine": first["machine"] | {"device": "Some GPU"}}
     run_json.write_json(trained_run / "params.json", params | {"sessions": [first, second]})
     answer(PUBLISH, trained_run, tmp_path / "model", *FAKES, "--episodes", 1)
     [trained_by] = [line for line in (tmp_path / "model/README.md").read_text().splitlines() if "trained by" in line]
-    assert "--stop-after" not in trained_by
+    assert not [option for option in ("--stop-after", "--cuda", "--device") if option in trained_by]
+    assert "--set gamma=0.9`" in trained_by
     assert trained_by.endswith("` in 2 sessions, on cpu, Some GPU |")
 
 
