@@ -125,9 +125,10 @@ def learn(task: str, variants: list[str], seeds: int, jobs: int, go_on: bool) ->
     stamped = lab.stamp(threads=1, place=list(TASKS[task]))  # another name would make the kept files differ
     turns = itertools.product(range(1, seeds + 1), variants)
     missing = [turn for turn in turns if not (go_on and lab.path_of(file_of(task, *turn)).exists())]
+    opened = {turn: lab.Results(file_of(task, *turn), COLUMNS, stamped) for turn in missing}
     done = launch.in_parallel(jobs, lambda turn: curve(task, *turn), missing)
     for (seed, variant), (means, reached) in tqdm(done, total=len(missing)):
-        results = lab.Results(file_of(task, seed, variant), COLUMNS, stamped, replace=True)
+        results = opened[seed, variant]
         for last_step, mean in means.items():
             results.add(variant=variant, seed=seed, step=last_step, mean_return=f"{mean:.4f}", reached=reached)
 

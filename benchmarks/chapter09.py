@@ -231,7 +231,8 @@ def train(args: argparse.Namespace) -> None:
             name = minutes.speed_of(args.params, args.device, reference)
             if speeds_only or not minutes.has_speeds(name, rungs, args.rounds):
                 settings = {"steps": args.steps, "warm_up": launch.WARM_UP, "params": args.params, "rungs": rungs}
-                speed(lab.Results(name, COLUMNS, lab.stamp(args.device, **settings), args.go_on), rungs, args)
+                stamped = lab.stamp(args.device, **settings)
+                speed(lab.Results(name, COLUMNS, stamped, args.go_on, replace=not args.go_on), rungs, args)
             print(minutes.table(trained, minutes.speeds(args.params, args.device, reference), rungs, reference))
 
 

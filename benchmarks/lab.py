@@ -72,8 +72,8 @@ class Results:
         replace: replace an older file, committed or not.
 
     Raises:
-        SystemExit: if an older file is not committed and has another commit, machine, settings or columns, or is
-            neither kept nor replaced.
+        SystemExit: if there is an older file that is not committed, unless `replace` is given, or `go_on` is and its
+            commit, versions, machine, settings and columns are the same.
     """
 
     def __init__(

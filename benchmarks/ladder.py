@@ -14,12 +14,10 @@ import lab
 import launch
 import markup
 
-import pandas as pd
-
 SCRIPTS = sorted(lab.PROJECT.glob("chapter0*/[0-9][0-9]_*.py")) + sorted(
     lab.PROJECT.glob("distributed/[0-9][0-9]_*.py")
 )
-SLOW, FAST = "chapter09/speed", "solve/fast-speed"  # measured speeds of scripts 00 to 04, and of the faster ones
+SPEED = "solve/ladder-speed"  # results of `time_to_solve.py speed`
 IDEAS = {
     "00_slow_grads": "autograd also records acting and targets",
     "01_baseline": "textbook DQN with the book's wrappers",
@@ -84,20 +82,13 @@ def ladder_table(folder: str) -> str:
     return markup.table(HEADER[:-1], chosen)
 
 
-def speeds(name: str) -> tuple[pd.DataFrame, lab.Stamp]:
-    """Return the agent steps per second of a results file, with a row per round and a column per rung."""
-    frame, stamped = lab.read(name)
-    return lab.rounds(frame, "rung", "steps_per_second"), stamped
-
-
 def medians() -> Iterator[tuple[str, float, float]]:
     """Yield the measured rungs: script with options, median agent steps per second, median ratio to the baseline."""
-    for name in (SLOW, FAST):
-        measured, _ = speeds(name)
-        ratios = lab.ratios(measured, launch.BASELINE)
-        for rung in measured:
-            if rung.split()[0] in IDEAS and not (name == FAST and rung == launch.BASELINE):
-                yield rung, measured[rung].median(), ratios[rung].median()
+    measured = lab.rounds(lab.read(SPEED)[0], "rung", "steps_per_second")
+    ratios = lab.ratios(measured, launch.BASELINE)
+    for rung in measured:
+        if rung.split()[0] in IDEAS:  # and not the emulator alone
+            yield rung, measured[rung].median(), ratios[rung].median()
 
 
 def speeds_by_script() -> dict[str, list[str]]:
@@ -123,7 +114,8 @@ def speed_table() -> str:
             )
         )
     header = ("script", "idea", "agent steps/s", "ratio to `01_baseline`, median of rounds")
-    return f"{markup.table(header, rows)}\n\n{markup.measured_on(speeds(name)[1] for name in (SLOW, FAST))}"
+    frame, stamped = lab.read(SPEED)
+    return f"{markup.table(header, rows)}\n\n{markup.measured_on([stamped], lab.count_rounds(frame))}"
 
 
 def blocks() -> Iterator[markup.Block]:

@@ -133,7 +133,7 @@ def _place(stamped: Mapping[str, Any]) -> str:
     gpu = "no GPU" if machine["device"] == "cpu" else machine["device"]
     threads = machine["torch_threads"]
     limited = "" if threads == machine["cores"] else f", {threads} torch thread{'s' * (threads != 1)}"
-    known = machine.get("fast_bfloat16")  # older stamps and those of runs lack it
+    known = machine.get("fast_bfloat16")  # older stamps lack it
     precision = "" if known is None else ", bfloat16" if known else ", no bfloat16"
     cores = f"{machine['cores']} core{'s' * (machine['cores'] != 1)}"
     torch = versions["torch"].removesuffix("+cpu")

@@ -191,7 +191,7 @@ def table(
         runs: finished runs.
         speeds: agent steps per second of each rung, a number per round.
         rungs: rungs of the table. Those without a finished run are left out.
-        to: rung that the changes refer to. They compare the medians of the minutes to 18.
+        to: rung whose median minutes to 18 the changes refer to.
     """
     groups = {rung: group for rung in rungs if (group := [run for run in runs if run.rung == rung])}
     minutes = {

@@ -183,7 +183,7 @@ def main() -> None:
         return
     chosen = args.what or ("parts", "memory")
     if "parts" in chosen:
-        results = lab.Results(PARTS, ("rung", "part", "milliseconds_per_step"))
+        results = lab.Results(PARTS, ("rung", "part", "milliseconds_per_step"), replace=True)
         for rung in RUNGS:  # each in its own process, because the timers change the library
             command = [sys.executable, __file__, "--steps", str(args.steps), "--one", rung]
             output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -90,6 +90,7 @@ def kill_an_actor(process: psutil.Process) -> int:
 def soak(script: str, seconds: float, jobs: int) -> None:
     """Run a script for some time. Then write a row per sample into a file of its own, which replaces an older one."""
     stamped = lab.stamp(threads=1, minutes=seconds / 60, jobs=jobs)
+    results = lab.Results(file_of(script), COLUMNS, stamped)  # before the run, so that it can be refused
     samples: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         limits = ["--time-limit", str(round(seconds)), "--quiet", "--runs-dir", folder]
@@ -118,7 +119,6 @@ def soak(script: str, seconds: float, jobs: int) -> None:
         if not samples:
             raise SystemExit(f"{script} ended before the first sample; give more --minutes")
         samples.append(samples[-1] | {"report": round(time.monotonic() - begun, 1)})
-    results = lab.Results(file_of(script), COLUMNS, stamped, replace=True)
     for row in samples:
         results.add(**row)
 

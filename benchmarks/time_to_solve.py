@@ -62,8 +62,8 @@ COLUMNS = (
 )
 EMULATOR_ENVS = 16  # games that are stepped together to time the emulator
 EMULATOR = "the emulator alone"
-LADDER_SPEED = "solve/fast-speed"
-# Timed agent steps of each rung: about 10 to 40 seconds of learning.
+LADDER_SPEED = "solve/ladder-speed"
+# Timed agent steps of each rung: about 10 to 45 seconds of learning.
 LADDER = {
     "00_slow_grads": 1_100,
     launch.BASELINE: 1_100,
@@ -372,7 +372,7 @@ def blocks() -> Iterator[markup.Block]:
     yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
     frame, stamped = lab.read(LADDER_SPEED)
     where = markup.measured_on([stamped], lab.count_rounds(frame))
-    yield markup.Block(markup.MEASUREMENTS, "fast-speed", f"{speed_table(frame)}\n\n{where}")
+    yield markup.Block(markup.MEASUREMENTS, "ladder-speed", f"{speed_table(frame)}\n\n{where}")
     frame, stamped = lab.read(GPU_SPEED)
     where = markup.measured_on([stamped], lab.count_rounds(frame))
     yield markup.Block(markup.MEASUREMENTS, "gpu-speed", f"{gpu_speed_table(frame)}\n\n{where}")

@@ -191,7 +191,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
-    results = lab.Results(NAME, ("round", "stack", "microseconds"))
+    results = lab.Results(NAME, ("round", "stack", "microseconds"), replace=True)
     for number, ((kind, count), env) in tqdm(list(lab.turns(args.rounds, list(stacks().items())))):
         spent = microseconds(env, 1 if skips_frames(kind, count) else 4, args.steps)
         results.add(round=number, stack=f"{kind} {count}", microseconds=f"{spent:.1f}")

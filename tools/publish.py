@@ -155,12 +155,19 @@ def card(agent: TrainedAgent, model: Path, size: str, params: dict[str, Any], me
     builder = params.get("network", {}).get("builder")
     network = ["--network", builder] if builder else []
     devices = ", ".join(dict.fromkeys(session["machine"]["device"] for session in sessions))
+    resumed = f" in {len(sessions)} sessions" if later else ""
+    if later or devices != "cpu":
+        resumed += f", on {devices}"
     evaluation_options = (("--seed", SEED, metrics["seed"]), ("--episodes", EPISODES, metrics["episodes"]))
     return CARD.format(
         name=model.name,
         env_id=agent.env_id,
         command=shlex.join(without((*DEVICE, *LIMITS) if later else DEVICE, first["argv"])),
-        resumed=f" in {len(sessions)} sessions, on {devices}" if later else "",
+        resumed=f" in {len(sessions)} sessions, on {devices}"
+        if later
+        else ""
+        if devices == "cpu"
+        else f", on {devices}",
         step=agent.step,
         commit=(commits := "`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions))),
         changed=" (+: with changes that were not committed)" if "+" in commits else "",

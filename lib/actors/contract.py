@@ -377,7 +377,7 @@ def make_actor(index: int, parts: Callable[[], tuple[Make, Any]]) -> Actor | Fai
 
 
 def with_weights(actor: Actor | Failed, weights: Weights) -> Actor | Failed:
-    """Give an actor weights, and return it, or describe why that failed."""
+    """Give an actor weights. Return the actor, or why it failed."""
     if isinstance(actor, Failed):
         return actor
     given = attempt(lambda: actor.set_model(weights), lambda: "when it was given new weights")

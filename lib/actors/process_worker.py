@@ -45,7 +45,7 @@ def act(
         actor = make_actor(index, lambda: cloudpickle.loads(payload.memory))
         while True:
             version = receive(connection)
-            if not isinstance(actor, Failed):  # it could not be made, or has not accepted earlier weights
+            if not isinstance(actor, Failed):  # otherwise it could not be made, or refused earlier weights
                 actor = set_model(actor, names, weights, version)
             send(connection, slots.pack(next_segment(actor), slot))
             slot = (slot + 1) % slots.number

@@ -105,7 +105,9 @@ def settings_table(runs: Sequence[Path]) -> pd.DataFrame:
 
 def outcome_table(runs: Sequence[Path]) -> pd.DataFrame:
     """Build a table of the runs' outcomes, with one row per run. A column without any value is left out."""
-    return pd.DataFrame([read_outcome(run) for run in runs], index=_index(runs)).dropna(axis="columns", how="all")
+    # As objects, because NaN in one row would make floats of a column's whole numbers.
+    outcomes = pd.DataFrame([read_outcome(run) for run in runs], index=_index(runs), dtype=object)
+    return outcomes.dropna(axis="columns", how="all")
 
 
 def short_names(runs: Sequence[Path]) -> list[str]:
@@ -171,7 +173,8 @@ def summarise(group: Group) -> str:
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
     its confidence interval, which for three or four runs is their range. Notes say if runs share a seed, because they
-    are not independent then; if they can go on; and if their commits or machines differ.
+    are not independent then; if they can go on; and if their commits, machines or
+    threads differ.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()
@@ -194,14 +197,20 @@ def summarise(group: Group) -> str:
         summary += "; they ran at different commits"
     if len({_machine(session) for session in sessions}) > 1:
         summary += "; they ran on different machines"
-    for name, text in (("torch_threads", "numbers of torch threads"), ("fast_bfloat16", "precisions")):
-        if len({session["machine"][name] for session in sessions if name in session["machine"]}) > 1:
-            summary += f"; they ran with different {text}"
+    if _vary(sessions, "torch_threads"):
+        summary += "; they ran with different numbers of torch threads"
+    if _vary(sessions, "fast_bfloat16"):
+        summary += "; they ran on machines with and without fast bfloat16"
     return summary
 
 
 def _machine(session: Mapping[str, Any]) -> tuple[object, ...]:
     return tuple(session["machine"].get(name) for name in ("processor", "cores", "device"))
+
+
+def _vary(sessions: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return whether the machines of sessions differ in an entry; those of earlier versions lack it."""
+    return len({session["machine"][name] for session in sessions if name in session["machine"]}) > 1
 
 
 def _share(values: pd.Series, outcomes: pd.DataFrame) -> str:

@@ -44,7 +44,7 @@ class ExperienceSource(Protocol):
         ...
 
     def metrics(self) -> dict[str, float]:
-        """Return the current values of METRICS. Some are means or rates since the last call."""
+        """Return the current values of the METRICS. Some are means or rates since the last call."""
         return {}
 
     def begin_trained(self) -> None:

@@ -19,7 +19,8 @@ class Estimate(NamedTuple):
 
 
 NONE = Estimate(0.0, -math.inf)
-UNKNOWN_BUT_TRAINED = Estimate(1.0, -math.inf)  # weights from --init are not yet to be changed much
+# Weights from --init should change little until their mean return is known.
+UNKNOWN_BUT_TRAINED = Estimate(1.0, -math.inf)
 DONE = Estimate(1.0, 1.0)
 
 
@@ -57,8 +58,8 @@ class Progress:
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
 
-        It is 0 without a goal. Until there are enough episodes for the running mean, it is 0, and 1 with --init: large
-        updates would spoil a trained policy before its mean return is known. Short episodes end first, and
+        It is 0 without a goal. Until there are enough episodes for the running mean, it is 0, or 1 with --init, because
+        large updates could spoil a trained policy. Without --init: short episodes end first, and
         their returns may be high. If their mean is already at the goal, progress is measured from the lowest running
         mean instead. It stays 0 until that mean is below the goal.
         """

@@ -34,7 +34,7 @@ def require_same_game(model: Path, env_name: str, script: str) -> None:
     # A script may add its own options to the id later. A network that does not fit them is refused then.
     if trained_on != without_options(env_name):
         remedy = "give" if params["script"] == script else f"start {params['script']}.py with"
-        # A game's own settings come with --game only; --env-id starts from plain ones.
+        # With --env-id, the run would not get the game's own settings.
         game = params.get("game")
         option = f"--game {game} and no --env-id" if game == recorded.get("run_name") else f"--env-id {trained_on}"
         raise UsageError(

@@ -32,9 +32,11 @@ def find(name: str, runs_dir: Path) -> Path:
                 raise UsageError(f"{path} is not a run: it has no params.json; give a folder that a script created")
             _require_plain_files(path)
             return path.resolve()
+    for path in places(name, runs_dir):
         if path.is_file():
+            require_no_control_characters(path.resolve())
             run = next((folder for folder in path.resolve().parents if (folder / "params.json").is_file()), None)
-            raise UsageError(f"{path} is a file; give the folder of a run{f', here {run}' if run else ''}")
+            raise UsageError(f"{path} is a file; give the folder of its run{f', {run}' if run else ''}")
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
 
 

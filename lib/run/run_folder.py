@@ -149,7 +149,10 @@ class Run:
         recorded = run_json.read_params(self.path)
         current = provenance.session(self._options)
         last = recorded["sessions"].pop()
-        changed = [name for name in ("commit", "versions", "machine") if current[name] != last[name]]
+        # Earlier versions recorded less about the machine.
+        machine = {name: value for name, value in current["machine"].items() if name in last["machine"]}
+        compared = current | {"machine": machine}
+        changed = [name for name in ("commit", "versions", "machine") if compared[name] != last[name]]
         if changed:
             log.warning(
                 "Changed since the last session: %s. The resumed run may differ from an uninterrupted one.",

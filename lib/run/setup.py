@@ -314,8 +314,9 @@ class _Setup:
     def _require_steps_left(self) -> None:
         """Refuse a run at its step limit, unless its result, evaluation or confirmation is still missing."""
         result = self.run.read_result()
-        is_evaluated = "evaluation" in result or self.options.stop_after is not None  # see attach_end
-        if self._at_limit() and (not is_evaluated or not result or self.episodes.awaits_confirmation):
+        is_played = self.options.stop_after is None and self.episodes.count > 0  # the evaluation, see attach_end
+        lacks_evaluation = is_played and "evaluation" not in result
+        if self._at_limit() and (not result or lacks_evaluation or self.episodes.awaits_confirmation):
             return
         learning_rate.require_above_zero(self.params, self.run.path, self.steps())
         if self.steps() + self.warm_up >= self.stopper.step_limit:

@@ -10,6 +10,7 @@ from finished_runs import edit_params, in_use, make_run
 from lib.analysis import intervals, run_data
 from lib.analysis.comparison import (
     Group,
+    format_value,
     group_runs,
     outcome_table,
     read_outcome,
@@ -162,25 +163,27 @@ def test_a_summary_says_if_runs_can_go_on_or_used_other_machines(tmp_path):
     assert "1 stopped early, and can be resumed" in summary
     assert "running" not in summary
     assert "they ran on different machines" in summary
-    assert "they ran with different" not in summary
+    assert "bfloat16" not in summary
     params["sessions"][0]["machine"] |= {"fast_bfloat16": True}  # the other run is of an earlier version
     write_json(two / "params.json", params)
-    assert "they ran with different" not in summarise(Group("", (one, two)))
+    assert "bfloat16" not in summarise(Group("", (one, two)))
     others = run_json.read_params(one)
     others["sessions"][0]["machine"] |= {"fast_bfloat16": False, "torch_threads": 99}
     write_json(one / "params.json", others)
-    assert "numbers of torch threads; they ran with different precisions" in summarise(Group("", (one, two)))
+    assert "numbers of torch threads; they ran on machines with and without fast" in summarise(Group("", (one, two)))
     with in_use(two):
         summary = summarise(Group("", (one, two)))
     assert "; 1 still running;" in summary
     assert "stopped early" not in summary
 
 
-def test_the_outcome_of_a_published_model_is_that_of_its_evaluation():
+def test_the_outcome_of_a_published_model_is_that_of_its_evaluation(tmp_path):
     model = PROJECT / "models/boxing"
     outcome = read_outcome(model)
     assert (outcome["steps"], outcome["ended"]) == (2_481_152, "published model")
     assert math.isnan(outcome["episodes"])  # its training episodes are not published
+    table = outcome_table([make_run(tmp_path / "run", episodes=150), model])
+    assert [format_value(value) for value in table["episodes"]] == ["150", "-"]
     assert outcome["evaluated"] == pytest.approx(77.97)
 
 

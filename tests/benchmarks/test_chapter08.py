@@ -47,6 +47,10 @@ def test_each_run_of_chapter_8_is_measured_once_and_kept_with_its_commit(monkeyp
     [*_, basic, both] = chapter08.learn_table("toy", frame).splitlines()
     assert basic == "| basic | 0.88 (0.75 to 1.00) | 1.00 | 375 (250 to 500) | never (300 to never), 1 of 2 seeds |"
     assert both.startswith("| double, n_steps |")
+    with pytest.raises(SystemExit, match="is not committed"):
+        chapter08.learn("toy", variants, seeds=1, jobs=1, go_on=False)
+    assert len(started) == 4
+    monkeypatch.setattr(lab, "_is_committed", lambda path: True)
     chapter08.learn("toy", variants, seeds=1, jobs=1, go_on=False)
     assert len(started) == 6
 
@@ -61,6 +65,7 @@ def test_bins_without_a_finished_episode_are_interpolated(fake_runs):
 
 def test_runs_of_chapter_8_with_different_settings_are_not_put_into_one_table(monkeypatch, results, fake_runs):
     fake_runs(lambda seed: ({250: 0.5}, float("nan")))
+    monkeypatch.setattr(lab, "_is_committed", lambda path: True)
     chapter08.learn("toy", ["basic"], seeds=2, jobs=1, go_on=True)
     monkeypatch.setitem(chapter08.TASKS, "toy", chapter08.TASKS["toy"]._replace(steps=7000))
     chapter08.learn("toy", ["basic"], seeds=1, jobs=1, go_on=False)

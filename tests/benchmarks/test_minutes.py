@@ -83,7 +83,7 @@ def test_speeds_are_measured_only_if_one_is_missing(monkeypatch, results):
     for rung in ("03_parallel", "07_pong_in_minutes"):
         lab.Results(f"minutes-best/{lab.slug(rung)}-seed1", ("episode",), trained(rung, 9).stamped).add(episode=1)
         every = sorted(set(minutes.LADDER) & {run.rung for run in minutes.read("best")})
-        assert measured_rungs() == [*every, *every[::-1]]  # all anew, because rungs are compared round by round
+        assert measured_rungs() == [*every, *every[::-1]]  # all anew, in one measurement
         assert measured_rungs() == []
 
 
