@@ -163,11 +163,7 @@ def card(agent: TrainedAgent, model: Path, size: str, params: dict[str, Any], me
         name=model.name,
         env_id=agent.env_id,
         command=shlex.join(without((*DEVICE, *LIMITS) if later else DEVICE, first["argv"])),
-        resumed=f" in {len(sessions)} sessions, on {devices}"
-        if later
-        else ""
-        if devices == "cpu"
-        else f", on {devices}",
+        resumed=resumed,
         step=agent.step,
         commit=(commits := "`, `".join(dict.fromkeys(short_commit(session["commit"]) for session in sessions))),
         changed=" (+: with changes that were not committed)" if "+" in commits else "",
