@@ -486,6 +486,7 @@ def test_a_folder_whose_name_cannot_be_printed_is_refused(refused, tmp_path):
     assert not os.path.exists(folder_name)
     folder = tmp_path / "two\nlines"
     assert "contains control characters; rename it" in refused(PPO, "--env-id", "CartPole-v1", "--runs-dir", folder)
+    assert "contains control characters; rename it" in refused(BASELINE, "--tune", 1, "--runs-dir", folder)
     assert not folder.exists()
 
 

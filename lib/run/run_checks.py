@@ -36,7 +36,9 @@ def find(name: str, runs_dir: Path) -> Path:
         if path.is_file():
             require_no_control_characters(path.resolve())
             run = next((folder for folder in path.resolve().parents if (folder / "params.json").is_file()), None)
-            raise UsageError(f"{path} is a file; give the folder of its run{f', {run}' if run else ''}")
+            raise UsageError(
+                f"{path} is a file, " + (f"so give the folder of its run, {run}" if run else "not a run folder")
+            )
     raise UsageError(f"there is no run {name!r}, neither as a path nor in {runs_dir}")
 
 

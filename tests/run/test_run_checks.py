@@ -59,3 +59,17 @@ def test_a_model_is_found_from_any_folder(tmp_path, monkeypatch):
 def test_a_printed_module_is_quoted_because_a_stranger_may_have_chosen_it(tmp_path):
     with pytest.raises(UsageError, match=r"add --env-module 'x; touch y'$"):
         run_checks.require_trust(tmp_path, "x; touch y:Game-v0", None)
+
+
+def test_a_file_with_the_name_of_a_run_does_not_hide_the_run(tmp_path, monkeypatch):
+    runs_dir = tmp_path / "runs"
+    (runs_dir / "a").mkdir(parents=True)
+    (runs_dir / "a/params.json").write_text("{}")
+    for name in ("a", "b"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    assert run_checks.find("a", runs_dir) == runs_dir / "a"
+    with pytest.raises(UsageError, match=r"params.json is a file, so give the folder of its run, .*/a$"):
+        run_checks.find("runs/a/params.json", runs_dir)
+    with pytest.raises(UsageError, match="b is a file, not a run folder"):
+        run_checks.find("b", runs_dir)

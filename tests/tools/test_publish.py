@@ -235,7 +235,7 @@ def test_a_model_that_does_not_fit_is_refused_in_one_line(refused, model, origin
     assert "a resumed run has its own weights" in refused(PPO, *resuming(original_run), "--init", model)
     assert "there is no run" in refused(PPO, *shown[:2], "--init", tmp_path / "nothing", *new)
     [network] = (model / "checkpoints").glob("*.pt")
-    assert f"{network} is a file; give the folder of its run, {model}" in refused(PPO, *shown[:2], "--init", network)
+    assert f"{network} is a file, so give the folder of its run, {model}" in refused(PPO, *shown[:2], "--init", network)
     freeway = ("--env-id", "FreewayNoFrameskip-v4", "--init", "models/pong", *new)
     assert "start 04_ppo_actors.py with --game pong and no --env-id, or give a model of" in refused(PPO, *freeway)
     data = bytearray(network.read_bytes())
