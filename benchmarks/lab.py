@@ -88,17 +88,17 @@ class Results:
         self.columns = columns
         self.rows: list[dict[str, str]] = []
         self._stamp = dict(stamped or stamp())
-        self._started = go_on and self.path.exists()
-        if not (go_on or replace) and self.path.exists() and not _is_committed(self.path):
+        differing = differences(name, columns, self._stamp) if go_on else []
+        self._started = go_on and self.path.exists() and not differing
+        if self.path.exists() and not (self._started or replace or _is_committed(self.path)):
+            if differing:
+                refuse(name, differing, "delete it to measure it again, or restore the old conditions")
             raise SystemExit(
                 f"{self.path} is not committed, and would be replaced; commit it, delete it, or continue it with "
                 "--go-on if this benchmark has that option"
             )
-        if self._started and (differing := differences(name, columns, self._stamp)):
-            if not _is_committed(self.path):
-                refuse(name, differing, "delete it to measure it again, or restore the old conditions")
+        if differing:
             print(f"{self.path} is measured again; these have changed: {', '.join(differing)}", file=sys.stderr)
-            self._started = False
         if self._started:
             self.rows = read(name)[0].astype(str).to_dict("records")
 

@@ -83,7 +83,7 @@ def measure(peers: Sequence[str], seeds: int, time_limit: int, checkout: Path | 
     differing = lab.differences(SUMMARY, COLUMNS, stamped)
     if not overwrite:
         lab.refuse_loss(SUMMARY, differing, "peer", peers)
-    results = lab.Results(SUMMARY, COLUMNS, stamped, go_on=not (overwrite and differing), replace=overwrite)
+    results = lab.Results(SUMMARY, COLUMNS, stamped, go_on=True, replace=overwrite)
     for peer in set(peers) - {OWN}:
         command(peer, Path(), 0, checkout)  # refuse a missing checkout before the first run
     for seed in range(1, seeds + 1):

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import curve
 import lab
+import ladder
 import launch
 import markup
 
@@ -62,7 +63,6 @@ COLUMNS = (
 )
 EMULATOR_ENVS = 16  # games that are stepped together to time the emulator
 EMULATOR = "the emulator alone"
-LADDER_SPEED = "solve/ladder-speed"
 # Timed agent steps of each rung: about 10 to 45 seconds of learning.
 LADDER = {
     "00_slow_grads": 1_100,
@@ -192,7 +192,7 @@ def speed(rounds: int, device: str, go_on: bool) -> None:
         go_on: keep the rows of an interrupted measurement.
     """
     if device == "cpu":
-        name, steps, rungs = LADDER_SPEED, LADDER, [EMULATOR, *LADDER]
+        name, steps, rungs = ladder.SPEED, LADDER, [EMULATOR, *LADDER]
     else:
         name, steps, rungs = GPU_SPEED, GPU_RUNGS, [rung + option for rung in GPU_RUNGS for option in ("", ON_GPU)]
     results = lab.Results(name, ("round", "rung", "steps_per_second"), lab.stamp(device, steps=steps), go_on)
@@ -370,7 +370,7 @@ def blocks() -> Iterator[markup.Block]:
     solved_where = markup.measured_on(own.stamped for own in solved)
     yield markup.Block("README.md", "solve", f"{short_solve_table(solved)}\n\n{solved_where}")
     yield markup.Block(markup.MEASUREMENTS, "seeds", f"{seeds_table(results)}\n\n{where}")
-    frame, stamped = lab.read(LADDER_SPEED)
+    frame, stamped = lab.read(ladder.SPEED)
     where = markup.measured_on([stamped], lab.count_rounds(frame))
     yield markup.Block(markup.MEASUREMENTS, "ladder-speed", f"{speed_table(frame)}\n\n{where}")
     frame, stamped = lab.read(GPU_SPEED)
@@ -404,7 +404,7 @@ def main() -> None:
         "--overwrite", action="store_true", help="delete the results of seeds that are not measured now"
     )
     parser.add_argument("--rounds", type=cli.positive, default=5, help="rounds of speed (default: 5)")
-    parser.add_argument("--go-on", action="store_true", help="speed: keep what an interrupted measurement has")
+    lab.add_go_on(parser)
     args = parser.parse_args()
     if args.what == "solve":
         solve(args.script, range(args.first_seed, args.first_seed + args.seeds), args.time_limit, args.overwrite)

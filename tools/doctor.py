@@ -135,7 +135,7 @@ def check_processor() -> Iterator[Finding]:
         advice = "speeds measured meanwhile are too low"
         yield Finding(NOTE, f"the load is {load:.1f} on {cores} cores, so other programs may be running", advice)
     capability = torch.backends.cpu.get_cpu_capability()
-    if machine.has_fast_bfloat16(torch.device("cpu")):
+    if info["fast_bfloat16"]:
         yield Finding(OK, f"{capability}, faster in bfloat16")
     else:
         yield Finding(NOTE, f"{capability}, not faster in bfloat16", "float32 is used instead")

@@ -45,17 +45,16 @@ def act(
         actor = make_actor(index, lambda: cloudpickle.loads(payload.memory))
         while True:
             version = receive(connection)
-            if not isinstance(actor, Failed):  # otherwise it could not be made, or refused earlier weights
-                actor = set_model(actor, names, weights, version)
+            actor = set_model(actor, names, weights, version)
             send(connection, slots.pack(next_segment(actor), slot))
             slot = (slot + 1) % slots.number
 
 
-def set_model(actor: Actor, names: Sequence[str], weights: SharedWeights, version: int) -> Actor | Failed:
+def set_model(actor: Actor | Failed, names: Sequence[str], weights: SharedWeights, version: int) -> Actor | Failed:
     """Give an actor the ordered version, or the newest one if that version is no longer available.
 
     Returns:
-        The actor, or the reason why it does not accept the weights.
+        The actor, or the reason why it could not be made or does not accept the weights.
     """
     while True:
         available = weights.versions

@@ -43,8 +43,7 @@ def select_runs(names: Sequence[str], runs_dir: Path, with_episodes: bool = Fals
 
 
 def _usable_run(name: str, runs_dir: Path, with_episodes: bool) -> Path:
-    run_checks.require_no_control_characters(Path(name))
-    run_checks.require_utf8(Path(name))
+    run_checks.require_printable(Path(name))
     run = run_checks.find(name, runs_dir)
     comparison.read_settings(run)
     comparison.read_outcome(run)

@@ -197,8 +197,7 @@ def _check_search(options: Mapping[str, Any], overrides: Sequence[str]) -> None:
 
 
 def _runs_dir(path: Path) -> Path:
-    run_checks.require_utf8(path)
-    run_checks.require_no_control_characters(path.absolute())
+    run_checks.require_printable(path.absolute())
     if path.exists() and not path.is_dir():
         raise UsageError(f"--runs-dir {path.absolute()} is not a folder")
     return path.absolute()

@@ -47,7 +47,7 @@ def places(name: str, runs_dir: Path) -> tuple[Path, ...]:
     return Path(name), runs_dir / name, files.PROJECT / name
 
 
-def require_utf8(path: Path) -> None:
+def _require_utf8(path: Path) -> None:
     """Refuse a path that TensorBoard and the tools cannot print.
 
     Raises:
@@ -61,6 +61,16 @@ def require_utf8(path: Path) -> None:
             f"the folder {text} is not valid UTF-8 here, so TensorBoard and the tools cannot use it; rename it, give "
             "another --runs-dir, or set PYTHONUTF8=1 if your terminal shows the name correctly"
         ) from error
+
+
+def require_printable(path: Path) -> None:
+    """Refuse a path that is not valid UTF-8 or has control characters.
+
+    Raises:
+        UsageError: if it is such a path.
+    """
+    _require_utf8(path)
+    require_no_control_characters(path)
 
 
 def require_no_control_characters(path: Path) -> None:

@@ -61,9 +61,7 @@ class Run:
     """
 
     def __init__(self, script: str, params: RunParameters, options: RunOptions, net: object = None):
-        folder = options.resume or options.runs_dir
-        run_checks.require_utf8(folder)
-        run_checks.require_no_control_characters(folder)
+        run_checks.require_printable(options.resume or options.runs_dir)
         if options.resume:
             refuse_model(options.resume)  # before the folder is locked, which would add a file to it
         self.path = options.resume or _new_folder(options.runs_dir, f"{params.run_name}-{script}{options.changes}")
