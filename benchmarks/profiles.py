@@ -24,7 +24,7 @@ from lib.envs.atari import DirectAtari
 from lib.envs.single_env import make_env
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
-from lib.run import checkpoint, checkpoint_reading, setup
+from lib.run import checkpoint, checkpoint_reading, run_parts
 from lib.run.events import TrainingEvents
 from lib.run.speed import Speed
 from lib.system.clock import Stopwatch
@@ -85,7 +85,7 @@ def parts(rung: str, steps: int) -> dict[str, float]:
             attached.append(self)
             engine.add_event_handler(TrainingEvents.LEARNING_STARTED, lambda: before.update(clock.seconds))
 
-    setup.Speed = WatchedSpeed  # type: ignore[misc]
+    run_parts.Speed = WatchedSpeed  # type: ignore[misc]
     with tempfile.TemporaryDirectory() as folder:
         train, params = launch.load(rung, steps, folder)
         train()

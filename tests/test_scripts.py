@@ -264,9 +264,17 @@ def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, r
     assert code == 0, errors
     assert "# watch it play" in output
     assert "# continue the run" not in output
-    assert ends(PPO, *resuming(folder(tmp_path)), "--quiet")[0] == 0  # it is evaluated
+    assert "# play the final evaluation" in output
+    at_its_end = "is at step 640, where its learning rate has fallen to 0; "
+    message = refused(PPO, *resuming(folder(tmp_path)), "--stop-after", 640)
+    assert at_its_end in message
+    assert message.endswith("; to play its final evaluation, leave out --stop-after\n")
+    code, output, errors = ends(PPO, *resuming(folder(tmp_path)), "--quiet")
+    assert code == 0, errors
+    assert "Evaluation: mean return" in output
+    assert "# play the final evaluation" not in output
     message = refused(PPO, *resuming(folder(tmp_path)))
-    assert "is at step 640, where its learning rate has fallen to 0; start a new run with --set max_steps=" in message
+    assert message.endswith(at_its_end + "to train longer, start a new run with --set max_steps=...\n")
 
 
 @pytest.fixture(scope="module")

@@ -24,6 +24,7 @@ def next_steps(
     cannot_improve: bool,
     steps_done: int | None,
     has_episode: bool,
+    lacks_evaluation: bool,
 ) -> dict[str, str]:
     """Return commands by their purpose, as a shell in the current folder reads them.
 
@@ -37,11 +38,15 @@ def next_steps(
         cannot_improve: whether more steps would not help, because the learning rate is 0 or the loss was not finite.
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
+        lacks_evaluation: whether the final evaluation was stopped or left out. Without --stop-after, a resumed run
+            plays it.
     """
     commands = {"create a report": command(PROJECT / "tools/report.py", shown(run))} if has_episode else {}
     if not saved:
         return commands
     commands = {"watch it play": tool_command("play", run, env_id), **commands}
+    if lacks_evaluation and has_episode and options.resumable:
+        commands["play the final evaluation"] = continue_command(run, env_id, options)
     if solved:
         commands["play 100 episodes"] = tool_command("evaluate", run, env_id)
     elif not cannot_improve and options.resumable:

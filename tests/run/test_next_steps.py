@@ -14,6 +14,7 @@ def commands(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
     make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0})
     usual = {"saved": True, "solved": False, "cannot_improve": False, "steps_done": None, "has_episode": True}
+    usual["lacks_evaluation"] = False
     return lambda knobs=None, resumable=True, **changed: next_steps(
         tmp_path / "run", "fakes:Catch-v0", RunOptions(knobs=knobs or {}, resumable=resumable), **usual | changed
     )
@@ -42,6 +43,14 @@ def test_a_run_goes_on_with_the_processes_that_it_had_last(tmp_path, recorded):
 def test_no_other_run_goes_on(commands, end):
     assert "continue the run" not in commands(**{end: end != "saved"})
     assert "create a report" in commands(**{end: end != "saved"})
+
+
+def test_a_missing_final_evaluation_is_played_by_a_plain_resume(commands):
+    command = commands(lacks_evaluation=True, steps_done=500)["play the final evaluation"]
+    assert "--resume" in command
+    assert command.endswith("/run --env-module fakes")
+    assert "play the final evaluation" not in commands()
+    assert "play the final evaluation" not in commands(lacks_evaluation=True, has_episode=False)
 
 
 def test_a_script_that_cannot_be_executed_is_given_to_python(tmp_path, monkeypatch):

@@ -1,0 +1,174 @@
+"""The end of a run: its result, its evaluation, its learning curve; then everything is closed."""
+
+import dataclasses
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from ignite.engine import Engine, Events
+
+from lib.envs.checked_env import close_all
+from lib.run import checkpoint_files, console, learning_rate
+from lib.run.curve import draw_or_warn
+from lib.run.events import attach_as_last
+from lib.run.final_evaluation import FinalEvaluation
+from lib.run.growing_files import GrowingFiles
+from lib.run.next_steps import next_steps
+from lib.run.optional_work import run_optional
+from lib.run.result import describe_result
+from lib.run.run_parts import RunParts
+from lib.run.stopping import ENDED, NOT_FINITE, SOLVED, STEPS, pass_on
+from lib.run.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+
+class RunEnd:
+    """Handlers for the end of a run.
+
+    Args:
+        parts: parts of the run.
+        final_evaluation: evaluation of a run that is solved or complete; None if the run has no checkpoints.
+    """
+
+    def __init__(self, parts: RunParts, final_evaluation: FinalEvaluation | None):
+        self._parts = parts
+        self._final_evaluation = final_evaluation
+        self._signals: list[int] = []  # those that ended the run or the work after it
+        self._failure: BaseException | None = None
+
+    def attach(self) -> None:
+        """Attach the handlers. Those of the checkpoints come first, because trackers and pictures may take long."""
+        engine = self._parts.engine
+        engine.add_event_handler(Events.COMPLETED, self._completed)
+        if not self._parts.owns_process:
+            attach_as_last(engine, Events.COMPLETED, self._return_to_script)
+        engine.add_event_handler(Events.EXCEPTION_RAISED, self._abandon)
+        attach_as_last(engine, Events.EXCEPTION_RAISED, self._raise)
+
+    def _completed(self, engine: Engine) -> None:
+        parts = self._parts
+        stopped = parts.stopper.reason or ENDED
+        self._signals = list(parts.stopper.signals)
+        engine_state: Any = engine.state
+        engine_state.stopped = stopped
+        result = describe_result(engine, stopped, parts.episodes, parts.speed, parts.run.read_result())
+        self._write_result(result)
+        self._close(result)
+        try:
+            self._evaluate(stopped, result)
+            self._signals += run_optional("learning curve", self._draw_curve)
+            if parts.tracker is not None:
+                finish = partial(parts.tracker.finish, parts.run.read_result(), parts.run.path / "curve.png")
+                self._signals += run_optional("tracking", finish)
+        finally:
+            parts.run.close()  # not before: a run that is resumed meanwhile would have its result overwritten
+        self._log_next_steps(stopped)
+
+    def _return_to_script(self, engine: Engine) -> None:
+        Watchdog.stop()
+        if self._parts.is_book_script:
+            _forget_loop(engine)
+            pass_on(self._signals)
+
+    def _evaluate(self, stopped: str, result: Mapping[str, Any]) -> None:
+        """Evaluate a run that is solved, or has ended at max_steps and not at --stop-after."""
+        evaluation = self._final_evaluation
+        is_complete = stopped == STEPS and self._parts.options.stop_after is None
+        if evaluation is None or not (stopped == SOLVED or is_complete) or not self._parts.episodes.count:
+            return
+        if not self._signals or evaluation.is_played:
+            evaluate = partial(evaluation.add_to, result)
+            self._signals += run_optional("evaluation", evaluate, may_fail=self._parts.is_book_script)
+
+    def _write_result(self, result: Mapping[str, Any]) -> None:
+        parts = self._parts
+        parts.run.write_json("result.json", dict(result))
+        parts.board.write_end(self._settings(), result, parts.steps())
+        console.log_result(
+            parts.engine,
+            result["stopped"],
+            parts.episodes,
+            parts.speed,
+            parts.source.frame_skip,
+            None if parts.save is None else parts.run.checkpoints,
+            parts.stopper.wrong_inputs,
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        """Return seed, script, its options and the hyperparameters, for TensorBoard."""
+        parts = self._parts
+        settings = {"seed": parts.options.seed, "script": parts.script}
+        return settings | parts.options.knobs | dataclasses.asdict(parts.params)
+
+    def _close(self, result: dict[str, Any]) -> None:
+        """Write the sizes of the closed files into the result, and close everything else."""
+        parts = self._parts
+        parts.board.close()
+        result["files"] = GrowingFiles(parts.run.path).state_dict()
+        parts.run.write_json("result.json", result)
+        parts.source.close()
+        parts.stopper.release_signals()
+        close_all(parts.opened)
+
+    def _abandon(self, engine: Engine, error: BaseException) -> None:
+        """Close everything after an error, draw the curve, and unlock the run, so that it can be resumed.
+
+        ignite may report the same error twice.
+        """
+        parts = self._parts
+        at_once = isinstance(error, KeyboardInterrupt) and parts.owns_process
+        is_new = error is not self._failure and not at_once
+        self._failure = error
+        if is_new and parts.tracker is not None:
+            parts.tracker.fail()
+        with suppress(OSError):
+            parts.board.close()
+        if is_new:
+            close_all([parts.source, *parts.opened])
+        if is_new and not isinstance(error, KeyboardInterrupt) and parts.run.path.exists():
+            self._draw_curve()
+        with suppress(OSError):
+            parts.run.close()
+        parts.stopper.release_signals()
+
+    def _raise(self, engine: Engine, error: BaseException) -> None:
+        """Raise the error again. If an error has a handler, ignite ends the run without raising it.
+
+        ignite reports the error a second time then, to all handlers.
+        """
+        if not self._parts.owns_process:
+            Watchdog.stop()
+        _forget_loop(engine)
+        raise error
+
+    def _draw_curve(self) -> None:
+        if not self._parts.episodes.count:
+            log.info("There is no learning curve, because no episode has ended yet.")
+            return
+        draw_or_warn(self._parts.run.path, self._parts.params.stop_reward)
+
+    def _log_next_steps(self, stopped: str) -> None:
+        parts = self._parts
+        at_limit = parts.steps() >= parts.params.max_steps
+        can_be_evaluated = stopped == SOLVED or (at_limit and stopped != NOT_FINITE)
+        commands = next_steps(
+            parts.run.path,
+            parts.params.env_name,
+            parts.options,
+            saved=bool(checkpoint_files.numbered(parts.run.checkpoints, "step")),
+            solved=stopped == SOLVED,
+            cannot_improve=stopped == NOT_FINITE or (at_limit and learning_rate.falls_to_zero(parts.params)),
+            steps_done=parts.steps() if at_limit else None,
+            has_episode=parts.episodes.count > 0,
+            lacks_evaluation=can_be_evaluated and "evaluation" not in parts.run.read_result(),
+        )
+        for purpose, command in commands.items():
+            log.info("%s  # %s", command, purpose)
+
+
+def _forget_loop(engine: Engine) -> None:
+    """Let the next engine.run begin a loop of its own. ignite would go on with the one that an error has ended."""
+    engine._internal_run_generator = None

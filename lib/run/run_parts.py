@@ -1,0 +1,167 @@
+"""The parts of a run: objects that its set-up, its checkpoints and its end share."""
+
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+
+import gymnasium as gym
+from ignite.engine import Engine
+from torch import nn
+
+from lib.envs.checked_env import close_all
+from lib.experience.interface import ExperienceSource
+from lib.hyperparameters import RunParameters
+from lib.run import evaluation, learning_rate, run_folder, tracking, videos
+from lib.run.checkpoint import Stateful
+from lib.run.episodes import Episodes
+from lib.run.events import register_events
+from lib.run.growing_files import GrowingFiles
+from lib.run.initial_weights import load_initial_weights
+from lib.run.options import RunOptions
+from lib.run.policy import GreedyPolicy
+from lib.run.speed import Speed
+from lib.run.stopping import Stopper
+from lib.run.tensorboard import FigureFunction, TensorBoard
+from lib.system.clock import since_process_start
+from lib.system.seeds import undisturbed
+
+log = logging.getLogger(__name__)
+
+
+class RunParts:
+    """The objects of a run. Created before anything is attached to the engine.
+
+    Args:
+        engine, save, figures: see setup.setup_ignite.
+        params: checked hyperparameters.
+        source: experience source.
+        script: name of the script.
+        options: options of the run.
+        is_book_script: whether setup_ignite was called as in the book. Such a script does not read
+            engine.state.stopped.
+
+    Attributes:
+        owns_process: whether the process does nothing but this run, because cli.main has started it. A book's script or
+            a notebook may do other work before and after the run.
+        time_limit: seconds after the start of the process at which the run stops; None for no limit.
+        warm_up: agent steps before learning starts. 0 if a restored replay makes them unnecessary.
+        run: run folder.
+        episodes: counter of the episodes.
+        speed: speed of the run.
+        periodic_evaluation: schedule of --evaluate-every; None if there is none.
+        replayer: environment for videos; None without --record-every.
+        opened: environments of evaluations and videos, which the run closes.
+        stopper: reason for the end of the run.
+        source_is_started: whether the experience source was started before the loop.
+        tracker: tracker of --track; None if there is none.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        params: RunParameters,
+        source: ExperienceSource,
+        script: str,
+        options: RunOptions,
+        save: Mapping[str, Stateful] | None,
+        figures: Mapping[str, FigureFunction],
+        is_book_script: bool,
+    ):
+        learning_rate.require(params, options.stop_after)
+        self.engine = engine
+        self.params = params
+        self.source = source
+        self.script = script
+        self.options = options
+        self.save = save
+        self.figures = figures
+        self.is_book_script = is_book_script
+        self.owns_process = options.resumable
+        self.time_limit: float | None = options.time_limit
+        if self.time_limit is not None and not self.owns_process:
+            self.time_limit += since_process_start()
+        self.warm_up = params.warm_up
+        self.source_is_started = False
+        self.tracker: tracking.Tracker | None = None
+        self._board: TensorBoard | None = None
+        # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
+        with undisturbed():
+            self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
+        self.opened: list[gym.Env | videos.EpisodeReplayer] = [] if self.replayer is None else [self.replayer]
+        if options.init is not None and options.resume is None:
+            load_initial_weights(options.init, save or {})
+        register_events(engine)
+        try:
+            self.run = run_folder.Run(script, params, options, (save or {}).get("net"))
+        except BaseException:
+            close_all(self.opened)
+            raise
+        log.info("Run folder: %s", self.run.path)
+        self.episodes = Episodes(
+            source,
+            params.stop_reward,
+            params.milestone,
+            trained=options.init is not None,
+            owns_process=self.owns_process,
+        )
+        if options.init is not None:
+            source.begin_trained()
+        self.speed = Speed(source, params.log_every)
+        every = None if save is None else options.evaluate_every
+        self.periodic_evaluation = evaluation.PeriodicEvaluation(every) if every else None
+        self.stopper = Stopper(
+            self.steps, options.stop_after or params.max_steps, self.time_limit, saves=save is not None
+        )
+        source.stop_asked = self.stopper.should_stop
+
+    def steps(self) -> int:
+        """Return the agent steps so far."""
+        return self.source.steps_done
+
+    def is_at_limit(self) -> bool:
+        """Return whether the run has reached its step limit."""
+        return self.steps() >= self.stopper.step_limit
+
+    def policy(self) -> GreedyPolicy:
+        """Return the greedy policy of the run's network."""
+        assert self.save is not None
+        net = self.save["net"]
+        assert isinstance(net, nn.Module)
+        return GreedyPolicy(net)
+
+    def open_board(self) -> None:
+        """Open TensorBoard's files."""
+        self._board = TensorBoard(self.run.path)
+        if self.tracker is not None:
+            self._board.add_mirror(self.tracker)
+
+    @property
+    def board(self) -> TensorBoard:
+        """TensorBoard's files, which have to be open."""
+        assert self._board is not None
+        return self._board
+
+    def growing_files(self) -> GrowingFiles:
+        """Return the growing files. Their digests are also written to a file, which tools read if the run is killed."""
+        flush = (lambda: None) if self._board is None else self._board.flush
+        return GrowingFiles(self.run.path, flush, lambda state: self.run.write_json("files.json", {"files": state}))
+
+    def undo(self) -> None:
+        """After an error in the set-up, remove the folder of a new run, and unlock that of a resumed one."""
+        self.close()
+        self.discard_if_new()
+
+    def close(self) -> None:
+        """Close everything that the set-up has opened, and unlock the run folder."""
+        if self.tracker is not None:
+            self.tracker.fail()
+        if self._board is not None:
+            with suppress(OSError):
+                self._board.close()
+        close_all([self.source, *self.opened] if self.source_is_started else self.opened)
+        self.run.close()
+
+    def discard_if_new(self) -> None:
+        """Remove the folder of a new run that was refused before it played."""
+        if not self.options.resume and not self.steps():
+            self.run.discard()

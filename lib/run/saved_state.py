@@ -1,0 +1,173 @@
+"""What a run's checkpoints hold, and how a resumed run is restored from them."""
+
+import copy
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+from ignite.engine import Engine, Events
+
+from lib.errors import UsageError
+from lib.hyperparameters import Hyperparameters
+from lib.run import checkpoint, checkpoint_files, checkpoint_reading, learning_rate, run_json, videos
+from lib.run.checkpoint import Stateful
+from lib.run.episodes import last_step
+from lib.run.growing_files import GrowingFiles
+from lib.run.initial_weights import load_initial_weights
+from lib.run.options import affecting_results
+from lib.run.run_parts import RunParts
+from lib.system.seeds import RandomState
+
+log = logging.getLogger(__name__)
+
+
+class SavedState:
+    """The state of a run that its checkpoints hold.
+
+    To resume a run, call `restore`, then `restore_files`, then `attach`.
+
+    Args:
+        parts: parts of the run.
+    """
+
+    def __init__(self, parts: RunParts):
+        self._parts = parts
+        self._content: dict[str, Any] = {}  # of the checkpoint from which the run is resumed
+        self._damaged: list[Path] = []  # checkpoints that could not be read
+
+    def objects(self) -> dict[str, Stateful]:
+        """Return the objects that a checkpoint holds, by name. TensorBoard's files have to be open."""
+        own: dict[str, Stateful] = {"settings": self.settings(), "speed": self._parts.speed}
+        return own | self._before_loop() | self._in_loop() | {"files": self._parts.growing_files()}
+
+    def settings(self) -> checkpoint.Settings:
+        """Return the hyperparameters, the seed and the options that affect results."""
+        parts = self._parts
+        knobs = affecting_results(parts.options.knobs)
+        return checkpoint.Settings({**dataclasses.asdict(parts.params), **knobs, "seed": parts.options.seed})
+
+    def restore(self) -> None:
+        """Restore the newest checkpoint of a run that is resumed, except for its files and the state of its loop.
+
+        No file is changed, because the run may still be refused.
+
+        Raises:
+            UsageError: if the run is at its limit or was changed, or if it has no checkpoint.
+            Fault: if no checkpoint can be read.
+        """
+        parts = self._parts
+        options = parts.options
+        content = self._content = self._newest_checkpoint() if options.resume else {}
+        if content:
+            if "settings" in content:  # earlier versions did not save them
+                checkpoint.restore({"settings": self.settings()}, content)
+            objects = self._before_loop()
+            for name in set(parts.figures) - set(content):  # of an earlier version; it selects new states
+                objects.pop(name, None)
+            checkpoint.restore(objects, content)
+            log.info("Resumed at step %s.", f"{parts.steps():,}")
+        elif options.resume and options.init:  # stopped before its first checkpoint
+            load_initial_weights(options.init, parts.save or {})
+        if "replay" in content:
+            parts.warm_up = 0
+        if "speed" in content and not parts.warm_up:  # earlier versions did not save it
+            checkpoint.restore({"speed": parts.speed}, content)
+        self._require_steps_left()
+        GrowingFiles(parts.run.path).require_unchanged(content.get("files", {}))
+
+    def restore_files(self) -> None:
+        """Truncate the growing files to the checkpoint, and set aside what the run wrote after it."""
+        run = self._parts.run
+        for damaged in self._damaged:  # renamed, so that the rotation of the checkpoints does not count them
+            damaged.rename(damaged.with_suffix(".damaged"))
+        checkpoint_files.set_aside_newer(run.checkpoints, self._parts.steps())
+        videos.cut_back(run.path, self._parts.episodes.count)
+        files = self._parts.growing_files()
+        if self._content:
+            checkpoint.restore({"files": files}, self._content)
+        else:
+            files.load_state_dict({})
+
+    def attach(self) -> None:
+        """Restore the state of the loop when the loop starts.
+
+        ignite resets the iteration counter and the running averages on STARTED. No handler draws random numbers
+        between EPOCH_STARTED and the first batch.
+        """
+        if not self._content:
+            return
+        parts = self._parts
+        # A copy, because the handler is kept, and would keep the file of the checkpoint.
+        state = copy.deepcopy({name: self._content[name] for name in self._in_loop() if name in self._content})
+        self._content = {}
+
+        def restore(engine: Engine) -> None:
+            objects = self._in_loop()
+            if "evaluations" not in state:  # the saved run had none
+                objects.pop("evaluations", None)
+            checkpoint.restore(objects, state)
+            parts.episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
+            if parts.episodes.solved is not None:
+                parts.stopper.solved(engine)
+            elif parts.is_at_limit():
+                parts.stopper.limit_reached(engine)
+            elif parts.stopper.reason is not None:
+                engine.terminate()
+
+        parts.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore)
+
+    def _before_loop(self) -> dict[str, Stateful]:
+        """Return the objects that are restored before the loop starts."""
+        parts = self._parts
+        objects: dict[str, Stateful] = {"source": parts.source, "episodes": parts.episodes, **(parts.save or {})}
+        for name, figure in parts.figures.items():
+            if isinstance(figure, Stateful):
+                objects[name] = figure
+        if isinstance(parts.params, Hyperparameters) and not parts.params.checkpoint_replay:
+            objects.pop("replay", None)
+        return objects
+
+    def _in_loop(self) -> dict[str, Stateful]:
+        """Return the objects that are restored when the loop starts."""
+        parts = self._parts
+        objects: dict[str, Stateful] = {
+            "iteration": checkpoint.Iteration(parts.engine),
+            "average": parts.board.average,
+            "random": RandomState(parts.options.device),
+        }
+        return objects if parts.periodic_evaluation is None else objects | {"evaluations": parts.periodic_evaluation}
+
+    def _newest_checkpoint(self) -> dict[str, Any]:
+        run = self._parts.run
+        content = checkpoint_reading.newest(run.checkpoints, self._damaged)
+        if content is None and self._has_saved():
+            raise UsageError(f"{run.path} has no step-* checkpoint; restore one, or start a new run")
+        if content is None:
+            log.info("The run was stopped before its first checkpoint and starts again from the beginning.")
+        return content or {}
+
+    def _has_saved(self) -> bool:
+        """Return whether the run has saved a checkpoint, which is recorded in files.json before it is written."""
+        run, params = self._parts.run, self._parts.params
+        step, file = last_step(run.path), run.path / "files.json"
+        is_early = step < params.warm_up + params.checkpoint_every
+        if is_early and any(run.checkpoints.glob("*.tmp")):  # it was killed while it wrote the first one
+            return False
+        if not file.exists():  # earlier versions did not write it
+            return step > params.warm_up
+        return bool(run_json.read_json(file, run_json.FILES)["files"])
+
+    def _require_steps_left(self) -> None:
+        """Refuse a run at its step limit, unless its result, evaluation or confirmation is still missing."""
+        parts = self._parts
+        path, steps, stop_after = parts.run.path, parts.steps(), parts.options.stop_after
+        result = parts.run.read_result()
+        lacks_evaluation = parts.episodes.count > 0 and "evaluation" not in result
+        is_evaluated = lacks_evaluation and stop_after is None  # see RunEnd
+        if parts.is_at_limit() and (not result or is_evaluated or parts.episodes.awaits_confirmation):
+            return
+        learning_rate.require_above_zero(parts.params, path, steps, lacks_evaluation)
+        if steps + parts.warm_up >= parts.stopper.step_limit:
+            filling = f" and first fills its replay with {parts.warm_up:,} more steps" if parts.warm_up else ""
+            raise UsageError(f"{path} is already at step {steps:,}{filling}; give a larger --stop-after")
