@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="run folders, or names in --runs-dir")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="also write the table to this file")
     args = parser.parse_args()
-    csv = cli.writable(args.csv) if args.csv else None
+    csv = cli.writable(args.csv, "--csv") if args.csv else None
     runs, skipped = select_runs(args.runs, args.runs_dir)
     for reason in skipped:
         print(f"Skipped: {reason}.", file=sys.stderr)

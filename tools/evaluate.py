@@ -34,7 +34,7 @@ def main() -> None:
     is_greedy = not args.sample and not args.epsilon
     output = args.output or (args.run / "evaluation.json" if is_run and is_greedy else None)
     if output is not None:
-        output = cli.writable(output)
+        output = cli.writable(output, "--output")
     agent = TrainedAgent(args.run, args.checkpoint, args.device, args.env_module, args.network)
     policy = EpsilonGreedyPolicy(agent.sampled() if args.sample else agent.policy, agent.n_actions, args.epsilon)
     metrics = evaluation.evaluate(policy, agent.make_env, args.episodes, args.seed, progress=not args.quiet)

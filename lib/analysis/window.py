@@ -41,7 +41,8 @@ class Window:
         os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
         if not has_display():
             raise UsageError(
-                "there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set. --record writes videos without one"
+                "there is no display: neither DISPLAY nor WAYLAND_DISPLAY is set. --record, or make play "
+                "ARGS=--record, writes videos without one"
             )
         try:
             import pygame

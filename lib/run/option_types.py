@@ -80,8 +80,12 @@ def usable_device(name: str) -> torch.device:
     return device
 
 
-def writable(path: Path) -> Path:
+def writable(path: Path, option: str) -> Path:
     """Check early that a file can be written later, and return its absolute path. A link is followed.
+
+    Args:
+        path: path of the file.
+        option: option that names it, for the message.
 
     Raises:
         UsageError: if the folder does not exist or cannot be written, if the path is a folder or a device, or if the
@@ -92,11 +96,11 @@ def writable(path: Path) -> Path:
     except RuntimeError:  # raised for a link to itself before Python 3.13; later ones return the link
         target = path
     if target.is_symlink():
-        raise UsageError(f"{path} is a link that leads to itself; give another file")
+        raise UsageError(f"{path} is a link that leads to itself; give {option} another file")
     if (target.exists() and not target.is_file()) or not os.access(target.parent, os.W_OK):
-        raise UsageError(f"{path} cannot be written; give a file in a folder that exists and can be written")
+        raise UsageError(f"{path} cannot be written; give {option} a file in a folder that exists and can be written")
     if (target.parent / "params.json").exists() and target.name in FILE_NAMES - {"evaluation.json"}:
-        raise UsageError(f"{path} belongs to a run and would be lost; give another file")
+        raise UsageError(f"{path} belongs to a run and would be lost; give {option} another file")
     return target
 
 

@@ -25,9 +25,9 @@ def test_a_run_with_a_link_or_a_pipe_is_not_read(tmp_path, kind):
 
 
 def test_names_that_act_on_a_terminal_are_refused(tmp_path):
-    for name in ("red\x1b[31m", "two\nlines"):
+    for name in ("red\x1b[31m", "two\nlines", "two\u2028lines", "reversed\u202egnp.exe"):
         (tmp_path / name).mkdir()
-        with pytest.raises(UsageError, match=r"'.*(\\x1b|\\n).*' contains control characters"):
+        with pytest.raises(UsageError, match=r"'.*(\\x1b|\\n|\\u2028|\\u202e).*' contains control characters"):
             run_checks.find(name, tmp_path)
 
 

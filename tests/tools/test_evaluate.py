@@ -47,7 +47,7 @@ def test_seed_and_epsilon_decide_what_is_played(answer, original_run, tmp_path):
 def test_a_file_of_a_run_is_not_overwritten(refused, trained_run, name):
     before = (trained_run / name).read_bytes()
     message = refused(EVALUATE, trained_run, *FAKES, "--output", trained_run / name)
-    assert f"{name} belongs to a run and would be lost; give another file" in message
+    assert f"{name} belongs to a run and would be lost; give --output another file" in message
     assert (trained_run / name).read_bytes() == before
 
 
