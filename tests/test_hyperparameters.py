@@ -17,7 +17,7 @@ from lib.hyperparameters import (
     Hyperparams,
     as_hyperparameters,
 )
-from lib.run import checkpoint
+from lib.run import restoring
 from lib.run.overrides import override
 
 BOOK = {
@@ -98,7 +98,7 @@ def test_a_subclass_may_add_fields_of_any_type():
     assert dataclasses.replace(own, gamma=0.5).layers == (32,)
     recorded = json.loads(json.dumps(dataclasses.asdict(own)))
     assert Own(**recorded) == own
-    checkpoint.Settings(recorded).load_state_dict(checkpoint.Settings(dataclasses.asdict(own)).state_dict())
+    restoring.Settings(recorded).load_state_dict(restoring.Settings(dataclasses.asdict(own)).state_dict())
     with pytest.raises(UsageError, match="--set cannot change layers; change it with --config or in the script"):
         override(own, ["layers=3"])
 

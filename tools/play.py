@@ -25,9 +25,9 @@ from lib.analysis.trained_agent import TrainedAgent
 from lib.analysis.window import Window, WindowClosed, action_names, add_score_panel
 from lib.run import run_checks, run_folder
 from lib.run.episode_player import MAX_STEPS, EpisodePlayer, EpisodeResult
+from lib.run.episode_replayer import FrameSink
 from lib.run.policy import EpsilonGreedyPolicy
 from lib.run.video_file import Video, frames_per_second, unfinished_video
-from lib.run.videos import FrameSink
 from lib.system.progress import TaskProgress
 
 import gymnasium as gym

@@ -1,7 +1,6 @@
 """Checks for external environments. Errors name the environment, its seed and its step."""
 
 import contextlib
-import functools
 import logging
 import math
 import os
@@ -12,13 +11,11 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Protocol, SupportsFloat,
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
+from lib.envs.observation_checks import LARGEST, copy_of, out_of_bounds, problems, safe_repr, short_repr
 from lib.errors import EnvironmentFailed, Fault, UsageError
 
-SMALL = 4096  # observations with at most this many numbers are fully checked in every step
-CHECKED_EVERY = 100  # larger ones are fully checked in the first n steps, then in every n-th step
-LARGEST = 1e15  # largest magnitude of rewards and observations; TD errors and their sums stay finite in float32
+CHECKED_EVERY = 100  # larger observations than SMALL are fully checked in the first n steps, then every n steps
 
 # Errors of an environment that could be mistaken for those of this program, or that a generator would convert.
 MISLEADING = (OSError, EOFError, MemoryError, RuntimeError, StopIteration, StopAsyncIteration)
@@ -82,7 +79,7 @@ def guarded(describe: Callable[[], str], call: Callable[[], Result]) -> Result:
         if (is_plain and _has_text(error)) or (isinstance(error, KeyboardInterrupt) and _may_be_ctrl_c(error)):
             error.add_note(f"Raised by {describe()}")
             raise
-        raise EnvironmentFailed(f"{describe()}: it raised {_text(error)}") from error
+        raise EnvironmentFailed(f"{describe()}: it raised {safe_repr(error)}") from error
     finally:
         CheckedEnv.call = outer
 
@@ -181,7 +178,7 @@ class CheckedEnv(gym.Wrapper):
     def _checked_reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
         returned: Any = self.env.reset(seed=seed, options=options)
         if not isinstance(returned, tuple) or len(returned) != 2:
-            self._fail(f"its reset returned {_short(returned)}; it has to return an observation and a dictionary")
+            self._fail(f"its reset returned {short_repr(returned)}; it has to return an observation and a dictionary")
         observation, info = returned
         self._check(observation)
         self._check_info(info)
@@ -203,8 +200,8 @@ class CheckedEnv(gym.Wrapper):
         returned: Any = self.env.step(action)
         if not isinstance(returned, tuple) or len(returned) != 5:
             self._fail(
-                f"its step returned {_short(returned)}; it has to return observation, reward, terminated, truncated "
-                "and a dictionary"
+                f"its step returned {short_repr(returned)}; it has to return observation, reward, terminated, "
+                "truncated and a dictionary"
             )
         observation, reward, terminated, truncated, info = returned
         self._check(observation)
@@ -213,14 +210,14 @@ class CheckedEnv(gym.Wrapper):
                 raise TypeError
             number = float(reward)
         except (TypeError, ValueError):
-            self._fail(f"its reward is {_short(reward)}, which is not a number")
+            self._fail(f"its reward is {short_repr(reward)}, which is not a number")
         except OverflowError:
             number = math.inf
         if not abs(number) <= LARGEST:
             self._fail(f"its reward is {number:g}; it has to be between -1e15 and 1e15")
         for name, flag in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(flag, int | np.bool_ | np.integer):
-                self._fail(f"{name} is {_short(flag)}; it has to be True or False")
+                self._fail(f"{name} is {short_repr(flag)}; it has to be True or False")
         self._check_info(info)
         return copy_of(observation, self.observation_space), number, bool(terminated), bool(truncated), info
 
@@ -252,7 +249,7 @@ class CheckedEnv(gym.Wrapper):
 
     def _check_info(self, info: Any) -> None:
         if not isinstance(info, dict):
-            self._fail(f"its info is {_short(info)}; it has to be a dictionary")
+            self._fail(f"its info is {short_repr(info)}; it has to be a dictionary")
 
     def _fail(self, problem: str) -> NoReturn:
         raise Fault(f"{self.describe()}: {problem}. Correct the environment, or add a wrapper that does")
@@ -300,113 +297,6 @@ def close_all(opened: Iterable[Closable]) -> None:
             log.warning("%s", error)
 
 
-def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:
-    """Yield what is wrong with an observation, such as "['position'] is None; its space is Box(...)".
-
-    Args:
-        observation: observation of an environment.
-        space: its space. Spaces that no network can read are not checked.
-        every_number: also check the numbers of large arrays.
-    """
-    if observation is None:
-        yield f" is None; its space is {space}"
-    elif isinstance(space, spaces.Dict | spaces.Tuple):
-        yield from _problems_of_parts(observation, space, every_number)
-    elif isinstance(space, spaces.Discrete):
-        number = np.asarray(observation)
-        if number.shape != () or number.dtype.kind not in "iub" or not space.contains(int(number)):
-            yield f" is {_short(observation)}; its space is {space}"
-    elif isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
-        yield from _problems_of_array(observation, space, every_number)
-
-
-def _problems_of_parts(observation: Any, space: Any, every_number: bool) -> Iterator[str]:
-    parts: dict[Any, spaces.Space[Any]] = dict(space.items() if isinstance(space, spaces.Dict) else enumerate(space))
-    if isinstance(space, spaces.Dict):
-        if not isinstance(observation, dict):
-            yield f" is {_short(observation)}; it has to be a dictionary of {', '.join(map(repr, parts))}"
-            return
-    elif not isinstance(observation, tuple | list) or len(observation) != len(parts):
-        yield f" is {_short(observation)}; it has to be a tuple of {len(parts)} elements"
-        return
-    for name, part in parts.items():
-        if isinstance(observation, dict) and name not in observation:
-            yield f" lacks {name!r}"
-        else:
-            yield from (f"[{name!r}]{problem}" for problem in problems(observation[name], part, every_number))
-
-
-def _problems_of_array(
-    observation: Any, space: spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete, every_number: bool
-) -> Iterator[str]:
-    try:
-        array = np.asarray(observation)
-    except ValueError as error:
-        yield f" is not an array: {error}"
-        return
-    is_signed_for_unsigned = (array.dtype.kind, space.dtype.kind) == ("i", "u")
-    if array.shape != space.shape:
-        yield f" has the shape {array.shape}; its space says {space.shape}"
-    elif not (is_signed_for_unsigned or np.can_cast(array.dtype, space.dtype, "same_kind")):
-        yield f" is {array.dtype}; its space says {space.dtype}"
-    elif not isinstance(space, spaces.Box):
-        converted = array.astype(space.dtype)
-        if not (np.array_equal(converted, array) and space.contains(converted)):
-            yield f" is {_short(observation)}; its space is {space}"
-    elif array.dtype == space.dtype and array.dtype.kind in "biu" and array.dtype.itemsize < 8:
-        return  # it can hold no other numbers
-    elif every_number or array.size <= SMALL or is_signed_for_unsigned:
-        low, high = _limits(array.dtype, space.dtype)
-        within = (array >= low) & (array <= high)  # comparisons are false for NaN
-        if not within.all():
-            index = np.argwhere(~within)[0].tolist()
-            yield f" has {array[tuple(index)]:g} at {index}; all numbers have to be finite, from {low:g} to {high:g}"
-
-
-@functools.cache
-def _limits(dtype: np.dtype, space_dtype: np.dtype) -> tuple[float, float]:
-    """Return the smallest and the largest number that an array may have, and that its space's type can hold."""
-    low, high = -LARGEST, LARGEST
-    for kind in (dtype, space_dtype):
-        if kind.kind == "f":
-            low, high = max(low, float(np.finfo(kind).min)), min(high, float(np.finfo(kind).max))
-        elif kind.kind in "iu":
-            low, high = max(low, int(np.iinfo(kind).min)), min(high, int(np.iinfo(kind).max))
-        elif kind.kind == "b":
-            low, high = 0, 1
-    return (low, high) if dtype.kind == "f" else (int(low), int(high))
-
-
-def copy_of(observation: Any, space: spaces.Space[Any]) -> Any:
-    """Return a copy of a checked observation, with the space's data types."""
-    if isinstance(space, spaces.Dict):
-        return {name: copy_of(observation[name], part) for name, part in space.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(copy_of(observation[number], part) for number, part in enumerate(space))
-    if isinstance(space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
-        return np.array(observation, dtype=space.dtype)
-    return observation
-
-
-def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
-    """Yield the first number of each box that is out of bounds, for a warning."""
-    if isinstance(space, spaces.Dict):
-        for name, part in space.items():
-            yield from (f"[{name!r}]{problem}" for problem in out_of_bounds(observation[name], part))
-    elif isinstance(space, spaces.Tuple):
-        for number, part in enumerate(space):
-            yield from (f"[{number}]{problem}" for problem in out_of_bounds(observation[number], part))
-    elif isinstance(space, spaces.Box):
-        array = np.asarray(observation)
-        if array.dtype.kind == "f":
-            array = array.astype(space.dtype)  # the bounds are rounded to this type
-        outside = (array < space.low) | (array > space.high)
-        if outside.any():
-            index = tuple(np.argwhere(outside)[0].tolist())
-            bounds = f"{space.low[index]:.9g} to {space.high[index]:.9g}"
-            yield f" has {array[index]:.9g} at {list(index)}; its space allows {bounds}"
-
-
 def _has_text(error: BaseException) -> bool:
     try:
         str(error)
@@ -421,16 +311,3 @@ def _may_be_ctrl_c(error: KeyboardInterrupt) -> bool:
         return True
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     return signal.SIGINT not in blocked and CheckedEnv.ctrl_c_raises
-
-
-def _short(value: Any) -> str:
-    text = _text(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _text(value: Any) -> str:
-    """Return repr(value), or its type if its own code for that fails."""
-    try:
-        return repr(value)
-    except Exception:  # noqa: BLE001 - not our code
-        return f"<{type(value).__name__}, whose repr() fails>"

@@ -10,8 +10,8 @@ from torch import nn
 from lib.envs.preprocessing import without_options
 from lib.errors import UsageError
 from lib.run import checkpoint_reading, run_json
-from lib.run.checkpoint import Stateful
 from lib.run.checkpoint_files import BEST, find_checkpoint
+from lib.run.restoring import Stateful
 
 log = logging.getLogger(__name__)
 

@@ -11,14 +11,15 @@ from torch import nn
 from lib.envs.checked_env import close_all
 from lib.experience.interface import ExperienceSource
 from lib.hyperparameters import RunParameters
-from lib.run import evaluation, learning_rate, run_folder, tracking, videos
-from lib.run.checkpoint import Stateful
+from lib.run import evaluation, learning_rate, run_folder, tracking
+from lib.run.episode_replayer import EpisodeReplayer
 from lib.run.episodes import Episodes
 from lib.run.events import register_events
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.options import RunOptions
 from lib.run.policy import GreedyPolicy
+from lib.run.restoring import Stateful
 from lib.run.speed import Speed
 from lib.run.stopping import Stopper
 from lib.run.tensorboard import FigureFunction, TensorBoard
@@ -86,8 +87,8 @@ class RunParts:
         self._board: TensorBoard | None = None
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
         with undisturbed():
-            self.replayer = videos.EpisodeReplayer(params.env_name) if options.record_every else None
-        self.opened: list[gym.Env | videos.EpisodeReplayer] = [] if self.replayer is None else [self.replayer]
+            self.replayer = EpisodeReplayer(params.env_name) if options.record_every else None
+        self.opened: list[gym.Env | EpisodeReplayer] = [] if self.replayer is None else [self.replayer]
         if options.init is not None and options.resume is None:
             load_initial_weights(options.init, save or {})
         register_events(engine)

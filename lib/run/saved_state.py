@@ -10,12 +10,12 @@ from ignite.engine import Engine, Events
 
 from lib.errors import UsageError
 from lib.hyperparameters import Hyperparameters
-from lib.run import checkpoint, checkpoint_files, checkpoint_reading, learning_rate, run_json, videos
-from lib.run.checkpoint import Stateful
+from lib.run import checkpoint, checkpoint_files, checkpoint_reading, learning_rate, restoring, run_json, videos
 from lib.run.episodes import last_step
 from lib.run.growing_files import GrowingFiles
 from lib.run.initial_weights import load_initial_weights
 from lib.run.options import affecting_results
+from lib.run.restoring import Stateful
 from lib.run.run_parts import RunParts
 from lib.system.seeds import RandomState
 
@@ -41,11 +41,11 @@ class SavedState:
         own: dict[str, Stateful] = {"settings": self.settings(), "speed": self._parts.speed}
         return own | self._before_loop() | self._in_loop() | {"files": self._parts.growing_files()}
 
-    def settings(self) -> checkpoint.Settings:
+    def settings(self) -> restoring.Settings:
         """Return the hyperparameters, the seed and the options that affect results."""
         parts = self._parts
         knobs = affecting_results(parts.options.knobs)
-        return checkpoint.Settings({**dataclasses.asdict(parts.params), **knobs, "seed": parts.options.seed})
+        return restoring.Settings({**dataclasses.asdict(parts.params), **knobs, "seed": parts.options.seed})
 
     def restore(self) -> None:
         """Restore the newest checkpoint of a run that is resumed, except for its files and the state of its loop.
@@ -61,18 +61,18 @@ class SavedState:
         content = self._content = self._newest_checkpoint() if options.resume else {}
         if content:
             if "settings" in content:  # earlier versions did not save them
-                checkpoint.restore({"settings": self.settings()}, content)
+                restoring.restore({"settings": self.settings()}, content)
             objects = self._before_loop()
             for name in set(parts.figures) - set(content):  # of an earlier version; it selects new states
                 objects.pop(name, None)
-            checkpoint.restore(objects, content)
+            restoring.restore(objects, content)
             log.info("Resumed at step %s.", f"{parts.steps():,}")
         elif options.resume and options.init:  # stopped before its first checkpoint
             load_initial_weights(options.init, parts.save or {})
         if "replay" in content:
             parts.warm_up = 0
         if "speed" in content and not parts.warm_up:  # earlier versions did not save it
-            checkpoint.restore({"speed": parts.speed}, content)
+            restoring.restore({"speed": parts.speed}, content)
         self._require_steps_left()
         GrowingFiles(parts.run.path).require_unchanged(content.get("files", {}))
 
@@ -85,7 +85,7 @@ class SavedState:
         videos.cut_back(run.path, self._parts.episodes.count)
         files = self._parts.growing_files()
         if self._content:
-            checkpoint.restore({"files": files}, self._content)
+            restoring.restore({"files": files}, self._content)
         else:
             files.load_state_dict({})
 
@@ -102,11 +102,11 @@ class SavedState:
         state = copy.deepcopy({name: self._content[name] for name in self._in_loop() if name in self._content})
         self._content = {}
 
-        def restore(engine: Engine) -> None:
+        def restore_loop(engine: Engine) -> None:
             objects = self._in_loop()
             if "evaluations" not in state:  # the saved run had none
                 objects.pop("evaluations", None)
-            checkpoint.restore(objects, state)
+            restoring.restore(objects, state)
             parts.episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
             if parts.episodes.solved is not None:
                 parts.stopper.solved(engine)
@@ -115,7 +115,7 @@ class SavedState:
             elif parts.stopper.reason is not None:
                 engine.terminate()
 
-        parts.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore)
+        parts.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore_loop)
 
     def _before_loop(self) -> dict[str, Stateful]:
         """Return the objects that are restored before the loop starts."""

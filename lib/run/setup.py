@@ -21,7 +21,6 @@ from lib.experience.episodes import Episode
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.hyperparameters import Hyperparameters, RunParameters, as_hyperparameters
 from lib.run import checkpoint, console, evaluation, learning_rate, run_folder, tracking, videos
-from lib.run.checkpoint import Stateful
 from lib.run.episodes import EpisodeFile, first_returns
 from lib.run.events import EpisodeEvents, TrainingEvents, attach_periods
 from lib.run.final_evaluation import FinalEvaluation
@@ -29,6 +28,7 @@ from lib.run.goal_progress import GoalProgress
 from lib.run.next_steps import continue_command
 from lib.run.options import RunOptions, options_of_book
 from lib.run.ptan_source import RewardsSource, adapt_source
+from lib.run.restoring import Stateful, require_readable
 from lib.run.run_end import RunEnd
 from lib.run.run_parts import RunParts
 from lib.run.saved_state import SavedState
@@ -289,9 +289,7 @@ class _Setup:
         if not parts.options.resume:
             # The replay may be large. This project's own can be read.
             checked = {name: each for name, each in parts.save.items() if name != "replay"}
-            parts.engine.add_event_handler(
-                Events.ITERATION_COMPLETED(once=1), lambda engine: checkpoint.require_readable(checked)
-            )
+            parts.engine.add_event_handler(Events.ITERATION_COMPLETED(once=1), lambda engine: require_readable(checked))
         self._checkpointer = checkpoint.Checkpointer(
             self._saved.objects(),
             parts.run.checkpoints,

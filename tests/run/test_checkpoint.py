@@ -1,5 +1,4 @@
 import errno
-import gc
 import math
 import os
 import pickle
@@ -7,23 +6,18 @@ import re
 import subprocess
 import textwrap
 import time
-from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 from ignite.engine import Engine, Events
-from torch import nn
 
 from lib.errors import Fault
-from lib.ppo.fast import FastModel
 from lib.run import checkpoint, checkpoint_reading
 from lib.run.checkpoint_files import set_aside_newer
 from lib.run.events import EpisodeEvents, register_events
 from lib.run.stopping import EXIT_CODES, NOT_FINITE, Stopper
-from lib.run.tensorboard import TensorBoard
 from lib.system import files
 from running import full_disk, start_program, wait_for
 
@@ -108,103 +102,6 @@ def test_a_checkpoint_that_cannot_be_read_now_is_not_renamed(tmp_path, monkeypat
     with pytest.raises(Fault, match=r"step-000000002\.pt cannot be read now: .* No file was changed"):
         checkpoint_reading.newest(tmp_path)
     assert sorted(tmp_path.iterdir()) == before
-
-
-@pytest.mark.parametrize(
-    ("own", "saved", "place"),
-    [
-        ({"iteration": 3}, {"iteration": "x"}, "each.iteration is 'x'"),
-        ({"iteration": 3}, {"iteration": -5}, "each.iteration is -5"),
-        ({"iteration": 3}, {"iteration": True}, "each.iteration is True"),
-        ({"iteration": 3}, {"iteration": None}, "each.iteration is None"),
-        ({"mean": 0.5, "part": {"done": False}}, {"mean": 1, "part": {"done": 1}}, "each.part.done is 1"),
-        ({"states": torch.zeros(2)}, {"states": torch.zeros(2, dtype=torch.int64)}, "each.states is torch.int64"),
-    ],
-)
-def test_a_value_of_another_type_or_sign_is_rejected(own, saved, place):
-    class Each:
-        __module__ = "lib"  # the project's own objects are checked
-
-        def state_dict(self):
-            return own
-
-        def load_state_dict(self, state):
-            raise AssertionError("must not be loaded")
-
-    with pytest.raises(Fault, match=re.escape(place)):
-        checkpoint.restore({"each": Each()}, {"each": saved})
-
-
-class Scores:
-    """Own object of a script, whose numbers change their type and sign."""
-
-    def __init__(self):
-        self.state = {"total": 0, "best_episode": 0, "lowest": 1.0}
-
-    def state_dict(self):
-        return self.state
-
-    def load_state_dict(self, state):
-        self.state = state
-
-
-def test_a_script_may_save_schedulers_other_optimizers_and_objects_of_its_own(tmp_path):
-    def objects():
-        net = nn.Linear(3, 2)
-        optimizer = torch.optim.Adafactor(net.parameters())
-        scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-        return {"net": net, "optimizer": optimizer, "scheduler": scheduler, "scores": Scores()}
-
-    saved, resumed = objects(), objects()
-    saved["net"](torch.ones(3)).sum().backward()
-    saved["optimizer"].step()
-    saved["scores"].state = {"total": 0.5, "best_episode": -1, "lowest": math.inf}
-    file = save(tmp_path, content={name: each.state_dict() for name, each in saved.items()})
-    checkpoint.restore(resumed, checkpoint_reading.load(file))
-    assert resumed["scores"].state == saved["scores"].state
-    assert resumed["scheduler"].state_dict() == saved["scheduler"].state_dict()
-    assert torch.equal(resumed["net"].weight, saved["net"].weight)
-
-
-@pytest.mark.parametrize("wrong", [{"src": torch.zeros(0)}, {"_value": torch.zeros(0)}])
-def test_a_smoothed_loss_of_another_type_is_rejected(tmp_path, wrong):
-    average = TensorBoard(tmp_path).average
-    average.load_state_dict(average.state_dict())
-    state = average.state_dict()
-    state["__metric_state_per_rank"][0].update(wrong)
-    with pytest.raises(Fault, match="the smoothed loss is"):
-        checkpoint.restore({"average": average}, {"average": state})
-
-
-def image_model(dtype, seed):
-    torch.manual_seed(seed)
-    model = FastModel(spaces.Box(0, 255, (4, 84, 84), np.uint8), 6, dtype)
-    model.normalise_by(torch.randint(0, 256, (8, 84, 84, 4), dtype=torch.uint8))
-    return model
-
-
-@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)], ids=str)
-def test_a_checkpoint_loads_into_a_network_of_another_precision(dtypes):
-    saved, own = (image_model(dtype, seed) for seed, dtype in enumerate(dtypes))
-    assert not torch.equal(own.body.mean.float(), saved.body.mean.float())
-    checkpoint.restore({"net": own}, {"net": saved.state_dict()})
-    assert own.body.mean.dtype == dtypes[1]
-    # Also the means, which are rounded, fit into both.
-    for name, value in saved.state_dict().items():
-        assert torch.equal(own.state_dict()[name].float(), value.float()), name
-
-
-def test_a_network_in_double_precision_is_rejected():
-    net = nn.Linear(2, 1)
-    with pytest.raises(Fault, match=r"net\.\w+ is torch\.float64, not torch\.float32"):
-        checkpoint.restore({"net": net}, {"net": nn.Linear(2, 1).double().state_dict()})
-
-
-def test_weights_that_are_not_finite_are_rejected():
-    net = nn.Linear(2, 1)
-    weights = {**net.state_dict(), "bias": torch.tensor([float("nan")])}
-    with pytest.raises(Fault, match=r"net\.bias has numbers that are not finite"):
-        checkpoint.restore({"net": net}, {"net": weights})
 
 
 def test_a_few_wrong_characters_of_a_digest_are_its_own_damage(tmp_path, caplog):
@@ -469,13 +366,6 @@ def test_a_loss_that_is_not_finite_ends_the_run_with_the_last_good_state(tmp_pat
     assert names(tmp_path) == ["step-000000001.pt", "step-000000010.pt"]
 
 
-@pytest.mark.parametrize("content", [{}, [1, 2], {"net": {"value": 1}}, {"net": 5}, {"net": {}}])
-def test_a_checkpoint_that_does_not_fit_is_reported_in_one_line(content):
-    with pytest.raises(Fault, match="does not fit") as fault:
-        checkpoint.restore({"net": Scalar()}, content)
-    assert "\n" not in str(fault.value)
-
-
 @pytest.mark.parametrize("error", [KeyError(7), RecursionError("maximum recursion depth exceeded")])
 def test_any_error_of_the_unpickler_means_damage(tmp_path, monkeypatch, error):
     file = save(tmp_path)
@@ -527,25 +417,6 @@ def test_a_run_that_is_stopped_in_its_warm_up_saves_nothing(tmp_path, warms_up, 
     engine.run(iter(()), epoch_length=1)
     assert engine.state.iteration == 0
     assert names(tmp_path) == saved
-
-
-@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="only Linux lists the mapped files")
-def test_a_restored_object_may_keep_its_tensors_without_keeping_the_file(tmp_path):
-    class Keeper:
-        kept = WEIGHTS["net"]
-
-        def state_dict(self):
-            return self.kept
-
-        def load_state_dict(self, state):
-            self.kept = state
-
-    keeper = Keeper()
-    save(tmp_path)
-    checkpoint.restore({"net": keeper}, checkpoint_reading.newest(tmp_path))
-    gc.collect()
-    assert torch.equal(keeper.kept["w"], WEIGHTS["net"]["w"])
-    assert str(tmp_path) not in Path("/proc/self/maps").read_text()
 
 
 def test_copies_beside_the_checkpoints_are_left_alone(tmp_path):
