@@ -41,7 +41,7 @@ def train(params, args):
         patience=args.patience,
         address=args.address,
         cpus=args.actor_cpus,
-        fast=True,
+        bfloat16=True,
     )
     model = GoalModel(acting.space, acting.n_actions, precision.fast_dtype(args.device)).to(args.device)
     optimizer = torch.optim.Adam(model.parameters(), params.learning_rate, betas=(0.9, 0.99), eps=1e-5, fused=True)

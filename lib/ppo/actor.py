@@ -43,7 +43,7 @@ class ActorSettings:
         patience: seconds to wait for a segment; see actors.contract.Actors.
         address: address of a Ray cluster, or None.
         cpus: CPUs per actor on Ray, or None.
-        fast: compute in bfloat16 on machines that are faster with it.
+        bfloat16: compute in bfloat16 on machines that are faster with it.
 
     Raises:
         UsageError: if the actors cannot share the environments evenly.
@@ -58,7 +58,7 @@ class ActorSettings:
     patience: float = 60.0
     address: str | None = None
     cpus: float | None = None
-    fast: bool = False
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
         if self.actors < 1 or self.envs % self.actors:
@@ -172,7 +172,7 @@ class PPOActor:
     def __init__(self, acting: ActorSettings, index: int, state: Mapping[str, Any] | None = None):
         envs = acting.make_envs(acting.env_range(index).num_envs)
         with torch.random.fork_rng(devices=()):  # the initial weights must not change the learner's random numbers
-            dtype = torch.bfloat16 if acting.fast and has_fast_bfloat16(torch.device("cpu")) else torch.float32
+            dtype = torch.bfloat16 if acting.bfloat16 and has_fast_bfloat16(torch.device("cpu")) else torch.float32
             self._model = GoalModel(envs.single_observation_space, int(envs.single_action_space.n), dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))

@@ -53,7 +53,7 @@ def played():
 @pytest.mark.parametrize(("supported", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
 def test_each_actor_decides_by_its_own_machine_whether_it_uses_bfloat16(monkeypatch, supported, dtype):
     monkeypatch.setattr(actor_module, "has_fast_bfloat16", lambda device: supported)
-    assert PPOActor(acting_of(env_name="PongNoFrameskip-v4", fast=True), 0)._model.body.dtype == dtype
+    assert PPOActor(acting_of(env_name="PongNoFrameskip-v4", bfloat16=True), 0)._model.body.dtype == dtype
 
 
 @pytest.mark.parametrize(
