@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import cv2
 import pytest
@@ -265,16 +266,14 @@ def test_textbook_ppo_is_not_trained_beyond_the_end_of_its_learning_rate(ends, r
     assert "# watch it play" in output
     assert "# continue the run" not in output
     assert "# play the final evaluation" in output
-    at_its_end = "is at step 640, where its learning rate has fallen to 0; "
     message = refused(PPO, *resuming(folder(tmp_path)), "--stop-after", 640)
-    assert at_its_end in message
-    assert message.endswith("; to play its final evaluation, leave out --stop-after\n")
+    assert "is at step 640, and lacks its final evaluation; leave out --stop-after to play it" in message
     code, output, errors = ends(PPO, *resuming(folder(tmp_path)), "--quiet")
     assert code == 0, errors
     assert "Evaluation: mean return" in output
     assert "# play the final evaluation" not in output
     message = refused(PPO, *resuming(folder(tmp_path)))
-    assert message.endswith(at_its_end + "to train longer, start a new run with --set max_steps=...\n")
+    assert "is at step 640, where its learning rate has fallen to 0; start a new run with --set max_steps=" in message
 
 
 @pytest.fixture(scope="module")
@@ -310,6 +309,23 @@ def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
     assert code == 0
     assert f"The {stopped} was stopped; the run is saved." in output
     assert result_of(path) | {"evaluation": None} == result | {"evaluation": None}
+    assert result_of(path)["evaluation"]["returns"] == result["evaluation"]["returns"]
+    assert "# play the final evaluation" not in output  # it has the one from before
+
+
+def test_a_solved_run_without_its_evaluation_is_evaluated_whatever_its_step_limit(solved, tmp_path, ends, monkeypatch):
+    path = tmp_path / solved.name
+    shutil.copytree(solved, path)
+    result = result_of(path)
+    (path / "result.json").unlink()  # as if it was killed before its result
+    at_its_step = (*resuming(path), "--stop-after", result["steps"], "--quiet")
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluation, "evaluate", Mock(side_effect=KeyboardInterrupt))
+        code, output, errors = ends(BASELINE, *at_its_step)
+    assert code == 0, errors
+    assert "# play the final evaluation" in output
+    assert "# continue the run" not in output
+    assert ends(BASELINE, *at_its_step)[0] == 0
     assert result_of(path)["evaluation"]["returns"] == result["evaluation"]["returns"]
 
 

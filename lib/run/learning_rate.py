@@ -42,23 +42,12 @@ def falls_to_zero(params: RunParameters) -> bool:
     return type(params) is PPOHyperparameters
 
 
-def require_above_zero(params: RunParameters, run: Path, step: int, lacks_evaluation: bool) -> None:
-    """Refuse to train a run whose learning rate has fallen to 0.
-
-    Args:
-        params: hyperparameters of the run.
-        run: run folder.
-        step: agent steps so far.
-        lacks_evaluation: whether the final evaluation is missing. It is played without --stop-after.
-
-    Raises:
-        UsageError: if it has fallen to 0.
-    """
+def require_above_zero(params: RunParameters, run: Path, step: int) -> None:
+    """Refuse to resume a run whose learning rate has fallen to 0."""
     if falls_to_zero(params) and step >= params.max_steps:
-        evaluation = "; to play its final evaluation, leave out --stop-after" if lacks_evaluation else ""
         raise UsageError(
-            f"{run} is at step {step:,}, where its learning rate has fallen to 0; to train longer, start a new run "
-            f"with --set max_steps=...{evaluation}"
+            f"{run} is at step {step:,}, where its learning rate has fallen to 0; start a new run with "
+            "--set max_steps=..."
         )
 
 

@@ -38,8 +38,8 @@ def next_steps(
         cannot_improve: whether more steps would not help, because the learning rate is 0 or the loss was not finite.
         steps_done: agent steps so far, if the run has reached the step limit of its hyperparameters; else None.
         has_episode: whether an episode has ended. Without one, there is nothing to report.
-        lacks_evaluation: whether the final evaluation was stopped or left out. Without --stop-after, a resumed run
-            plays it.
+        lacks_evaluation: whether the final evaluation was stopped, has failed or was left out. A run that is resumed
+            without --stop-after plays it.
     """
     commands = {"create a report": command(PROJECT / "tools/report.py", shown(run))} if has_episode else {}
     if not saved:

@@ -1,4 +1,4 @@
-"""The end of a run: its result, its evaluation, its learning curve; then everything is closed."""
+"""The end of a run: write the result, close everything, evaluate, draw the learning curve, unlock the folder."""
 
 import dataclasses
 import logging
@@ -30,7 +30,8 @@ class RunEnd:
 
     Args:
         parts: parts of the run.
-        final_evaluation: evaluation of a run that is solved or complete; None if the run has no checkpoints.
+        final_evaluation: evaluation of a run that is solved or has reached max_steps; None if the run has no
+            checkpoints.
     """
 
     def __init__(self, parts: RunParts, final_evaluation: FinalEvaluation | None):
@@ -40,7 +41,7 @@ class RunEnd:
         self._failure: BaseException | None = None
 
     def attach(self) -> None:
-        """Attach the handlers. Those of the checkpoints come first, because trackers and pictures may take long."""
+        """Attach the handlers, after those of the checkpoints: the state is saved before slow trackers and pictures."""
         engine = self._parts.engine
         engine.add_event_handler(Events.COMPLETED, self._completed)
         if not self._parts.owns_process:
@@ -59,15 +60,17 @@ class RunEnd:
         self._close(result)
         try:
             self._evaluate(stopped, result)
+            written = parts.run.read_result()
             self._signals += run_optional("learning curve", self._draw_curve)
             if parts.tracker is not None:
-                finish = partial(parts.tracker.finish, parts.run.read_result(), parts.run.path / "curve.png")
+                finish = partial(parts.tracker.finish, written, parts.run.path / "curve.png")
                 self._signals += run_optional("tracking", finish)
         finally:
             parts.run.close()  # not before: a run that is resumed meanwhile would have its result overwritten
-        self._log_next_steps(stopped)
+        self._log_next_steps(stopped, is_evaluated="evaluation" in written)
 
     def _return_to_script(self, engine: Engine) -> None:
+        """Let a program that goes on after its run have its signals, and start another loop with the engine."""
         Watchdog.stop()
         if self._parts.is_book_script:
             _forget_loop(engine)
@@ -86,7 +89,7 @@ class RunEnd:
     def _write_result(self, result: Mapping[str, Any]) -> None:
         parts = self._parts
         parts.run.write_json("result.json", dict(result))
-        parts.board.write_end(self._settings(), result, parts.steps())
+        parts.board.write_end(self._hyperparameters(), result, parts.steps())
         console.log_result(
             parts.engine,
             result["stopped"],
@@ -97,14 +100,14 @@ class RunEnd:
             parts.stopper.wrong_inputs,
         )
 
-    def _settings(self) -> dict[str, Any]:
+    def _hyperparameters(self) -> dict[str, Any]:
         """Return seed, script, its options and the hyperparameters, for TensorBoard."""
         parts = self._parts
-        settings = {"seed": parts.options.seed, "script": parts.script}
-        return settings | parts.options.knobs | dataclasses.asdict(parts.params)
+        first = {"seed": parts.options.seed, "script": parts.script}
+        return first | parts.options.knobs | dataclasses.asdict(parts.params)
 
     def _close(self, result: dict[str, Any]) -> None:
-        """Write the sizes of the closed files into the result, and close everything else."""
+        """Close everything, and add the final sizes of TensorBoard's files to the result."""
         parts = self._parts
         parts.board.close()
         result["files"] = GrowingFiles(parts.run.path).state_dict()
@@ -150,20 +153,21 @@ class RunEnd:
             return
         draw_or_warn(self._parts.run.path, self._parts.params.stop_reward)
 
-    def _log_next_steps(self, stopped: str) -> None:
+    def _log_next_steps(self, stopped: str, is_evaluated: bool) -> None:
         parts = self._parts
-        at_limit = parts.steps() >= parts.params.max_steps
-        can_be_evaluated = stopped == SOLVED or (at_limit and stopped != NOT_FINITE)
+        is_finite = stopped != NOT_FINITE
+        solved = is_finite and parts.episodes.solved is not None  # a signal may have come in the same iteration
+        reached_max_steps = parts.steps() >= parts.params.max_steps
         commands = next_steps(
             parts.run.path,
             parts.params.env_name,
             parts.options,
             saved=bool(checkpoint_files.numbered(parts.run.checkpoints, "step")),
-            solved=stopped == SOLVED,
-            cannot_improve=stopped == NOT_FINITE or (at_limit and learning_rate.falls_to_zero(parts.params)),
-            steps_done=parts.steps() if at_limit else None,
+            solved=solved,
+            cannot_improve=not is_finite or (reached_max_steps and learning_rate.falls_to_zero(parts.params)),
+            steps_done=parts.steps() if reached_max_steps else None,
             has_episode=parts.episodes.count > 0,
-            lacks_evaluation=can_be_evaluated and "evaluation" not in parts.run.read_result(),
+            lacks_evaluation=not is_evaluated and (solved or (reached_max_steps and is_finite)),
         )
         for purpose, command in commands.items():
             log.info("%s  # %s", command, purpose)

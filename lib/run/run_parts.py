@@ -38,7 +38,7 @@ class RunParts:
         source: experience source.
         script: name of the script.
         options: options of the run.
-        is_book_script: whether setup_ignite was called as in the book. Such a script does not read
+        is_book_script: whether setup_ignite was called as in the book, without `args`. Such a script does not read
             engine.state.stopped.
 
     Attributes:
@@ -53,7 +53,7 @@ class RunParts:
         replayer: environment for videos; None without --record-every.
         opened: environments of evaluations and videos, which the run closes.
         stopper: reason for the end of the run.
-        source_is_started: whether the experience source was started before the loop.
+        source_is_started: whether the set-up has started the experience source. Otherwise the loop starts it.
         tracker: tracker of --track; None if there is none.
     """
 
@@ -85,13 +85,13 @@ class RunParts:
         self.source_is_started = False
         self.tracker: tracking.Tracker | None = None
         self._board: TensorBoard | None = None
+        if options.init is not None and options.resume is None:
+            load_initial_weights(options.init, save or {})
+        register_events(engine)
         # Created before the run folder, so that an environment that cannot be recorded leaves no folder behind.
         with undisturbed():
             self.replayer = EpisodeReplayer(params.env_name) if options.record_every else None
         self.opened: list[gym.Env | EpisodeReplayer] = [] if self.replayer is None else [self.replayer]
-        if options.init is not None and options.resume is None:
-            load_initial_weights(options.init, save or {})
-        register_events(engine)
         try:
             self.run = run_folder.Run(script, params, options, (save or {}).get("net"))
         except BaseException:
@@ -119,8 +119,8 @@ class RunParts:
         """Return the agent steps so far."""
         return self.source.steps_done
 
-    def is_at_limit(self) -> bool:
-        """Return whether the run has reached its step limit."""
+    def is_at_step_limit(self) -> bool:
+        """Return whether the run has reached its step limit: --stop-after, or max_steps without it."""
         return self.steps() >= self.stopper.step_limit
 
     def policy(self) -> GreedyPolicy:
@@ -143,16 +143,14 @@ class RunParts:
         return self._board
 
     def growing_files(self) -> GrowingFiles:
-        """Return the growing files. Their digests are also written to a file, which tools read if the run is killed."""
+        """Return the growing files. Their digests are also written to a file, which tools read if the run is killed.
+
+        TensorBoard's files are flushed before a digest is taken, if they are open by now.
+        """
         flush = (lambda: None) if self._board is None else self._board.flush
         return GrowingFiles(self.run.path, flush, lambda state: self.run.write_json("files.json", {"files": state}))
 
-    def undo(self) -> None:
-        """After an error in the set-up, remove the folder of a new run, and unlock that of a resumed one."""
-        self.close()
-        self.discard_if_new()
-
-    def close(self) -> None:
+    def abort_setup(self) -> None:
         """Close everything that the set-up has opened, and unlock the run folder."""
         if self.tracker is not None:
             self.tracker.fail()

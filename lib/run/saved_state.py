@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 class SavedState:
     """The state of a run that its checkpoints hold.
 
-    To resume a run, call `restore`, then `restore_files`, then `attach`.
+    `restore`, `restore_files` and `attach` are called in this order, for a new run, too. Its content is {}.
 
     Args:
         parts: parts of the run.
@@ -33,13 +34,12 @@ class SavedState:
 
     def __init__(self, parts: RunParts):
         self._parts = parts
-        self._content: dict[str, Any] = {}  # of the checkpoint from which the run is resumed
         self._damaged: list[Path] = []  # checkpoints that could not be read
 
     def objects(self) -> dict[str, Stateful]:
         """Return the objects that a checkpoint holds, by name. TensorBoard's files have to be open."""
         own: dict[str, Stateful] = {"settings": self.settings(), "speed": self._parts.speed}
-        return own | self._before_loop() | self._in_loop() | {"files": self._parts.growing_files()}
+        return own | self._restored_at_setup() | self._restored_at_start() | {"files": self._parts.growing_files()}
 
     def settings(self) -> restoring.Settings:
         """Return the hyperparameters, the seed and the options that affect results."""
@@ -47,22 +47,25 @@ class SavedState:
         knobs = affecting_results(parts.options.knobs)
         return restoring.Settings({**dataclasses.asdict(parts.params), **knobs, "seed": parts.options.seed})
 
-    def restore(self) -> None:
-        """Restore the newest checkpoint of a run that is resumed, except for its files and the state of its loop.
+    def restore(self) -> dict[str, Any]:
+        """Restore the newest checkpoint of a resumed run, except for its files and the state of its loop.
 
         No file is changed, because the run may still be refused.
 
+        Returns:
+            The content of the checkpoint; {} for a new run, or one that was stopped before its first checkpoint.
+
         Raises:
-            UsageError: if the run is at its limit or was changed, or if it has no checkpoint.
+            UsageError: if the run is at its step limit or was changed, or if its checkpoints are missing.
             Fault: if no checkpoint can be read.
         """
         parts = self._parts
         options = parts.options
-        content = self._content = self._newest_checkpoint() if options.resume else {}
+        content = self._newest_checkpoint() if options.resume else {}
         if content:
             if "settings" in content:  # earlier versions did not save them
                 restoring.restore({"settings": self.settings()}, content)
-            objects = self._before_loop()
+            objects = self._restored_at_setup()
             for name in set(parts.figures) - set(content):  # of an earlier version; it selects new states
                 objects.pop(name, None)
             restoring.restore(objects, content)
@@ -75,50 +78,50 @@ class SavedState:
             restoring.restore({"speed": parts.speed}, content)
         self._require_steps_left()
         GrowingFiles(parts.run.path).require_unchanged(content.get("files", {}))
+        return content
 
-    def restore_files(self) -> None:
-        """Truncate the growing files to the checkpoint, and set aside what the run wrote after it."""
+    def restore_files(self, content: Mapping[str, Any]) -> None:
+        """Truncate the growing files to the checkpoint. Rename later checkpoints, and delete later videos."""
         run = self._parts.run
         for damaged in self._damaged:  # renamed, so that the rotation of the checkpoints does not count them
             damaged.rename(damaged.with_suffix(".damaged"))
         checkpoint_files.set_aside_newer(run.checkpoints, self._parts.steps())
         videos.cut_back(run.path, self._parts.episodes.count)
         files = self._parts.growing_files()
-        if self._content:
-            restoring.restore({"files": files}, self._content)
+        if content:
+            restoring.restore({"files": files}, content)
         else:
             files.load_state_dict({})
 
-    def attach(self) -> None:
-        """Restore the state of the loop when the loop starts.
+    def attach(self, content: Mapping[str, Any]) -> None:
+        """Attach a handler that restores the state of the loop when the loop starts.
 
         ignite resets the iteration counter and the running averages on STARTED. No handler draws random numbers
         between EPOCH_STARTED and the first batch.
         """
-        if not self._content:
+        if not content:
             return
         parts = self._parts
-        # A copy, because the handler is kept, and would keep the file of the checkpoint.
-        state = copy.deepcopy({name: self._content[name] for name in self._in_loop() if name in self._content})
-        self._content = {}
+        # A copy, because the handler is kept, and would keep the memory-mapped checkpoint open.
+        state = copy.deepcopy({name: content[name] for name in self._restored_at_start() if name in content})
 
         def restore_loop(engine: Engine) -> None:
-            objects = self._in_loop()
+            objects = self._restored_at_start()
             if "evaluations" not in state:  # the saved run had none
                 objects.pop("evaluations", None)
             restoring.restore(objects, state)
             parts.episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
             if parts.episodes.solved is not None:
                 parts.stopper.solved(engine)
-            elif parts.is_at_limit():
+            elif parts.is_at_step_limit():
                 parts.stopper.limit_reached(engine)
             elif parts.stopper.reason is not None:
                 engine.terminate()
 
         parts.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore_loop)
 
-    def _before_loop(self) -> dict[str, Stateful]:
-        """Return the objects that are restored before the loop starts."""
+    def _restored_at_setup(self) -> dict[str, Stateful]:
+        """Return the objects that are restored during the set-up."""
         parts = self._parts
         objects: dict[str, Stateful] = {"source": parts.source, "episodes": parts.episodes, **(parts.save or {})}
         for name, figure in parts.figures.items():
@@ -128,7 +131,7 @@ class SavedState:
             objects.pop("replay", None)
         return objects
 
-    def _in_loop(self) -> dict[str, Stateful]:
+    def _restored_at_start(self) -> dict[str, Stateful]:
         """Return the objects that are restored when the loop starts."""
         parts = self._parts
         objects: dict[str, Stateful] = {
@@ -161,13 +164,20 @@ class SavedState:
     def _require_steps_left(self) -> None:
         """Refuse a run at its step limit, unless its result, evaluation or confirmation is still missing."""
         parts = self._parts
-        path, steps, stop_after = parts.run.path, parts.steps(), parts.options.stop_after
+        path, steps = parts.run.path, parts.steps()
         result = parts.run.read_result()
         lacks_evaluation = parts.episodes.count > 0 and "evaluation" not in result
-        is_evaluated = lacks_evaluation and stop_after is None  # see RunEnd
-        if parts.is_at_limit() and (not result or is_evaluated or parts.episodes.awaits_confirmation):
-            return
-        learning_rate.require_above_zero(parts.params, path, steps, lacks_evaluation)
+        if lacks_evaluation and parts.episodes.solved is not None:
+            return  # it will only be evaluated; see RunEnd
+        if parts.is_at_step_limit():
+            would_be_evaluated = lacks_evaluation and parts.options.stop_after is None
+            if not result or would_be_evaluated or parts.episodes.awaits_confirmation:
+                return
+            if lacks_evaluation and steps >= parts.params.max_steps:
+                raise UsageError(
+                    f"{path} is at step {steps:,}, and lacks its final evaluation; leave out --stop-after to play it"
+                )
+        learning_rate.require_above_zero(parts.params, path, steps)
         if steps + parts.warm_up >= parts.stopper.step_limit:
             filling = f" and first fills its replay with {parts.warm_up:,} more steps" if parts.warm_up else ""
             raise UsageError(f"{path} is already at step {steps:,}{filling}; give a larger --stop-after")

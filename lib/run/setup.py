@@ -1,7 +1,8 @@
 """setup_ignite: attach everything that a run needs around its loop.
 
 `_Setup` has a method for each step. setup_ignite calls them from top to bottom, because the order in which handlers are
-attached is the order in which they run.
+attached is the order in which they run. The objects of a run are in run_parts.py, what its checkpoints hold in
+saved_state.py, and its end in run_end.py.
 """
 
 import math
@@ -116,10 +117,11 @@ def setup_ignite(
         setup.attach_checkpoints()
         setup.attach_end()
     except Exception:
-        parts.undo()
+        parts.abort_setup()
+        parts.discard_if_new()
         raise
     except BaseException:  # of a signal; the run can be resumed
-        parts.close()
+        parts.abort_setup()
         raise
     return parts.run
 
@@ -134,23 +136,23 @@ class _Setup:
         self._checkpointer: checkpoint.Checkpointer | None = None
 
     def restore_and_open(self) -> None:
-        """Restore a run that is resumed, and open its files. A refused resume does not change any of them."""
+        """Restore a resumed run, and open the run's files. A refused resume changes no file."""
         parts = self._parts
-        self._saved.restore()
+        content = self._saved.restore()
         if parts.options.resume:
             parts.source_is_started = True
             parts.source.start()
         if parts.options.track:
-            settings = {"script": parts.script, **self._saved.settings().state_dict()}
-            parts.tracker = tracking.start(parts.options.track, parts.run.path, settings, parts.steps)
+            config = {"script": parts.script, **self._saved.settings().state_dict()}
+            parts.tracker = tracking.start(parts.options.track, parts.run.path, config, parts.steps)
         if parts.options.resume:
             parts.run.add_session()
-        self._saved.restore_files()
-        # A notebook may run the engine a second time, too.
+        self._saved.restore_files(content)
+        # A notebook may run the engine again: the folder is locked again, and the first result is removed.
         parts.engine.add_event_handler(Events.STARTED, parts.run.take)
         parts.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, parts.run.discard_result)
         parts.open_board()
-        self._saved.attach()
+        self._saved.attach(content)
 
     def attach_learning_rate(self) -> None:
         """Decay the learning rate to Hyperparameters.learning_rate_final."""
@@ -283,7 +285,7 @@ class _Setup:
     def attach_checkpoints(self) -> None:
         """Save checkpoints."""
         parts = self._parts
-        parts.engine.add_event_handler(Events.EXCEPTION_RAISED, self._failed)
+        parts.engine.add_event_handler(Events.EXCEPTION_RAISED, self._on_error)
         if parts.save is None:
             return
         if not parts.options.resume:
@@ -300,7 +302,7 @@ class _Setup:
         )
         self._checkpointer.attach(parts.engine)
 
-    def _failed(self, engine: Engine, error: BaseException) -> None:
+    def _on_error(self, engine: Engine, error: BaseException) -> None:
         """Name the run in a disk error that names no file, and remove a new run that was refused."""
         if isinstance(error, OSError):
             files.set_path(error, self._parts.run.path)
@@ -308,5 +310,5 @@ class _Setup:
             self._parts.discard_if_new()
 
     def attach_end(self) -> None:
-        """Write the result, close everything, evaluate a solved or complete run, and draw the learning curve."""
+        """Write the result, close everything, evaluate the network, draw the learning curve, unlock the folder."""
         RunEnd(self._parts, self._final_evaluation).attach()
