@@ -313,6 +313,27 @@ def test_a_solved_run_keeps_its_result_if_what_comes_after_it_is_stopped(
     assert "# play the final evaluation" not in output  # it has the one from before
 
 
+def test_a_signal_in_the_iteration_that_solves_the_game_leaves_the_evaluation_to_a_resumed_run(
+    ends, tmp_path, monkeypatch
+):
+    evaluate = evaluation.evaluate
+
+    def interrupted(*args, **options):
+        played = evaluate(*args, **options)
+        os.kill(os.getpid(), signal.SIGINT)
+        return played
+
+    options = (*VECTORS, *SMALL_DQN, *assignments("stop_reward=-2", "confirm=true"), "--quiet")
+    with monkeypatch.context() as patched:
+        patched.setattr(evaluation, "evaluate", interrupted)
+        code, output, errors = ends(BASELINE, *options, "--runs-dir", tmp_path)
+    assert code == 130, errors
+    assert "# play the final evaluation" in output
+    assert "# continue the run" not in output
+    assert ends(BASELINE, *resuming(folder(tmp_path)), "--quiet")[0] == 0
+    assert result_of(folder(tmp_path))["stopped"] == "solved"
+
+
 def test_a_solved_run_without_its_evaluation_is_evaluated_whatever_its_step_limit(solved, tmp_path, ends, monkeypatch):
     path = tmp_path / solved.name
     shutil.copytree(solved, path)
