@@ -39,7 +39,12 @@ class Additions:
         self._wanted: int | None = None  # unknown in a resumed run
 
     def missing(self, wanted: int, step: int = 1) -> Iterator[None]:
-        """Yield before each addition, of `step` transitions, of a call that makes `wanted` ones; none below 1."""
+        """Yield once for each addition that a call still has to make.
+
+        Args:
+            wanted: transitions that the call adds in all. None are added if this is below 1.
+            step: transitions per addition.
+        """
         if wanted < 1:
             return
         if self._wanted not in (None, wanted):  # the interrupted call was another one

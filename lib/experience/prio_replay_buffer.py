@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ptan.experience import ExperienceFirstLast
 
 BETA_START = 0.4
-BETA_FRAMES = 100_000  # values of update_beta's argument until beta is 1
+BETA_FRAMES = 100_000  # argument of update_beta at which beta reaches 1
 
 
 class PrioReplayBuffer:

@@ -71,17 +71,17 @@ class Snapshot:
         """Kept actions, (steps, num_envs) int32."""
         return np.concatenate(self._blocks) if self._blocks else np.zeros((0, len(self.starts)), np.int32)
 
-    def restart(self, reset: int, which: np.ndarray | slice = slice(None), step: int | None = None) -> None:
+    def restart(self, number: int, which: np.ndarray | slice = slice(None), step: int | None = None) -> None:
         """Record a seeded reset.
 
         Args:
-            reset: its number.
+            number: number of the reset, the argument of `seeds_of`.
             which: (num_envs,) bool, or indices, of the environments that were reset.
             step: number of kept steps before the reset; None for all of them.
         """
         if self.resets is None:
-            self.resets = np.full(len(self.starts), reset, np.int64)
-        self.resets[which] = reset
+            self.resets = np.full(len(self.starts), number, np.int64)
+        self.resets[which] = number
         self.starts[which] = self._length if step is None else step
         self.states = None
         self._unneeded = int(self.starts.min())

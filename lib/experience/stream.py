@@ -135,7 +135,7 @@ class Stream(ExperienceSource):
             self._episodes.append(self._episode(env, infos, previous_states[env].copy()))
         self._record_no_ops(infos, ended)
         truncated = truncated & ~terminated
-        overdue = self._snapshot.steps_since_reset - self._lifetime
+        overdue = self._snapshot.steps_since_reset - self._reseed_interval
         cut = ~ended & (overdue >= self.MAX_OVERDUE)
         if cut.any():
             self._warn_of_long_episode(int(np.flatnonzero(cut)[0]))
@@ -148,7 +148,7 @@ class Stream(ExperienceSource):
         return Step(rewards, terminated, truncated, final_states)
 
     @property
-    def _lifetime(self) -> int:
+    def _reseed_interval(self) -> int:
         """Steps of each environment in RESEED_EVERY agent steps of the run."""
         return math.ceil(self.RESEED_EVERY / self.env_range.total_envs)
 
@@ -208,7 +208,7 @@ class Stream(ExperienceSource):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Reset with the saved seeds and replay the saved actions. Half a million of Atari take a minute or two.
+        """Reset with the saved seeds and replay the saved actions. Half a million Atari steps take a minute or two.
 
         If that fails or leads to other states, reset all environments and log a warning.
 

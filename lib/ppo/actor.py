@@ -115,18 +115,30 @@ class ActorSettings:
         return vector_env.make_vector_env(self.env_name, num_envs, threads)
 
 
+class Reset(NamedTuple):
+    """Reset of environments with new seeds.
+
+    Attributes:
+        steps_before: agent steps of the actor before it, from which the seeds are derived.
+        which: (num_envs,) bool, the environments that were reset.
+    """
+
+    steps_before: int
+    which: np.ndarray
+
+
 class EndedEpisode(NamedTuple):
     """Episode that ended in a segment.
 
     Attributes:
-        step: step of the segment at which the episode ended.
+        segment_step: index of its last step in the segment, 0 to T - 1.
         total: undiscounted return.
         length: agent steps of the episode.
         env: index of the environment among the actor's environments.
         no_ops: see EpisodeTrace.
     """
 
-    step: int
+    segment_step: int
     total: float
     length: int
     env: int
@@ -142,8 +154,7 @@ class Segment:
         arrays: fields of Rollout as arrays (T, N, ...).
         episodes: episodes that ended in the segment.
         steps_done: agent steps of the actor at the end of the segment.
-        resets: a pair per reset with new seeds since the previous segment: the actor's agent steps before it, and a
-            mask, (num_envs,) bool, of the environments that were reset.
+        resets: resets with new seeds since the previous segment.
         final_states: (N, ...) states of the environments at the end of the segment.
         seconds: time that the segment took.
     """
@@ -152,7 +163,7 @@ class Segment:
     arrays: dict[str, np.ndarray]
     episodes: list[EndedEpisode]
     steps_done: int
-    resets: list[tuple[int, np.ndarray]]
+    resets: list[Reset]
     final_states: np.ndarray
     seconds: float
 
@@ -176,8 +187,8 @@ class PPOActor:
             self._model = GoalModel(envs.single_observation_space, int(envs.single_action_space.n), dtype)
         self._version = -1
         self._sampler = Sampler(envs, Agent(self._model), acting.rollout, acting.seed, acting.env_range(index))
-        self._resets: list[tuple[int, np.ndarray]] = []
-        self._sampler.on_reset = lambda steps, envs: self._resets.append((steps, envs))
+        self._resets: list[Reset] = []
+        self._sampler.on_reset = lambda steps, which: self._resets.append(Reset(steps, which))
         if state is not None:
             self._sampler.load_state_dict(dict(state))
         self._rollouts = (self._sampler.empty(), self._sampler.empty())  # the learner reads one, the other is filled
@@ -214,7 +225,7 @@ class PPOActor:
         return f"after {self._sampler.steps_done} steps of its own"
 
 
-def _ended(episode: Episode, step: int) -> EndedEpisode:
+def _ended(episode: Episode, segment_step: int) -> EndedEpisode:
     trace = episode.trace
     assert trace is not None
-    return EndedEpisode(step, episode.total, episode.length, trace.env, trace.no_ops)
+    return EndedEpisode(segment_step, episode.total, episode.length, trace.env, trace.no_ops)

@@ -245,8 +245,8 @@ class FastTrainer(Trainer):
         factor = 1.0
         if kl > 2 * target:
             factor = 1 / RATE_FACTOR
+        # A single epoch hardly moves the policy, so its low divergence must not raise the rate.
         elif kl < target / 2 and self.settings.epochs > 1:
-            # The first epoch hardly moves the policy. If it is the only one, the rate would rise to its limit.
             factor = RATE_FACTOR
         for group in self.optimizer.param_groups:
             # A rate that starts above the limit may stay or fall.

@@ -18,10 +18,10 @@ class Estimate(NamedTuple):
     lower_bound: float
 
 
-NONE = Estimate(0.0, -math.inf)
+NO_PROGRESS = Estimate(0.0, -math.inf)
 # Weights from --init should change little until their mean return is known.
 UNKNOWN_BUT_TRAINED = Estimate(1.0, -math.inf)
-DONE = Estimate(1.0, 1.0)
+AT_GOAL = Estimate(1.0, 1.0)
 
 
 class Progress:
@@ -58,18 +58,20 @@ class Progress:
     def __call__(self, goal: float | None) -> Estimate:
         """Return the progress toward `goal`.
 
-        It is 0 without a goal. Until there are enough episodes for the running mean, it is 0, or 1 with --init, because
-        large updates could spoil a trained policy. Without --init: short episodes end first, and
-        their returns may be high. If their mean is already at the goal, progress is measured from the lowest running
-        mean instead. It stays 0 until that mean is below the goal.
+        It is 0 without a goal. Until the first running mean is known, it is 0, or 1 with --init, because large updates
+        could spoil a trained policy.
+
+        The first episodes to end are short, and their returns may be high. If the first mean of a new policy is already
+        at the goal, progress is measured from the lowest running mean instead. It stays 0 until that mean is below the
+        goal.
         """
         if goal is None:
-            return NONE
+            return NO_PROGRESS
         if self._first_mean is None or self._lowest_mean is None:
-            return UNKNOWN_BUT_TRAINED if self.trained else NONE
+            return UNKNOWN_BUT_TRAINED if self.trained else NO_PROGRESS
         start = self._first_mean if self._first_mean < goal or self.trained else self._lowest_mean
         if start >= goal:
-            return DONE if self.trained else NONE
+            return AT_GOAL if self.trained else NO_PROGRESS
         mean = fmean(self._recent)
         error = stdev(self._recent) / math.sqrt(len(self._recent))
         progress, lower_bound = (

@@ -17,8 +17,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from lib.actors.contract import Actors
 from lib.actors.engines import start_actors
 from lib.errors import counted
@@ -26,7 +24,7 @@ from lib.experience.episodes import Episode, LazyTrace, pack_episodes, unpack_ep
 from lib.experience.interface import ExperienceSource, Stopped
 from lib.experience.snapshot import REPLAYING, Snapshot
 from lib.experience.stream import EnvRange, snapshot_of
-from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Segment
+from lib.ppo.actor import ActorSettings, EndedEpisode, PPOActor, Reset, Segment
 from lib.ppo.goal import GoalModel
 from lib.ppo.learner import PPOLearner
 from lib.ppo.progress import Progress
@@ -215,8 +213,9 @@ class Segments(ExperienceSource):
         for index, segment in segments:
             ended += zip(segment.episodes, self._handles[index].follow(segment), strict=True)
             self._busy += segment.seconds
-        for episode, trace in sorted(ended, key=lambda pair: pair[0].step):  # within a step, the order is by actor
-            step = self.steps_done + (episode.step + 1) * num_envs * len(segments)
+        # Within a step, episodes are in the order of the actors.
+        for episode, trace in sorted(ended, key=lambda pair: pair[0].segment_step):
+            step = self.steps_done + (episode.segment_step + 1) * num_envs * len(segments)
             self._episodes.append(Episode(episode.total, episode.length, step, since_process_start(), trace))
             self.progress.add(episode.total)
         steps = sum(len(segment) for _, segment in segments)
@@ -288,9 +287,9 @@ class _Handle:
         resets = deque(segment.resets)
         traces = []
         for episode in segment.episodes:
-            while resets and self._steps_before(resets[0], segment) <= episode.step:
+            while resets and self._steps_before(resets[0], segment) <= episode.segment_step:
                 self._restart(resets.popleft(), segment, before)
-            traces.append(_trace(self._snapshot, segment, episode, before + episode.step + 1))
+            traces.append(_trace(self._snapshot, segment, episode, before + episode.segment_step + 1))
         for reset in resets:
             self._restart(reset, segment, before)
         self._snapshot.states = segment.final_states.copy()
@@ -298,12 +297,13 @@ class _Handle:
         self.seconds_per_step = segment.seconds / len(actions)
         return traces
 
-    def _restart(self, reset: tuple[int, np.ndarray], segment: Segment, before: int) -> None:
-        self._snapshot.restart(*reset, before + self._steps_before(reset, segment))
+    def _restart(self, reset: Reset, segment: Segment, before: int) -> None:
+        step = before + self._steps_before(reset, segment)
+        self._snapshot.restart(reset.steps_before, reset.which, step)
 
-    def _steps_before(self, reset: tuple[int, np.ndarray], segment: Segment) -> int:
+    def _steps_before(self, reset: Reset, segment: Segment) -> int:
         """Return the number of the segment's steps before a reset."""
-        return (reset[0] - (segment.steps_done - len(segment))) // self._env_range.num_envs
+        return (reset.steps_before - (segment.steps_done - len(segment))) // self._env_range.num_envs
 
     @property
     def seconds_to_replay(self) -> float:
@@ -335,7 +335,7 @@ class _Handle:
 
 
 def _trace(snapshot: Snapshot, segment: Segment, episode: EndedEpisode, end: int) -> LazyTrace:
-    last_state = channels_first(segment.arrays["states"][episode.step, episode.env]).copy()
+    last_state = channels_first(segment.arrays["states"][episode.segment_step, episode.env]).copy()
     return snapshot.trace(episode.env, episode.length, last_state, episode.no_ops, end)
 
 

@@ -17,7 +17,7 @@ from lib.hyperparameters import BEST_HYPERPARAMS, HYPERPARAMS, OWN, RunParameter
 from lib.run import config_file, run_checks, run_folder, run_json, tracking
 from lib.run.initial_weights import require_same_game
 from lib.run.option_types import seed, usable_device
-from lib.run.options import DEFAULT_RUNS_DIR, OF_ACTORS, RunOptions, affecting_results, changeable_on_resume
+from lib.run.options import ACTOR_OPTIONS, DEFAULT_RUNS_DIR, RunOptions, affecting_results, changeable_on_resume
 from lib.run.overrides import HELP, explain, override, parse
 from lib.run.run_name import changes_in_name
 from lib.run.watchdog import Watchdog
@@ -173,7 +173,7 @@ def _check_overrides(overrides: Sequence[str], parser: Parser, knobs: Collection
 
 def _require_actors(knobs: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Refuse options of the players if --parallel is an option of the script and was not given."""
-    given = any(knobs.get(name) != defaults.get(name) for name in OF_ACTORS)
+    given = any(knobs.get(name) != defaults.get(name) for name in ACTOR_OPTIONS)
     if "engine" in knobs and knobs.get("parallel") is False and given:
         raise UsageError("--engine, --address and --patience go with --parallel; without it, this process plays")
 

@@ -79,8 +79,6 @@ class Episodes:
     FIRST = 50
     FIRST_PER_ENV = 6  # at least this many per environment, because the first episodes to end are short
 
-    _runs = itertools.count()  # counts the runs of this process
-
     def __init__(
         self,
         exp_source: ExperienceSource,
@@ -102,9 +100,8 @@ class Episodes:
         self.reached: dict[str, dict[str, float]] = {}
         # Run time of earlier processes, if the run is resumed. If this run owns the process, its time begins with the
         # process; otherwise it begins now.
-        is_first = next(self._runs) == 0
-        self.seconds_before = 0.0 if is_first and owns_process else -since_process_start()
-        self._goal_reached_at: dict[str, float] = {}  # empty unless `confirm` has to answer
+        self.seconds_before = 0.0 if owns_process else -since_process_start()
+        self._goal_reached_at: dict[str, float] = {}  # moment of the mean; {} unless `confirm` still has to answer
         self._rejected_at: int | None = None  # number of episodes when `confirm` last returned False
         # Return of all episodes, and the number of them whose mean is compared with the goal; 0 afterwards.
         self._early_total = 0.0
@@ -188,7 +185,7 @@ class Episodes:
         self.last = episode
         self.returns.append(episode.total)
         if self.count == 1 and self._early_count:
-            # It began with the run, so its end divided by its length is the number of environments.
+            # The first episode to end began at step 0, so step / length is the number of environments.
             per_env = self.FIRST_PER_ENV * round(episode.step / max(1, episode.length))
             self._early_count = max(self._early_count, per_env)
         self._early_total += episode.total
@@ -287,13 +284,15 @@ class EpisodeFile:
     Args:
         path: path of the file.
         episodes: counter of the episodes.
+
+    Attributes:
         video: function that returns the path of the newest episode's video in the run folder, or "".
     """
 
-    def __init__(self, path: Path, episodes: Episodes, video: Callable[[], str] = lambda: ""):
+    def __init__(self, path: Path, episodes: Episodes):
         self.path = path
         self.episodes = episodes
-        self.video = video
+        self.video: Callable[[], str] = lambda: ""
         self._begun = False
         self._append()
 

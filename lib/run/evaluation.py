@@ -137,12 +137,12 @@ class PeriodicEvaluation:
         self.every = every
         self._last: int | None = None  # agent step of the last evaluation
 
-    def attach(self, engine: Engine, evaluating: Engine, steps: Callable[[], int], untimed: Untimed) -> None:
+    def attach(self, engine: Engine, evaluation_engine: Engine, steps: Callable[[], int], untimed: Untimed) -> None:
         """Evaluate after an iteration if it is due, and at the start of a resumed run.
 
         Args:
             engine: training engine.
-            evaluating: engine that `evaluator` has built.
+            evaluation_engine: engine that `evaluator` has built.
             steps: function that returns the agent steps so far.
             untimed: function that returns a context manager; time spent in it does not count as training.
         """
@@ -155,9 +155,9 @@ class PeriodicEvaluation:
 
         def run() -> None:
             with untimed(), undisturbed():
-                evaluating.run([0])
+                evaluation_engine.run([0])
 
-        @evaluating.on(EvaluationEvents.EVALUATED)
+        @evaluation_engine.on(EvaluationEvents.EVALUATED)
         def evaluated() -> None:
             self._last = steps()
 

@@ -30,7 +30,7 @@ class FinalEvaluation:
         run: folder of the run.
         episodes: training episodes of the run.
         should_stop: function that returns whether the run has to stop.
-        evaluating: function that returns the context of an evaluation during training.
+        untimed: function that returns the context manager of an evaluation during training, whose time does not count.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FinalEvaluation:
         run: Run,
         episodes: Episodes,
         should_stop: Callable[[], bool],
-        evaluating: Callable[[], AbstractContextManager[None]],
+        untimed: Callable[[], AbstractContextManager[None]],
     ):
         self._policy = policy
         self._params = params
@@ -49,7 +49,7 @@ class FinalEvaluation:
         self._run = run
         self._episodes = episodes
         self._should_stop = should_stop
-        self._evaluating = evaluating
+        self._untimed = untimed
         self._confirmed: dict[str, Any] | None = None  # the evaluation that confirmed that the game is solved
 
     def confirm(self) -> bool | None:
@@ -62,7 +62,7 @@ class FinalEvaluation:
             "The mean training return has reached %g. %d greedy episodes have to confirm it.", goal, evaluation.EPISODES
         )
         try:
-            with self._evaluating(), undisturbed():
+            with self._untimed(), undisturbed():
                 evaluated = self._play(stopped=self._should_stop)
         except Stopped:
             return None
@@ -78,11 +78,11 @@ class FinalEvaluation:
         return True
 
     @property
-    def is_played(self) -> bool:
-        """Whether `add_to` only writes, because the evaluation has confirmed that the game is solved."""
+    def has_confirmed(self) -> bool:
+        """Whether an evaluation has confirmed that the game is solved, so that `write` need not play another one."""
         return self._confirmed is not None
 
-    def add_to(self, result: Mapping[str, Any]) -> None:
+    def write(self, result: Mapping[str, Any]) -> None:
         """Write the result with the evaluation, which is played unless it has confirmed that the game is solved."""
         evaluated = self._confirmed
         if evaluated is None:

@@ -13,16 +13,16 @@ from lib.system.files import PROJECT
 DEFAULT_RUNS_DIR = PROJECT / "runs"
 
 # Options of cli.add_engine_options, and --actor-cpus of 04_ppo_actors.py.
-OF_ACTORS = frozenset({"engine", "patience", "address", "actor_cpus"})
+ACTOR_OPTIONS = frozenset({"engine", "patience", "address", "actor_cpus"})
 
 
 def changeable_on_resume(knobs: Iterable[str]) -> frozenset[str]:
     """Return which of a script's own options a resumed run may change, because no result depends on them.
 
-    In a script without --engine, the names of the actors' other options are those of something else.
+    Only in a script with --engine do these names mean options of actors.
     """
     names = frozenset(knobs)
-    return names & ({"async_envs"} | (OF_ACTORS if "engine" in names else set()))
+    return names & ({"async_envs"} | (ACTOR_OPTIONS if "engine" in names else set()))
 
 
 def affecting_results(knobs: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class RunOptions:
         knobs: the script's own options by name. Each can be read as an attribute, too.
         resumable: whether cli.main runs the script, which then takes --resume, so that the command that continues the
             run can be printed.
-        changes: what a new run's name says after the script, see run_name.changes_in_name.
+        changes: suffix that follows the script's name in a new run's name, see run_name.changes_in_name.
     """
 
     seed: int = 1

@@ -82,8 +82,8 @@ class RunEnd:
         is_complete = stopped == STEPS and self._parts.options.stop_after is None
         if evaluation is None or not (stopped == SOLVED or is_complete) or not self._parts.episodes.count:
             return
-        if not self._signals or evaluation.is_played:
-            evaluate = partial(evaluation.add_to, result)
+        if not self._signals or evaluation.has_confirmed:
+            evaluate = partial(evaluation.write, result)
             self._signals += run_optional("evaluation", evaluate, may_fail=self._parts.is_book_script)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:

@@ -56,7 +56,7 @@ class EpisodeLines:
             self._returns.append(episode.total)
 
     def log_due(self) -> None:
-        """Log a line if one is due. Without a bar, only single episodes get lines; the state includes summaries."""
+        """Log a line if one is due. Without a bar, several episodes wait for the state line that sums them up."""
         if self._returns and time.monotonic() - self._last >= self._interval:
             if len(self._returns) == 1:
                 self._log_episode()
@@ -180,7 +180,7 @@ class Screen:
         episodes, number = self.episodes, len(self.episodes.returns)
         mean = _mean(episodes.returns)
         steps = [f"step {episodes.steps:,}"] if with_step else []
-        goal = steps if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
+        target = steps if self.goal_progress is None else [f"goal {self.goal_progress.goal:g}"]
         speed = [f"{format_rate(self.speed.recent)} steps/s"] if self.speed.recent > 0 else []
         elapsed = format_duration(episodes.seconds)
         left, to_limit = self._left()
@@ -189,10 +189,10 @@ class Screen:
         long = f"mean of the last {number} episodes {mean}" if number else "no episode yet"
         short = f"mean of {number}: {mean}" if number else "no episode yet"
         forms = [
-            [long, *goal, *speed, f"elapsed {elapsed}", *long_left],
-            [short, *goal, *speed, elapsed, *short_left],
-            [short, *goal, elapsed, *short_left],
-            [short, *goal, elapsed],
+            [long, *target, *speed, f"elapsed {elapsed}", *long_left],
+            [short, *target, *speed, elapsed, *short_left],
+            [short, *target, elapsed, *short_left],
+            [short, *target, elapsed],
             [short],
         ]
         return [", ".join(form) for form in forms]

@@ -188,12 +188,12 @@ class _Setup:
                         f"correct the environment: {error}"
                     ) from error
                 parts.opened.append(envs[-1])
-        evaluating = evaluation.evaluator(parts.policy(), envs, parts.options.seed, parts.stopper.interrupted)
-        parts.board.attach_evaluation(evaluating, evaluation.SPREAD, parts.steps)
-        parts.periodic_evaluation.attach(parts.engine, evaluating, parts.steps, self._evaluating)
+        evaluation_engine = evaluation.evaluator(parts.policy(), envs, parts.options.seed, parts.stopper.interrupted)
+        parts.board.attach_evaluation(evaluation_engine, evaluation.SPREAD, parts.steps)
+        parts.periodic_evaluation.attach(parts.engine, evaluation_engine, parts.steps, self._untimed)
 
     @contextmanager
-    def _evaluating(self) -> Iterator[None]:
+    def _untimed(self) -> Iterator[None]:
         """Do not count the time of an evaluation as training. Save the run if the evaluation fails."""
         try:
             with self._parts.speed.paused():
@@ -263,7 +263,7 @@ class _Setup:
             parts.run,
             parts.episodes,
             parts.stopper.should_stop,
-            self._evaluating,
+            self._untimed,
         )
         if parts.params.confirm:
             parts.episodes.confirm = self._final_evaluation.confirm

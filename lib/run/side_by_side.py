@@ -86,8 +86,8 @@ def _play(
 
 
 def _next(results: Iterator[EpisodeResult]) -> EpisodeResult | None:
-    # One thread is enough for a small batch. torch drops its cast weights when the outermost autocast context ends.
-    # This one casts nothing; it keeps them for a result.
+    # One thread is enough for a small batch. torch clears its cache of cast weights when the outermost autocast context
+    # exits. This disabled one keeps the cache until the next result.
     with torch_threads(1), torch.autocast("cpu", enabled=False):
         return next(results, None)
 

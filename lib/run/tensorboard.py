@@ -170,17 +170,17 @@ class TensorBoard:
 
         engine.add_event_handler(speed.every, write_layout)
 
-    def attach_evaluation(self, evaluating: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
+    def attach_evaluation(self, evaluation_engine: Engine, names: Sequence[str], steps: Callable[[], int]) -> None:
         """Write metrics of an evaluation as evaluation/* whenever one is complete.
 
         Args:
-            evaluating: engine that evaluates.
+            evaluation_engine: engine that evaluates.
             names: names of its metrics.
             steps: function that returns the agent steps so far.
         """
         self._tags += [f"evaluation/{name}" for name in names]
         scalars = OutputHandler("evaluation", metric_names=list(names), global_step_transform=lambda *_: steps())
-        self.logger.attach(evaluating, scalars, EvaluationEvents.EVALUATED)
+        self.logger.attach(evaluation_engine, scalars, EvaluationEvents.EVALUATED)
 
     def attach_figures(self, engine: Engine, steps: Callable[[], int], figures: Mapping[str, FigureFunction]) -> None:
         """Write pictures/<name> every FIGURES_EVERY iterations.

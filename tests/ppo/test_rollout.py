@@ -103,6 +103,25 @@ def test_after_an_error_the_state_is_that_before_the_rollout():
         assert all(torch.equal(a, b) for a, b in zip(rollout, fields(next(played)), strict=True))
 
 
+def test_a_sampler_that_plays_on_after_an_error_resets_its_environments(caplog):
+    def sampler():
+        envs = vector_env.make_vector_env("CartPole-v1", 2)
+        return Sampler(envs, Agent(Model(envs.single_observation_space, 2)), steps=16, seed=2)
+
+    played = sampler()
+    next(iter(played))
+    step = played.envs.step
+    played.envs.step = raise_at(7, step)
+    with pytest.raises(RuntimeError, match="the paddle broke"):
+        next(iter(played))
+    played.envs.step = step
+    next(iter(played))
+    restored = sampler()
+    restored.load_state_dict(played.state_dict())
+    assert np.array_equal(restored.states, played.states)  # as the environments are, so their actions are complete
+    assert "could not be restored" not in caplog.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("env_id", "restart", "was_reset"), [("PongNoFrameskip-v4", 10**6, False), ("fakes:Catch-v0", 40, True)]

@@ -33,7 +33,6 @@ from lib.hyperparameters import HYPERPARAMS
 from lib.nets import losses
 from lib.run import checkpoint_reading, run_folder, run_json
 from lib.run.episode_player import EpisodeResult
-from lib.run.episodes import Episodes
 from lib.run.evaluation import summary
 from lib.run.options import RunOptions
 from lib.run.return_distributions import ReturnDistributionFigure
@@ -330,7 +329,6 @@ def test_a_resumed_run_removes_videos_of_undone_episodes_even_if_it_records_none
 def test_a_notebook_that_was_opened_long_ago_has_the_whole_time_for_its_run(tmp_path, monkeypatch):
     started = time.monotonic() - 3600.0
     monkeypatch.setattr(clock, "_process_start", lambda: started)
-    monkeypatch.setattr(Episodes, "_runs", itertools.count())
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
