@@ -24,6 +24,10 @@ class Fault(Exception):
         self.exit_code = exit_code
 
 
+class CallInterrupted(Fault):
+    """A call of an environment did not return before the time limit, or after a signal."""
+
+
 class EnvironmentFailed(Exception):
     """Error of an environment that would look like an error of this program. The message names the environment."""
 

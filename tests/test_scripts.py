@@ -17,8 +17,8 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from lib.errors import CallInterrupted
 from lib.run import checkpoint_reading, curve, evaluation
-from lib.run.watchdog import CallInterrupted
 from running import (
     BASELINE,
     FAKES,

@@ -2,14 +2,14 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from ignite.engine import Engine, Events
 
-from lib.envs.checked_env import close_all
+from lib.envs.checked_env import Closable, close_all
 from lib.run import checkpoint_files, console, learning_rate
 from lib.run.curve import draw_or_warn
 from lib.run.events import attach_as_last
@@ -84,7 +84,7 @@ class RunEnd:
             return
         if not self._signals or evaluation.has_confirmed:
             evaluate = partial(evaluation.write, result)
-            self._signals += run_optional("evaluation", evaluate, may_fail=self._parts.is_book_script)
+            self._signals += run_optional("evaluation", evaluate)
 
     def _write_result(self, result: Mapping[str, Any]) -> None:
         parts = self._parts
@@ -114,7 +114,11 @@ class RunEnd:
         parts.run.write_json("result.json", result)
         parts.source.close()
         parts.stopper.release_signals()
-        close_all(parts.opened)
+        close_all(self._no_longer_needed())
+
+    def _no_longer_needed(self) -> Sequence[Closable]:
+        """Return the environments of evaluations and videos, unless a notebook may run the engine again."""
+        return self._parts.opened if self._parts.owns_process else ()
 
     def _abandon(self, engine: Engine, error: BaseException) -> None:
         """Close everything after an error, draw the curve, and unlock the run, so that it can be resumed.
@@ -130,7 +134,7 @@ class RunEnd:
         with suppress(OSError):
             parts.board.close()
         if is_new:
-            close_all([parts.source, *parts.opened])
+            close_all([parts.source, *self._no_longer_needed()])
         if is_new and not isinstance(error, KeyboardInterrupt) and parts.run.path.exists():
             self._draw_curve()
         with suppress(OSError):

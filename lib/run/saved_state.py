@@ -97,19 +97,28 @@ class SavedState:
         """Attach a handler that restores the state of the loop when the loop starts.
 
         ignite resets the iteration counter and the running averages on STARTED. No handler draws random numbers
-        between EPOCH_STARTED and the first batch.
+        between EPOCH_STARTED and the first batch. If a notebook runs the engine again, its iterations go on, too.
         """
-        if not content:
-            return
         parts = self._parts
         # A copy, because the handler is kept, and would keep the memory-mapped checkpoint open.
         state = copy.deepcopy({name: content[name] for name in self._restored_at_start() if name in content})
 
+        last_iteration: int | None = None
+
+        def count(engine: Engine) -> None:
+            nonlocal last_iteration
+            last_iteration = engine.state.iteration
+
         def restore_loop(engine: Engine) -> None:
-            objects = self._restored_at_start()
-            if "evaluations" not in state:  # the saved run had none
-                objects.pop("evaluations", None)
-            restoring.restore(objects, state)
+            if last_iteration is not None:  # the engine has run before
+                engine.state.iteration = last_iteration
+            elif state:
+                objects = self._restored_at_start()
+                if "evaluations" not in state:  # the saved run had none
+                    objects.pop("evaluations", None)
+                restoring.restore(objects, state)
+            else:
+                return
             parts.episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
             if parts.episodes.solved is not None:
                 parts.stopper.solved(engine)
@@ -118,7 +127,8 @@ class SavedState:
             elif parts.stopper.reason is not None:
                 engine.terminate()
 
-        parts.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore_loop)
+        parts.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore_loop)  # in every run of the engine
+        parts.engine.add_event_handler(Events.ITERATION_COMPLETED, count)
 
     def _restored_at_setup(self) -> dict[str, Stateful]:
         """Return the objects that are restored during the set-up."""

@@ -6,6 +6,7 @@ saved_state.py, and its end in run_end.py.
 """
 
 import math
+import multiprocessing
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -89,7 +90,13 @@ def setup_ignite(
             extra_metrics is one text.
         ValueError: if the engine already has a run, if a field of the hyperparameters is missing or out of range, or if
             the learning rate has to decay and `save` has no "optimizer".
+        RuntimeError: if a child process calls it, because the program has no `if __name__ == "__main__":`.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            "setup_ignite was called by a child process, which imports the program that started it; put the program's "
+            'last lines, which start the run, under if __name__ == "__main__":'
+        )
     start_console()
     if engine in _engines:
         raise ValueError("setup_ignite was called with this engine before; make a new Engine for each run")
@@ -148,7 +155,7 @@ class _Setup:
         if parts.options.resume:
             parts.run.add_session()
         self._saved.restore_files(content)
-        # A notebook may run the engine again: the folder is locked again, and the first result is removed.
+        # A notebook may run the engine again: the folder is locked again, and the first result is replaced.
         parts.engine.add_event_handler(Events.STARTED, parts.run.take)
         parts.engine.add_event_handler(TrainingEvents.LEARNING_STARTED, parts.run.discard_result)
         parts.open_board()

@@ -11,10 +11,10 @@ import torch
 
 from lib.actors.contract import ActorFailed, Weights
 from lib.actors.engines import start_actors
-from lib.errors import Fault, UsageError
+from lib.errors import CallInterrupted, Fault, UsageError
 from lib.experience.interface import Stopped
 from lib.run.episode_player import EpisodePlayer, EpisodeResult, Policy, play_together
-from lib.run.watchdog import CallInterrupted, Watchdog
+from lib.run.watchdog import Watchdog
 from lib.system.machine import cores, torch_threads
 
 log = logging.getLogger(__name__)

@@ -12,13 +12,12 @@ from typing import Any
 
 from ignite.engine import Engine
 
-from lib.errors import Fault, UsageError
+from lib.errors import CallInterrupted, Fault, UsageError
 from lib.experience.episodes import Episode
 from lib.run.episode_replayer import EpisodeReplayer, Playback
 from lib.run.episodes import Episodes
 from lib.run.evaluation import Untimed
 from lib.run.video_file import Animation, Video
-from lib.run.watchdog import CallInterrupted
 from lib.system.seeds import undisturbed
 
 log = logging.getLogger(__name__)

@@ -20,15 +20,11 @@ from typing import Any, ClassVar, NoReturn
 from ignite.engine import Engine, Events
 
 from lib.envs.checked_env import Call, CheckedEnv
-from lib.errors import Fault
+from lib.errors import CallInterrupted, Fault
 from lib.system.clock import since_process_start
 from lib.system.forks import in_forked_children
 
 log = logging.getLogger(__name__)
-
-
-class CallInterrupted(Fault):
-    """A call of an environment did not return before the time limit, or after a signal."""
 
 
 class Watchdog:

@@ -31,8 +31,7 @@ from lib.actors.process_worker import set_model
 from lib.actors.ray_cluster import RayActors
 from lib.actors.ray_package import check_cluster, import_ray
 from lib.envs.checked_env import CheckedEnv
-from lib.errors import Fault, UsageError
-from lib.run.watchdog import CallInterrupted
+from lib.errors import CallInterrupted, Fault, UsageError
 from lib.system import memory, processes
 from lib.system.machine import cores
 from lib.system.processes import SIGNALS

@@ -18,12 +18,13 @@ from ignite.engine import Engine, Events
 from fakes import Coded, CodedDying, Counting, Slow, checked_failing, draw_actions
 from lib.actors.process import ProcessActors
 from lib.envs.single_env import make_env
+from lib.errors import CallInterrupted
 from lib.experience.interface import Stopped
 from lib.run import console, episode_player, side_by_side
 from lib.run.episode_player import EpisodePlayer
 from lib.run.evaluation import PeriodicEvaluation, evaluate, evaluator, is_clearly_below
 from lib.run.events import EvaluationEvents
-from lib.run.watchdog import CallInterrupted, Watchdog
+from lib.run.watchdog import Watchdog
 from lib.system.clock import since_process_start
 
 

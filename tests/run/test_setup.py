@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -274,7 +275,7 @@ def test_a_game_for_evaluations_that_fails_to_close_does_not_harm_the_run(tmp_pa
     monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Stuck())
     source = source_of(Counting())
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    args = RunOptions(runs_dir=tmp_path, stop_after=40, evaluate_every=1000)
+    args = RunOptions(runs_dir=tmp_path, stop_after=40, evaluate_every=1000, resumable=True)
     params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
     run = setup_ignite(engine, params, source, "closes", args=args, save={"net": nn.Linear(1, 1)})
     engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
@@ -360,7 +361,7 @@ def test_a_refused_resume_in_a_notebook_leaves_no_process_of_its_source(tmp_path
 
 @pytest.mark.parametrize(
     ("error", "is_book_script"),
-    [(UsageError("only one game can be open"), False), (UsageError("only one"), True), (ValueError("broke"), True)],
+    [(UsageError("only one game can be open"), False), (ValueError("broke"), False), (ValueError("broke"), True)],
 )
 def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, caplog, error, is_book_script):
     def fail(*values, **options):
@@ -377,7 +378,7 @@ def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capl
     run = setup_ignite(engine, params, source, "own", args=args, save={"net": nn.Linear(1, 1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
     assert state.stopped == run.read_result()["stopped"] == "solved"  # type: ignore[attr-defined]
-    assert "The evaluation failed; the run is saved. " in caplog.text
+    assert "The evaluation failed; the run is saved." in caplog.text
     assert str(error) in caplog.text
     assert "watch it play" in caplog.text
 
@@ -415,6 +416,71 @@ def test_a_second_run_of_an_engine_keeps_no_stop_reason_speed_or_result_of_the_f
     )
     steps, updates = (float(number.replace(",", "")) for number in last)
     assert updates == pytest.approx(steps, rel=0.05)  # each step has an update
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_an_engine_that_runs_again_goes_on_with_its_iterations_and_its_evaluations(tmp_path, monkeypatch, resumed):
+    evaluated = []
+
+    class Evaluated(Counting):
+        closed = False
+
+        def step(self, action):
+            assert not self.closed
+            evaluated.append(action)
+            return super().step(action)
+
+        def close(self):
+            self.closed = True
+
+    monkeypatch.setattr("lib.run.setup.make_env", lambda env_id: Evaluated(length=1))
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    iterations = []
+
+    def train(interrupted_at, **options):
+        def process_batch(engine, batch):
+            iterations.append(engine.state.iteration)
+            if source.steps_done in interrupted_at:
+                os.kill(os.getpid(), signal.SIGINT)
+            return {"loss": 0.0}
+
+        source = source_of(Counting(length=5))
+        engine, buffer = Engine(process_batch), ReplayBuffer(source, 100)
+        args = RunOptions(runs_dir=tmp_path, evaluate_every=20, **options)
+        save = {"net": Linear(1), "replay": buffer}
+        run = setup_ignite(engine, params, source, "again", args=args, save=save)
+        for _ in (*interrupted_at, 0, 0):  # the last one has nothing to do
+            engine.run(common.batch_generator(buffer, 2 - len(buffer), 2))
+        assert run.read_result()["steps"] == source.steps_done == options["stop_after"]
+        return run
+
+    run = train([30, 50], stop_after=70)
+    if resumed:
+        run = train([90], stop_after=110, resume=run.path)
+    assert iterations == list(range(1, 109 if resumed else 69))  # one per step after the warm-up
+    assert run.read_result()["iterations"] == iterations[-1]
+    assert len(evaluated) == 10 * (5 if resumed else 3)
+
+
+def test_a_child_that_imports_a_program_does_not_train(tmp_path, monkeypatch):
+    args = RunOptions(runs_dir=tmp_path)
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(RuntimeError, match='under if __name__ == "__main__":'):
+        setup_ignite(Engine(lambda *_: None), HYPERPARAMS["pong"], source_of(Counting()), "own", args=args)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_program_without_a_command_line_evaluates_in_its_own_process(tmp_path, monkeypatch):
+    processes = []
+
+    def evaluate(*values, **options):
+        processes.append(options["processes"])
+        return summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
+
+    monkeypatch.setattr("lib.run.evaluation.evaluate", evaluate)
+    confirming_run(tmp_path)
+    confirming_run(tmp_path, resumable=True)
+    assert processes == [1, None]
 
 
 def test_a_run_that_is_refused_before_its_first_step_leaves_no_folder(tmp_path):

@@ -11,13 +11,12 @@ import pytest
 import torch
 
 from lib.envs.single_env import make_env
-from lib.errors import UsageError
+from lib.errors import CallInterrupted, UsageError
 from lib.experience.episodes import Episode, EpisodeTrace
 from lib.run import episode_replayer, video_file, videos
 from lib.run.episode_replayer import EpisodeReplayer
 from lib.run.stopping import NOT_FINITE, SOLVED, STEPS, Stopper
 from lib.run.video_file import Video
-from lib.run.watchdog import CallInterrupted
 from running import BASELINE, CATCH
 
 CODED, SHORT, STICKY = "fakes:Coded-v0", "fakes:ShortPong-v0", "fakes:StickyPong-v0"
