@@ -330,8 +330,10 @@ def test_a_signal_in_the_iteration_that_solves_the_game_leaves_the_evaluation_to
     assert code == 130, errors
     assert "# play the final evaluation" in output
     assert "# continue the run" not in output
+    assert "evaluation" not in result_of(folder(tmp_path))
     assert ends(BASELINE, *resuming(folder(tmp_path)), "--quiet")[0] == 0
-    assert result_of(folder(tmp_path))["stopped"] == "solved"
+    result = result_of(folder(tmp_path))
+    assert (result["stopped"], result["evaluation"]["episodes"]) == ("solved", 20)
 
 
 def test_a_solved_run_without_its_evaluation_is_evaluated_whatever_its_step_limit(solved, tmp_path, ends, monkeypatch):

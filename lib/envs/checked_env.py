@@ -15,7 +15,8 @@ import numpy as np
 from lib.envs.observation_checks import LARGEST, copy_of, out_of_bounds, problems, safe_repr, short_repr
 from lib.errors import EnvironmentFailed, Fault, UsageError
 
-CHECKED_EVERY = 100  # larger observations than SMALL are fully checked in the first n steps, then every n steps
+# Observations larger than observation_checks.SMALL are fully checked in the first n steps, then every n steps.
+CHECKED_EVERY = 100
 
 # Errors of an environment that could be mistaken for those of this program, or that a generator would convert.
 MISLEADING = (OSError, EOFError, MemoryError, RuntimeError, StopIteration, StopAsyncIteration)

@@ -1,4 +1,4 @@
-"""Checks of an observation against the space that its environment declares."""
+"""Checks of an observation against the space that its environment declares, and the largest number of a reward."""
 
 import functools
 from collections.abc import Iterator

@@ -221,7 +221,7 @@ class ExperienceSourceFirstLast(ptan.experience.ExperienceSourceFirstLast, Exper
         try:
             self._reset(index, slot)
             steps = self._replay(slot, saved["actions"].flatten().tolist())
-        except CallInterrupted:  # at the time limit or after a signal; it may succeed next time
+        except CallInterrupted:  # at the time limit; the resume may succeed next time
             raise
         except Exception as error:  # noqa: BLE001 - the environment is not our code
             return False, f" ({type(error).__name__}: {error})"

@@ -214,7 +214,7 @@ class Stream(ExperienceSource):
 
         Raises:
             Fault: if it fails in an environment with a process of its own, which has ended.
-            CallInterrupted: if a call does not return before the time limit, or after a signal.
+            CallInterrupted: if a call does not return before the time limit.
         """
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
@@ -225,7 +225,7 @@ class Stream(ExperienceSource):
         error_text = ""
         try:
             self._replay(self._snapshot.starts, self._snapshot.actions)
-        except CallInterrupted:  # at the time limit or after a signal; it may succeed next time
+        except CallInterrupted:  # at the time limit; the resume may succeed next time
             raise
         except Exception as error:
             error_text = f" ({type(error).__name__}: {error})"

@@ -136,7 +136,7 @@ class Sampler(Stream):
         self.agent = agent
         self.steps = steps
         self.progress = Progress(envs.num_envs)
-        self._is_behind = False  # whether the environments have played steps that an error has undone
+        self._is_behind = False  # whether an error has undone steps that the environments have played
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each environment once, and record the returns of finished episodes; see Stream.step."""
@@ -186,15 +186,15 @@ class Sampler(Stream):
         """Play the next steps and store them in `rollout`, overwriting its contents.
 
         After an error, the state is that before the rollout, so that a checkpoint holds no steps without an update. The
-        environments are further on then, so the next call resets them.
+        environments have played on, so the next call resets them.
         """
-        if self._is_behind:
-            self._reseed(np.ones(self.envs.num_envs, bool))
-            self._is_behind = False
         before = copy.copy(self)
         before._snapshot, before._episodes = self._snapshot.copy(), list(self._episodes)
         before.progress = copy.deepcopy(self.progress)
         try:
+            if self._is_behind:
+                self._reseed(np.ones(self.envs.num_envs, bool))
+                self._is_behind = False
             # One thread is enough for a small batch, and idle torch threads would spin on the emulators' cores. torch
             # clears its cache of cast weights when the outermost autocast context exits. This disabled one keeps the
             # cache for the whole rollout.

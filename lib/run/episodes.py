@@ -56,8 +56,8 @@ class Episodes:
         stop_reward: mean return that the last 100 episodes have to reach, or None.
         milestone: another mean return; the time at which the run first reaches it is recorded. None for no milestone.
         trained: whether the run begins with trained weights, from --init.
-        owns_process: whether the first run's time includes the start of the process. False for a script or notebook
-            that may do other work first.
+        owns_process: whether the run's time starts with the process. False for a script or notebook that may do other
+            work first.
 
     Attributes:
         confirm: function that `request_confirmation` calls. It returns whether the game is solved, or None if it cannot

@@ -107,7 +107,7 @@ class FinalEvaluation:
         Its episodes are not those of tools/evaluate.py, because they may have decided when training ended.
         """
         make = partial(make_env, self._params.env_name)
-        # Other processes import the main program, which would train again if it has no `if __name__ == "__main__":`.
+        # Worker processes import the main program, which setup_ignite refuses without `if __name__ == "__main__":`.
         processes = None if self._options.resumable else 1
         seed = tagged_seed("final evaluation", self._options.seed)
         return evaluation.evaluate(self._policy, make, seed=seed, processes=processes, **options)

@@ -9,8 +9,8 @@ from lib.errors import UsageError
 from lib.system import files
 from lib.system.console_log import quoted
 
-# Characters that a terminal obeys: controls, line separators, and those that reverse the direction of a text.
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+# Characters that change how a terminal shows a line: controls, line separators, and marks of a text's direction.
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 # Names of the files and folders in a run folder, and suffixes of its other files; see run_folder.
 FILE_NAMES = {"params.json", "episodes.csv", "files.json", "result.json", "evaluation.json", "curve.png", "lock", "pid"}

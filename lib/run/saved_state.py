@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 class SavedState:
     """The state of a run that its checkpoints hold.
 
-    `restore`, `restore_files` and `attach` are called in this order, for a new run, too. Its content is {}.
+    `restore`, `restore_files` and `attach` are called in this order, also for a new run, whose content is {}.
 
     Args:
         parts: parts of the run.
@@ -94,24 +94,35 @@ class SavedState:
             files.load_state_dict({})
 
     def attach(self, content: Mapping[str, Any]) -> None:
-        """Attach a handler that restores the state of the loop when the loop starts.
+        """Attach a handler that restores the loop's state when the loop starts.
 
         ignite resets the iteration counter and the running averages on STARTED. No handler draws random numbers
-        between EPOCH_STARTED and the first batch. If a notebook runs the engine again, its iterations go on, too.
+        between EPOCH_STARTED and the first batch. If a notebook runs the engine again, its iteration count continues,
+        unless engine.run limits the iterations.
         """
         parts = self._parts
         # A copy, because the handler is kept, and would keep the memory-mapped checkpoint open.
         state = copy.deepcopy({name: content[name] for name in self._restored_at_start() if name in content})
 
         last_iteration: int | None = None
+        is_starting = False
 
-        def count(engine: Engine) -> None:
+        def start(engine: Engine) -> None:
+            nonlocal is_starting
+            is_starting = True
+
+        def remember_iteration(engine: Engine) -> None:
             nonlocal last_iteration
             last_iteration = engine.state.iteration
 
         def restore_loop(engine: Engine) -> None:
+            nonlocal is_starting
+            if not is_starting:  # a later epoch
+                return
+            is_starting = False
             if last_iteration is not None:  # the engine has run before
-                engine.state.iteration = last_iteration
+                if parts.save is not None and not _has_limit(engine):
+                    engine.state.iteration = last_iteration
             elif state:
                 objects = self._restored_at_start()
                 if "evaluations" not in state:  # the saved run had none
@@ -127,8 +138,9 @@ class SavedState:
             elif parts.stopper.reason is not None:
                 engine.terminate()
 
-        parts.engine.add_event_handler(Events.EPOCH_STARTED(once=1), restore_loop)  # in every run of the engine
-        parts.engine.add_event_handler(Events.ITERATION_COMPLETED, count)
+        parts.engine.add_event_handler(Events.STARTED, start)
+        parts.engine.add_event_handler(Events.EPOCH_STARTED, restore_loop)
+        parts.engine.add_event_handler(Events.ITERATION_COMPLETED, remember_iteration)
 
     def _restored_at_setup(self) -> dict[str, Stateful]:
         """Return the objects that are restored during the set-up."""
@@ -191,3 +203,9 @@ class SavedState:
         if steps + parts.warm_up >= parts.stopper.step_limit:
             filling = f" and first fills its replay with {parts.warm_up:,} more steps" if parts.warm_up else ""
             raise UsageError(f"{path} is already at step {steps:,}{filling}; give a larger --stop-after")
+
+
+def _has_limit(engine: Engine) -> bool:
+    """Return whether engine.run was given a number of iterations or epochs, which ignite counts from 0."""
+    state = engine.state
+    return state.max_iters is not None or state.epoch_length is not None or state.max_epochs != 1

@@ -63,6 +63,9 @@ def setup_ignite(
 ) -> run_folder.Run:
     """Attach everything that a run needs around its loop: telemetry, stopping, checkpoints, resume.
 
+    A program without cli.main may run the engine again after Ctrl-C or an error. So the environments that this function
+    makes for evaluations and videos stay open until the program ends.
+
     Args:
         engine: training engine. Its process function returns at least {"loss": float}. Every value is written as
             train/<name>. If a value is a function, its result at that moment is written.
@@ -90,12 +93,13 @@ def setup_ignite(
             extra_metrics is one text.
         ValueError: if the engine already has a run, if a field of the hyperparameters is missing or out of range, or if
             the learning rate has to decay and `save` has no "optimizer".
-        RuntimeError: if a child process calls it, because the program has no `if __name__ == "__main__":`.
+        RuntimeError: if it is called while a child process imports the main program, which has no
+            `if __name__ == "__main__":`.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise RuntimeError(
-            "setup_ignite was called by a child process, which imports the program that started it; put the program's "
-            'last lines, which start the run, under if __name__ == "__main__":'
+            "setup_ignite was called while a child process imports this program; put the lines that start the run "
+            'under if __name__ == "__main__":'
         )
     start_console()
     if engine in _engines:

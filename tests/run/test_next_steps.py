@@ -51,6 +51,7 @@ def test_a_missing_final_evaluation_is_played_by_a_plain_resume(commands):
     assert command.endswith("/run --env-module fakes")
     assert "play the final evaluation" not in commands()
     assert "play the final evaluation" not in commands(lacks_evaluation=True, has_episode=False)
+    assert "play the final evaluation" not in commands(lacks_evaluation=True, resumable=False)
 
 
 def test_a_script_that_cannot_be_executed_is_given_to_python(tmp_path, monkeypatch):

@@ -6,13 +6,15 @@ import dataclasses
 import itertools
 import json
 import math
-import multiprocessing
 import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import gymnasium as gym
 import numpy as np
@@ -26,7 +28,7 @@ from torch import nn
 from fakes import Counting, Failing, Linear
 from lib import common, dqn_extra
 from lib.envs.checked_env import CheckedEnv
-from lib.errors import UsageError
+from lib.errors import Fault, UsageError
 from lib.experience.interface import Stopped
 from lib.experience.replay_buffer import ReplayBuffer
 from lib.experience.source import ExperienceSourceFirstLast
@@ -41,7 +43,7 @@ from lib.run.setup import setup_ignite
 from lib.run.watchdog import Watchdog
 from lib.system import clock, memory
 from lib.system.seeds import tagged_seed
-from running import episodes_of, folder
+from running import PROJECT, episodes_of, folder
 
 
 class TapedEnv(Counting):
@@ -361,7 +363,12 @@ def test_a_refused_resume_in_a_notebook_leaves_no_process_of_its_source(tmp_path
 
 @pytest.mark.parametrize(
     ("error", "is_book_script"),
-    [(UsageError("only one game can be open"), False), (ValueError("broke"), False), (ValueError("broke"), True)],
+    [
+        (UsageError("only one game can be open"), False),
+        (Fault("its observation is None"), False),
+        (ValueError("broke"), False),
+        (ValueError("broke"), True),
+    ],
 )
 def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, caplog, error, is_book_script):
     def fail(*values, **options):
@@ -381,6 +388,16 @@ def test_an_evaluation_that_fails_does_not_end_a_run(tmp_path, monkeypatch, capl
     assert "The evaluation failed; the run is saved." in caplog.text
     assert str(error) in caplog.text
     assert "watch it play" in caplog.text
+
+
+@pytest.mark.parametrize("error", [OSError("the disk is full"), torch.OutOfMemoryError("CUDA out of memory")])
+def test_an_evaluation_without_room_ends_the_program_and_unlocks_the_run(tmp_path, monkeypatch, error):
+    monkeypatch.setattr("lib.run.evaluation.evaluate", Mock(side_effect=error))
+    with pytest.raises(type(error)):
+        confirming_run(tmp_path, confirm=False)
+    [path] = tmp_path.iterdir()
+    assert not run_folder.in_use(path)
+    assert run_json.read_json(path / "result.json", {})["stopped"] == "solved"
 
 
 @pytest.mark.parametrize("save", [{}, {"model": nn.Linear(1, 1)}, {"net": {}}])
@@ -462,12 +479,57 @@ def test_an_engine_that_runs_again_goes_on_with_its_iterations_and_its_evaluatio
     assert len(evaluated) == 10 * (5 if resumed else 3)
 
 
-def test_a_child_that_imports_a_program_does_not_train(tmp_path, monkeypatch):
-    args = RunOptions(runs_dir=tmp_path)
-    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
-    with pytest.raises(RuntimeError, match='under if __name__ == "__main__":'):
-        setup_ignite(Engine(lambda *_: None), HYPERPARAMS["pong"], source_of(Counting()), "own", args=args)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.parametrize("limits", [{"max_iters": 5}, {"max_epochs": 2, "epoch_length": 5}, {"epoch_length": 5}])
+def test_an_engine_with_a_limit_of_its_own_counts_from_one_when_it_runs_again(tmp_path, limits):
+    source = source_of(Counting(length=5))
+    engine, buffer = Engine(lambda engine, batch: {"loss": 0.0}), ReplayBuffer(source, 100)
+    params = dataclasses.replace(HYPERPARAMS["pong"], replay_initial=2, batch_size=2)
+    setup_ignite(engine, params, source, "own", args=RunOptions(runs_dir=tmp_path), save={"net": Linear(1)})
+    ends = [engine.run(common.batch_generator(buffer, 2 - len(buffer), 2), **limits).iteration for _ in range(2)]
+    assert ends == [limits.get("max_epochs", 1) * 5] * 2
+
+
+def test_a_solved_engine_that_runs_again_is_not_trained_any_further(tmp_path, monkeypatch):
+    played = summary(EpisodeResult(number, 20.0, 5, b"") for number in range(20))
+    monkeypatch.setattr("lib.run.evaluation.evaluate", lambda *values, **options: played)
+    source = source_of(Counting(length=5))
+    engine, buffer = Engine(lambda engine, batch: {"loss": 0.0}), ReplayBuffer(source, 100)
+    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, replay_initial=32)
+    run = setup_ignite(engine, params, source, "own", args=RunOptions(runs_dir=tmp_path), save={"net": Linear(1)})
+    results = []
+    for _ in range(2):
+        engine.run(common.batch_generator(buffer, 32 - len(buffer), 2))
+        results.append(run.read_result())
+    names = ("stopped", "steps", "iterations", "reached", "evaluation")
+    assert [results[0][name] for name in names] == [results[1][name] for name in names]
+    assert (results[0]["stopped"], source.steps_done) == ("solved", results[0]["steps"])
+
+
+PROGRAM = """
+import multiprocessing, pathlib, sys
+sys.path[:0] = sys.argv[2:]
+from ignite.engine import Engine
+from lib.hyperparameters import HYPERPARAMS
+from lib.run.options import RunOptions
+from lib.run.setup import setup_ignite
+from sources import CountingSource
+
+options = RunOptions(runs_dir=pathlib.Path(sys.argv[1]))
+setup_ignite(Engine(lambda engine, batch: None), HYPERPARAMS["pong"], CountingSource({}), "own", args=options)
+child = multiprocessing.get_context("spawn").Process(target=print)
+child.start()
+child.join()
+"""
+
+
+@pytest.mark.slow
+def test_a_child_that_imports_a_program_makes_no_run(tmp_path):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    words = [sys.executable, tmp_path / "program.py", tmp_path / "runs", PROJECT, PROJECT / "tests"]
+    process = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert process.returncode == 0, process.stderr
+    assert "setup_ignite was called while a child process imports this program" in process.stderr
+    assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 def test_a_program_without_a_command_line_evaluates_in_its_own_process(tmp_path, monkeypatch):
@@ -834,7 +896,7 @@ def test_the_steps_of_a_vector_source_of_ptan_are_counted_and_its_rewards_are_pl
     assert isinstance(result["best_mean"], float)
 
 
-def confirming_run(tmp_path, **options):
+def confirming_run(tmp_path, confirm=True, **options):
     """Run until an evaluation has to confirm the goal, at step 500.
 
     Returns:
@@ -842,7 +904,8 @@ def confirming_run(tmp_path, **options):
     """
     source = source_of(Counting(length=5))
     engine = Engine(lambda engine, batch: {"loss": 0.0})
-    params = dataclasses.replace(HYPERPARAMS["pong"], stop_reward=15.0, milestone=None, confirm=True, replay_initial=32)
+    goal = {"stop_reward": 15.0, "milestone": None, "confirm": confirm}
+    params = dataclasses.replace(HYPERPARAMS["pong"], **goal, replay_initial=32)
     args = RunOptions(runs_dir=tmp_path, quiet=True, **options)
     run = setup_ignite(engine, params, source, "confirms", args=args, save={"net": nn.Linear(1, 1)})
     state = engine.run(common.batch_generator(ReplayBuffer(source, 100), 2, 2))
