@@ -35,6 +35,9 @@ class SavedState:
     def __init__(self, parts: RunParts):
         self._parts = parts
         self._damaged: list[Path] = []  # checkpoints that could not be read
+        self._loop_state: dict[str, Any] = {}  # saved state of the loop, if the run is resumed
+        self._is_first_epoch = False
+        self._last_iteration: int | None = None  # None before the first iteration of this process
 
     def objects(self) -> dict[str, Stateful]:
         """Return the objects that a checkpoint holds, by name. TensorBoard's files have to be open."""
@@ -94,53 +97,53 @@ class SavedState:
             files.load_state_dict({})
 
     def attach(self, content: Mapping[str, Any]) -> None:
-        """Attach a handler that restores the loop's state when the loop starts.
+        """Attach handlers that restore the loop's state when the loop starts.
+
+        If a notebook runs the engine again, its iteration count continues, unless engine.run limits the iterations.
+        """
+        # A copy, because it is kept, and would keep the memory-mapped checkpoint open.
+        self._loop_state = copy.deepcopy({name: content[name] for name in self._restored_at_start() if name in content})
+        engine = self._parts.engine
+        engine.add_event_handler(Events.STARTED, self._engine_started)
+        engine.add_event_handler(Events.EPOCH_STARTED, self._epoch_started)
+        engine.add_event_handler(Events.ITERATION_COMPLETED, self._iteration_completed)
+
+    def _engine_started(self, engine: Engine) -> None:
+        self._is_first_epoch = True
+
+    def _iteration_completed(self, engine: Engine) -> None:
+        self._last_iteration = engine.state.iteration
+
+    def _epoch_started(self, engine: Engine) -> None:
+        """Restore the state of the loop, and end the run if it has nothing to do.
 
         ignite resets the iteration counter and the running averages on STARTED. No handler draws random numbers
-        between EPOCH_STARTED and the first batch. If a notebook runs the engine again, its iteration count continues,
-        unless engine.run limits the iterations.
+        between EPOCH_STARTED and the first batch.
         """
-        parts = self._parts
-        # A copy, because the handler is kept, and would keep the memory-mapped checkpoint open.
-        state = copy.deepcopy({name: content[name] for name in self._restored_at_start() if name in content})
+        if not self._is_first_epoch:
+            return
+        self._is_first_epoch = False
+        if self._last_iteration is not None:  # the engine has run before
+            if self._parts.save is not None and not _has_limit(engine):
+                engine.state.iteration = self._last_iteration
+        elif self._loop_state:
+            objects = self._restored_at_start()
+            if "evaluations" not in self._loop_state:  # the saved run had none
+                objects.pop("evaluations", None)
+            restoring.restore(objects, self._loop_state)
+        else:  # the first loop of a new run
+            return
+        self._end_if_done(engine)
 
-        last_iteration: int | None = None
-        is_starting = False
-
-        def start(engine: Engine) -> None:
-            nonlocal is_starting
-            is_starting = True
-
-        def remember_iteration(engine: Engine) -> None:
-            nonlocal last_iteration
-            last_iteration = engine.state.iteration
-
-        def restore_loop(engine: Engine) -> None:
-            nonlocal is_starting
-            if not is_starting:  # a later epoch
-                return
-            is_starting = False
-            if last_iteration is not None:  # the engine has run before
-                if parts.save is not None and not _has_limit(engine):
-                    engine.state.iteration = last_iteration
-            elif state:
-                objects = self._restored_at_start()
-                if "evaluations" not in state:  # the saved run had none
-                    objects.pop("evaluations", None)
-                restoring.restore(objects, state)
-            else:
-                return
-            parts.episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
-            if parts.episodes.solved is not None:
-                parts.stopper.solved(engine)
-            elif parts.is_at_step_limit():
-                parts.stopper.limit_reached(engine)
-            elif parts.stopper.reason is not None:
-                engine.terminate()
-
-        parts.engine.add_event_handler(Events.STARTED, start)
-        parts.engine.add_event_handler(Events.EPOCH_STARTED, restore_loop)
-        parts.engine.add_event_handler(Events.ITERATION_COMPLETED, remember_iteration)
+    def _end_if_done(self, engine: Engine) -> None:
+        episodes, stopper = self._parts.episodes, self._parts.stopper
+        episodes.request_confirmation(engine)  # the run may have been stopped before it was confirmed
+        if episodes.solved is not None:
+            stopper.solved(engine)
+        elif self._parts.is_at_step_limit():
+            stopper.limit_reached(engine)
+        elif stopper.reason is not None:
+            engine.terminate()
 
     def _restored_at_setup(self) -> dict[str, Stateful]:
         """Return the objects that are restored during the set-up."""
