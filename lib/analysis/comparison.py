@@ -173,8 +173,7 @@ def summarise(group: Group) -> str:
 
     For two runs, the mean is followed by the lowest and the highest value. For more, it is the interquartile mean with
     its confidence interval, which for three or four runs is their range. Notes say if runs share a seed, because they
-    are not independent then; if they can go on; and if their commits, machines or
-    threads differ.
+    are not independent then; if they can go on; and if their commits, machines or threads differ.
     """
     outcomes = pd.DataFrame([read_outcome(run) for run in group.runs])
     solved = outcomes["solved"].dropna()

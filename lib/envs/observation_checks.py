@@ -12,7 +12,7 @@ LARGEST = 1e15  # largest magnitude of rewards and observations; TD errors and t
 
 
 def problems(observation: Any, space: spaces.Space[Any], every_number: bool) -> Iterator[str]:
-    """Yield what is wrong with an observation, such as "['position'] is None; its space is Box(...)".
+    """Yield each mismatch between an observation and its space, such as "['position'] is None; its space is Box(...)".
 
     Args:
         observation: observation of an environment.
@@ -119,7 +119,7 @@ def out_of_bounds(observation: Any, space: spaces.Space[Any]) -> Iterator[str]:
 
 
 def short_repr(value: Any) -> str:
-    """Return the first 80 characters of repr(value)."""
+    """Return repr(value), cut to 80 characters."""
     text = safe_repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 

@@ -13,8 +13,8 @@ def commands(tmp_path, monkeypatch):
     """Function of next_steps' options that returns the commands of a run of 01_baseline."""
     monkeypatch.setattr(sys, "argv", [str(PROJECT / "chapter09/01_baseline.py")])
     make_run(tmp_path / "run", knobs={"engine": "process", "patience": 60.0})
-    usual = {"saved": True, "solved": False, "cannot_improve": False, "steps_done": None, "has_episode": True}
-    usual["lacks_evaluation"] = False
+    usual = {"saved": True, "solved": False, "cannot_improve": False, "steps_done": None}
+    usual |= {"has_episode": True, "lacks_evaluation": False}
     return lambda knobs=None, resumable=True, **changed: next_steps(
         tmp_path / "run", "fakes:Catch-v0", RunOptions(knobs=knobs or {}, resumable=resumable), **usual | changed
     )
