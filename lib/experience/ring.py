@@ -194,13 +194,21 @@ class Ring:
         self._done[row] = True
         self._episode_steps[:] = 0
 
+    def _truncate_interrupted(self) -> None:
+        """Truncate the episodes that the source has interrupted by a reset."""
+        if self._source is not None and self._source.interrupted_frames is not None:
+            self.truncate_episodes(self._source.interrupted_frames)
+            self._source.interrupted_states = None
+
     def populate(self, steps: int) -> None:
         """Add a number of agent steps from the source, rounded up to a multiple of num_envs.
 
         If an error interrupted the same call, only the steps that were still missing are added.
         """
         for _ in self._additions.missing(steps, self.num_envs):
-            self.add(*next(self._source_steps))
+            step = next(self._source_steps)
+            self._truncate_interrupted()
+            self.add(*step)
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.
@@ -338,8 +346,7 @@ class Ring:
         self._steps_added = state["added"]
         self._additions = Additions(state.get("populated", 0))  # earlier versions did not save it
         self._generator.bit_generator.state = state["draws"]
-        if self._source is not None and self._source.interrupted_frames is not None:
-            self.truncate_episodes(self._source.interrupted_frames)
+        self._truncate_interrupted()
 
 
 def _require_shape(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:

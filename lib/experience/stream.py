@@ -79,8 +79,8 @@ class Stream(ExperienceSource):
         clock: seconds spent in "environment".
         on_reset: called with steps_done and the environments, (num_envs,) bool, before a reset with new seeds; or None.
         native: whether ale_py's native vector environment steps the games.
-        interrupted_states: (num_envs, ...) states in the checkpoint if the environments could not be restored and were
-            reset instead; None otherwise.
+        interrupted_states: (num_envs, ...) last states of the episodes that were interrupted because the environments
+            could not be restored from a checkpoint, or a step raised an error; None otherwise.
     """
 
     RESEED_EVERY = 500_000  # agent steps, summed over environments
@@ -97,6 +97,7 @@ class Stream(ExperienceSource):
         self.native = vector_env.is_native(envs)
         self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
+        self._states_before: np.ndarray | None = None  # before a step that an error has interrupted
         self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
@@ -108,9 +109,12 @@ class Stream(ExperienceSource):
         return self._snapshot.resets
 
     def begin(self) -> None:
-        """Reset the environments, unless they have been reset before."""
-        if not len(self.states):
+        """Reset the environments at the start, and after an error in a step, which some of them may have made."""
+        if self._states_before is not None:
+            self.interrupted_states = self._states_before.copy()
+        if not len(self.states) or self._states_before is not None:
             self._reseed(np.ones(self.envs.num_envs, bool))
+            self._states_before = None
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each environment once.
@@ -123,7 +127,7 @@ class Stream(ExperienceSource):
         """
         if not len(self.states):
             raise RuntimeError("the environments have not been reset; call begin() first")
-        previous_states = self.states
+        previous_states = self._states_before = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._snapshot.append(actions)
@@ -145,6 +149,7 @@ class Stream(ExperienceSource):
         due = cut | ended & (overdue >= 0)
         if due.any():
             self._reseed(due)
+        self._states_before = None
         return Step(rewards, terminated, truncated, final_states)
 
     @property

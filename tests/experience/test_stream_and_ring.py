@@ -12,7 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 import fakes
 from fakes import Counting
 from lib.envs import vector_env
-from lib.errors import CallInterrupted
+from lib.errors import CallInterrupted, EnvironmentFailed
 from lib.experience.priority_ring import PrioritisedRing
 from lib.experience.ring import Ring
 from lib.experience.stream import EnvRange, ExperienceStream, Stream
@@ -87,10 +87,10 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     for _ in range(20):  # the new episode may be the same by chance
         resumed, resumed_ring = make_stream_and_ring("fakes:Forgetful-v0", kind)
         resumed.load_state_dict(saved["source"])
-        resumed_ring.load_state_dict(saved["replay"])
         if resumed.interrupted_states is not None:
             break
     assert np.array_equal(resumed.interrupted_states, last)
+    resumed_ring.load_state_dict(saved["replay"])
     assert resumed.last_resets.tolist() == [8, 8]
     resumed_ring.populate(8)
     both = np.arange(2)
@@ -99,6 +99,26 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     assert batch.discounts.tolist() == [0.5, 0.5]
     next_batch = resumed_ring._make_batch(np.full(2, 4), both, np.ones(2))
     assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
+
+
+@pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
+def test_episodes_end_where_one_environment_failed_in_a_step(kind, monkeypatch):
+    source, ring = make_stream_and_ring("fakes:Refusing-v0", kind)
+    ring.populate(8)
+    last = source.states.copy()
+    monkeypatch.setattr(fakes.Refusing, "left", 1)
+    with pytest.raises(EnvironmentFailed, match="not allowed"):
+        ring.populate(8)  # the first environment makes its step, the second one fails
+    monkeypatch.setattr(fakes.Refusing, "left", 100)
+    ring.populate(8)
+    both = np.arange(2)
+    batch = ring._make_batch(np.full(2, 3), both, np.ones(2))
+    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
+    assert batch.discounts.tolist() == [0.5, 0.5]
+    assert source.last_resets.tolist() == [8, 8]
+    fresh, _ = source.envs.reset(seed=source._snapshot.seeds(np.ones(2, bool)))
+    assert np.array_equal(ring._make_batch(np.full(2, 4), both, np.ones(2)).for_net("cpu").states.numpy(), fresh)
+    assert source.interrupted_states is None
 
 
 @pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
