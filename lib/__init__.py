@@ -55,7 +55,8 @@ def _excepthook(kind: "type[BaseException]", error: BaseException, trace: "Trace
         print(f"Stopped by {error} before learning began.", file=sys.stderr)
         raise SystemExit(error.exit_code)
     if issubclass(kind, MemoryError):
-        print("error: memory ran out. Free some memory, or raise the limit of ulimit -v", file=sys.stderr)
+        message = "error: memory ran out. Free some memory, or raise the limit of ulimit -v"
+        print(message, *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
         raise SystemExit(1)
     _show(kind, error, trace)
 

@@ -243,7 +243,7 @@ def main(train: Train, parser: Parser, script: str) -> None:
 
 @contextlib.contextmanager
 def exit_codes(stopped: str = "Stopped.") -> Iterator[None]:
-    """Turn usage errors, faults and signals into one line on standard error and an exit code.
+    """Turn usage errors, faults and signals into a short message on standard error and an exit code.
 
     Close all environments, and end the process even if one has left a thread.
 
@@ -262,13 +262,13 @@ def _described_errors(stopped: str) -> Iterator[None]:
     try:
         yield
     except (UsageError, Fault) as error:
-        _exit(f"error: {error}", error.exit_code)
+        _exit(f"error: {error}", error.exit_code, error)
     except (MemoryError, OSError, RuntimeError, ImportError) as error:
         if fault := memory.shortage(error):
-            _exit(f"error: {fault}", fault.exit_code)
+            _exit(f"error: {fault}", fault.exit_code, error)
         if not isinstance(error, OSError):
             raise
-        _exit(f"error: {_described(error)}", Fault.exit_code)
+        _exit(f"error: {_described(error)}", Fault.exit_code, error)
     except Interrupted as error:
         advice = "--resume with the run's folder continues it, or starts it again if it has no checkpoint"
         _exit(f"Interrupted before learning began; {advice}.", error.exit_code)
@@ -354,7 +354,8 @@ def _described(error: OSError) -> str:
     return kept
 
 
-def _exit(message: str, code: int) -> NoReturn:
+def _exit(message: str, code: int, error: BaseException | None = None) -> NoReturn:
+    """Print a message and the notes of the error, and exit with a code."""
     with contextlib.suppress(OSError):  # the terminal may be closed
-        tqdm.write(message, file=sys.stderr)
+        tqdm.write("\n".join((message, *getattr(error, "__notes__", ()))), file=sys.stderr)
     sys.exit(code)

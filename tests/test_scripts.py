@@ -379,6 +379,7 @@ def test_an_environment_that_fails_leaves_the_last_checkpoint(tmp_path, how, cod
     process = run(BASELINE, "--env-id", f"fakes:Failing-{how}-v0", *FAILING, "--runs-dir", tmp_path)
     assert process.returncode == code
     assert ("RuntimeError: the paddle broke" in process.stderr) == (how == "raise")
+    assert process.stderr.splitlines()[-1].startswith("To continue: ") == (how == "raise")
     assert checkpoint_of(folder(tmp_path))["source"]["steps_done"] == 101
 
 
@@ -391,6 +392,7 @@ def test_a_signal_ends_a_run_whose_environment_hangs_and_the_state_before_is_sav
     assert process.returncode == 128 + signal.SIGTERM
     assert re.search(r"error: fakes:Failing-hang-v0 .* a call did not return after SIGTERM\. Correct", errors)
     assert "The last complete iteration is saved" in output + errors
+    assert errors.splitlines()[-1].startswith("To continue: ")
 
 
 @pytest.mark.slow

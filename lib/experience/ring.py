@@ -195,7 +195,7 @@ class Ring:
         self._episode_steps[:] = 0
 
     def _truncate_interrupted(self) -> None:
-        """Truncate the episodes that the source has interrupted by a reset."""
+        """Truncate the episodes that the source has interrupted, and mark them as handled."""
         if self._source is not None and self._source.interrupted_frames is not None:
             self.truncate_episodes(self._source.interrupted_frames)
             self._source.interrupted_states = None
@@ -206,9 +206,10 @@ class Ring:
         If an error interrupted the same call, only the steps that were still missing are added.
         """
         for _ in self._additions.missing(steps, self.num_envs):
-            step = next(self._source_steps)
-            self._truncate_interrupted()
-            self.add(*step)
+            if self._source is not None:
+                self._source.begin()  # may start new episodes
+                self._truncate_interrupted()
+            self.add(*next(self._source_steps))
 
     def sample(self, batch_size: int) -> Batch:
         """Sample transitions uniformly, with replacement.

@@ -80,7 +80,8 @@ class Stream(ExperienceSource):
         on_reset: called with steps_done and the environments, (num_envs,) bool, before a reset with new seeds; or None.
         native: whether ale_py's native vector environment steps the games.
         interrupted_states: (num_envs, ...) last states of the episodes that were interrupted because the environments
-            could not be restored from a checkpoint, or a step raised an error; None otherwise.
+            could not be restored from a checkpoint, or a step raised an error. The ring sets it to None once it has
+            truncated them.
     """
 
     RESEED_EVERY = 500_000  # agent steps, summed over environments
@@ -97,7 +98,7 @@ class Stream(ExperienceSource):
         self.native = vector_env.is_native(envs)
         self.on_reset: Callable[[int, np.ndarray], object] | None = None
         self.interrupted_states: np.ndarray | None = None
-        self._states_before: np.ndarray | None = None  # before a step that an error has interrupted
+        self._states_before_step: np.ndarray | None = None  # before an unfinished step; None between steps
         self._snapshot = snapshot_of(seed, self.env_range)
         self._no_ops: np.ndarray | None = None  # (num_envs,) frames before the first action of native games' episodes
         self._episodes: list[Episode] = []
@@ -109,12 +110,16 @@ class Stream(ExperienceSource):
         return self._snapshot.resets
 
     def begin(self) -> None:
-        """Reset the environments at the start, and after an error in a step, which some of them may have made."""
-        if self._states_before is not None:
-            self.interrupted_states = self._states_before.copy()
-        if not len(self.states) or self._states_before is not None:
-            self._reseed(np.ones(self.envs.num_envs, bool))
-            self._states_before = None
+        """Reset the environments on the first call, and after `step` has raised an error.
+
+        Some of them may have stepped before the error. A Sampler resets them itself.
+        """
+        if self._states_before_step is not None:
+            self.interrupted_states = self._states_before_step.copy()
+        elif len(self.states):
+            return
+        self._reseed(np.ones(self.envs.num_envs, bool))
+        self._states_before_step = None
 
     def step(self, actions: np.ndarray) -> Step:
         """Step each environment once.
@@ -127,7 +132,7 @@ class Stream(ExperienceSource):
         """
         if not len(self.states):
             raise RuntimeError("the environments have not been reset; call begin() first")
-        previous_states = self._states_before = self.states
+        previous_states = self._states_before_step = self.states
         with self.clock("environment"):
             self.states, rewards, terminated, truncated, infos = self.envs.step(actions)
         self._snapshot.append(actions)
@@ -149,7 +154,7 @@ class Stream(ExperienceSource):
         due = cut | ended & (overdue >= 0)
         if due.any():
             self._reseed(due)
-        self._states_before = None
+        self._states_before_step = None
         return Step(rewards, terminated, truncated, final_states)
 
     @property
@@ -223,6 +228,7 @@ class Stream(ExperienceSource):
         """
         self.steps_done = state["steps_done"]
         self._episodes = unpack_episodes(state["episodes"])
+        self._states_before_step = self.interrupted_states = None
         saved = state["snapshot"]
         self._snapshot.load_state_dict(saved)
         if self.last_resets is None:
@@ -288,7 +294,7 @@ class ExperienceStream(Stream):
 
     @property
     def interrupted_frames(self) -> np.ndarray | None:
-        """Newest frames, (num_envs, *frame_shape), of the interrupted episodes; None unless restoring has failed."""
+        """Newest frames, (num_envs, *frame_shape), of the interrupted episodes; None if none was interrupted."""
         return None if self.interrupted_states is None else self._newest(self.interrupted_states)
 
     def _newest(self, states: np.ndarray) -> np.ndarray:

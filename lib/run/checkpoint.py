@@ -219,16 +219,23 @@ class Checkpointer:
         at_once = isinstance(error, KeyboardInterrupt)  # by a second Ctrl-C, or one in the warm-up
         if self._acting and engine.state.iteration > 0 and not at_once:
             self._acting = False
-            self.rescue(engine)
+            self.rescue(engine, error)
 
-    def rescue(self, engine: Engine) -> None:
-        """Save the last complete iteration, because an error is about to end the run."""
+    def rescue(self, engine: Engine, error: BaseException) -> None:
+        """Save the last complete iteration before an error ends the run.
+
+        The command that continues the run is added to the error, so that it stands below the traceback.
+        """
         if self.stopper.reason == NOT_FINITE:
             return
         try:
             self._save_resumable(engine)
             log.info("The last complete iteration is saved.")
-            log.info("To continue: %s", self.how_to_continue())
+            advice = f"To continue: {self.how_to_continue()}"
+            if isinstance(error, SystemExit):  # Python does not show its notes
+                log.info(advice)
+            else:
+                error.add_note(advice)
         except (Fault, UsageError, OSError) as fault:
             log.warning("%s", fault)  # the first error is the one to raise
 

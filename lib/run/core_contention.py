@@ -1,27 +1,28 @@
 """Warn if other programs keep torch's threads waiting for a core."""
 
 import logging
-import math
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psutil
 import torch
-from ignite.engine import Engine
+from ignite.engine import Engine, Events
 
 from lib.system.machine import cores
 
 log = logging.getLogger(__name__)
 
+TASKS = Path("/proc/self/task")
+
 
 class Reading(NamedTuple):
-    """Seconds at one moment.
+    """Counters, in seconds.
 
     Attributes:
-        time: of the clock.
-        waiting: that threads of this process were ready to run, but had no core, added up.
-        others: of CPU time that other programs have used.
+        time: monotonic time.
+        waiting: time that this process's threads have waited for a core, added up.
+        others: CPU time of other programs on the cores that this process may use.
     """
 
     time: float
@@ -33,37 +34,37 @@ class CoreContention:
     """Warn once if other programs slow down torch's threads, which wait for each other at every layer.
 
     A thread that waits for another one occupies its core, so that neither the awaited thread nor the other program gets
-    it. Beside one busy program on two cores, two threads learned two to twenty times slower than one.
+    it. With one other busy program on two cores, two threads learned two to twenty times slower than one thread.
     """
 
     INTERVAL = 10.0  # seconds between two readings
-    WAITING = 0.25  # threads that wait for a core, on average; actors and players make the learner wait less
-    OTHERS = 0.5  # cores that other programs use
+    WAITING = 0.25  # average number of waiting threads; actors and players alone cause less
+    OTHERS = 0.5  # average number of cores that other programs use
 
     def __init__(self) -> None:
         self._last: Reading | None = None
         self._warned = False
 
-    def attach(self, engine: Engine, event: Any) -> None:
-        """Look on an event, every INTERVAL seconds at most, where /proc tells how long threads wait."""
-        if Path("/proc/self/schedstat").exists():
-            engine.add_event_handler(event, self._look)
+    def attach(self, engine: Engine) -> None:
+        """Take a reading at most once per INTERVAL. Do nothing if the system does not report waiting times."""
+        if any(TASKS.glob("*/schedstat")):
+            engine.add_event_handler(Events.ITERATION_COMPLETED, self._look)
 
     def _look(self) -> None:
-        last = self._last
-        if self._warned or (last is not None and time.monotonic() < last.time + self.INTERVAL):
+        last, threads = self._last, torch.get_num_threads()
+        if self._warned or threads == 1 or (last is not None and time.monotonic() < last.time + self.INTERVAL):
             return
         now = self._last = read()
-        threads = torch.get_num_threads()
-        if last is None or threads == 1:
+        if last is None or now is None:
             return
-        waiting, others = ((new - old) / (now.time - last.time) for old, new in zip(last[1:], now[1:], strict=True))
+        seconds = now.time - last.time
+        waiting, others = (now.waiting - last.waiting) / seconds, (now.others - last.others) / seconds
         if waiting < self.WAITING or others < self.OTHERS:
             return
         self._warned = True
         log.warning(
-            "Other programs use %.1f of %d cores, so torch's %d threads wait for a core and for each other. End those "
-            "programs, or start runs with OMP_NUM_THREADS=%d, which is probably much faster beside them.",
+            "Other programs use %.1f of %d cores, which slows down torch's %d threads. End those programs, or restart "
+            "with OMP_NUM_THREADS=%d, which is probably much faster.",
             others,
             cores(),
             threads,
@@ -71,25 +72,34 @@ class CoreContention:
         )
 
 
-def read() -> Reading:
-    """Read the clock, the waiting time of this process, and the CPU time of other programs."""
-    return Reading(time.monotonic(), _waiting(), _busy() - _own())
+def read() -> Reading | None:
+    """Take a reading; None if the system refuses it."""
+    try:
+        return Reading(time.monotonic(), waiting(TASKS), _busy() - _own())
+    except (OSError, psutil.Error):
+        return None
 
 
-def _waiting() -> float:
+def waiting(tasks: Path) -> float:
+    """Return the seconds that threads have waited for a core.
+
+    Args:
+        tasks: folder of a process's threads. The second number of `schedstat` is in nanoseconds.
+    """
     nanoseconds = 0
-    for file in Path("/proc/self/task").glob("*/schedstat"):
+    for file in tasks.glob("*/schedstat"):
         try:
             nanoseconds += int(file.read_text().split()[1])
-        except OSError:  # the thread has ended
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
     return nanoseconds / 1e9
 
 
 def _busy() -> float:
-    """Return the CPU seconds of all programs."""
-    times = psutil.cpu_times()
-    return math.fsum(times) - times.idle - times.iowait - times.steal - times.guest - times.guest_nice
+    """Return the CPU seconds of all programs on the cores that this process may use."""
+    allowed = psutil.Process().cpu_affinity()
+    times = [each for core, each in enumerate(psutil.cpu_times(percpu=True)) if core in allowed]
+    return sum(each.user + each.nice + each.system + each.irq + each.softirq for each in times)
 
 
 def _own() -> float:
@@ -98,7 +108,7 @@ def _own() -> float:
     seconds = 0.0
     for each in (process, *process.children(recursive=True)):
         try:
-            seconds += math.fsum(each.cpu_times()[:4])  # user and system, also of children that have ended
-        except psutil.Error:  # it has ended
+            seconds += sum(each.cpu_times()[:4])  # user and system, also of children that have ended
+        except psutil.NoSuchProcess:
             continue
     return seconds

@@ -9,7 +9,6 @@ import numpy as np
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from lib.envs.atari import NOOP_MAX, DirectAtari, allow_no_ops, is_atari, reset_with_no_ops, statistics_wrapper
-from lib.envs.frames import LazyFrames
 from lib.system.seeds import tagged_seed
 
 Policy = Callable[[np.ndarray, Sequence[np.random.Generator]], np.ndarray]
@@ -69,9 +68,7 @@ class Game:
 
     def _show(self, state: Any) -> None:
         self.state = np.asarray(state)
-        # The other frames have been in the states before.
-        newest = state.frames[-1] if isinstance(state, LazyFrames) else self.state
-        self._digest.update(newest.tobytes())
+        self._digest.update(self.state.tobytes())
 
 
 class EpisodePlayer:

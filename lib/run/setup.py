@@ -178,7 +178,8 @@ class _Setup:
         parts.speed.attach(parts.engine)
         parts.engine.add_event_handler(Events.ITERATION_COMPLETED(every=20), memory.Trimmer())
         parts.stopper.watch_loss(parts.engine)
-        CoreContention().attach(parts.engine, parts.speed.every)
+        if parts.options.device.type == "cpu":
+            CoreContention().attach(parts.engine)
         parts.episodes.attach(parts.engine)
         parts.board.attach(parts.engine, parts.speed, extra_metrics)
         attach_periods(parts.engine)
@@ -213,9 +214,9 @@ class _Setup:
                 yield
         except Stopped:
             raise
-        except Exception:
+        except Exception as error:
             assert self._checkpointer is not None
-            self._checkpointer.rescue(self._parts.engine)
+            self._checkpointer.rescue(self._parts.engine, error)
             raise
 
     def attach_episode_records(self) -> None:

@@ -101,14 +101,16 @@ def test_transitions_end_where_environments_were_reset_on_resume(kind):
     assert np.array_equal(next_batch.states[..., 0].numpy(), next_batch.states[..., -1].numpy())
 
 
+@pytest.mark.parametrize("failures", [1, 2])
 @pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
-def test_episodes_end_where_one_environment_failed_in_a_step(kind, monkeypatch):
+def test_episodes_end_where_one_environment_failed_in_a_step(kind, failures, monkeypatch):
     source, ring = make_stream_and_ring("fakes:Refusing-v0", kind)
     ring.populate(8)
     last = source.states.copy()
-    monkeypatch.setattr(fakes.Refusing, "left", 1)
-    with pytest.raises(EnvironmentFailed, match="not allowed"):
-        ring.populate(8)  # the first environment makes its step, the second one fails
+    for _ in range(failures):
+        monkeypatch.setattr(fakes.Refusing, "left", 1)
+        with pytest.raises(EnvironmentFailed, match="not allowed"):
+            ring.populate(8)  # the first environment makes its step, the second one fails
     monkeypatch.setattr(fakes.Refusing, "left", 100)
     ring.populate(8)
     both = np.arange(2)

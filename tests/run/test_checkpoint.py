@@ -401,8 +401,11 @@ def test_an_error_while_acting_saves_the_state_and_says_how_to_continue(tmp_path
         objects, tmp_path, 10, stopper, how_to_continue=lambda: "./own.py --resume here"
     )
     checkpointer.attach(engine)
+    errors: list[Exception] = []
+    engine.add_event_handler(Events.EXCEPTION_RAISED, lambda engine, error: errors.append(error))
     engine.run(batches())  # nobody raises the error again
-    assert "To continue: ./own.py --resume here" in caplog.text
+    assert errors[0].__notes__ == ["To continue: ./own.py --resume here"]
+    assert "The last complete iteration is saved." in caplog.text
     assert "step-000000003.pt" in names(tmp_path)
 
 
