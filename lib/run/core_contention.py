@@ -38,8 +38,8 @@ class CoreContention:
     """
 
     INTERVAL = 10.0  # seconds between two readings
-    WAITING = 0.25  # average number of waiting threads; actors and players alone cause less
-    OTHERS = 0.5  # average number of cores that other programs use
+    WAITING = 0.25  # average number of waiting threads
+    OTHERS = 0.5  # average number of cores that other programs use. Actors and players of the run do not count
 
     def __init__(self) -> None:
         self._last: Reading | None = None
