@@ -210,7 +210,8 @@ class Stream(ExperienceSource):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counters, the snapshot, and the episodes that `pop_episodes` has not returned yet."""
-        self._snapshot.states = self.states
+        # If a reset at the end of a step has failed, the ring does not have this step.
+        self._snapshot.states = self.states if self._states_before_step is None else self._states_before_step
         return {
             "steps_done": self.steps_done,
             "snapshot": self._snapshot.state_dict(),

@@ -48,7 +48,7 @@ class CoreContention:
     def attach(self, engine: Engine) -> None:
         """Take a reading at most once per INTERVAL. Do nothing if the system does not report waiting times."""
         if any(TASKS.glob("*/schedstat")):
-            engine.add_event_handler(Events.ITERATION_COMPLETED, self._look)
+            engine.add_event_handler(Events.STARTED | Events.ITERATION_COMPLETED, self._look)
 
     def _look(self) -> None:
         last, threads = self._last, torch.get_num_threads()
@@ -64,7 +64,7 @@ class CoreContention:
         self._warned = True
         log.warning(
             "Other programs use %.1f of %d cores, which slows down torch's %d threads. End those programs, or restart "
-            "with OMP_NUM_THREADS=%d, which is probably much faster.",
+            "with OMP_NUM_THREADS=%d, which is probably faster.",
             others,
             cores(),
             threads,

@@ -123,6 +123,26 @@ def test_episodes_end_where_one_environment_failed_in_a_step(kind, failures, mon
     assert source.interrupted_states is None
 
 
+def test_a_checkpoint_after_a_failed_reset_ends_the_episodes_with_the_states_that_the_ring_has(monkeypatch):
+    source, ring = make_stream_and_ring("fakes:Shown-v0")
+    monkeypatch.setattr(Stream, "RESEED_EVERY", 2)  # a reset with a new seed at the end of each episode
+    ring.populate(10)
+    last = source.states.copy()  # after five of six steps
+    with monkeypatch.context() as context:
+        context.setattr(source, "_reset", lambda which: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ring.populate(2)
+        saved = {"source": source.state_dict(), "replay": ring.state_dict()}
+    resumed, resumed_ring = make_stream_and_ring("fakes:Shown-v0")
+    resumed.load_state_dict(saved["source"])
+    resumed_ring.load_state_dict(saved["replay"])
+    resumed_ring.populate(8)
+    both = np.arange(2)
+    batch = resumed_ring._make_batch(np.full(2, 4), both, np.ones(2))
+    assert np.array_equal(batch.for_net("cpu").next_states.numpy(), last)
+    assert batch.discounts.tolist() == [0.5, 0.5]
+
+
 @pytest.mark.parametrize("kind", [Ring, PrioritisedRing])
 def test_a_call_that_an_error_interrupted_adds_only_the_missing_steps(kind, monkeypatch):
     source, ring = make_stream_and_ring("fakes:Shown-v0", kind)

@@ -18,7 +18,7 @@ def warnings_of(readings, monkeypatch, caplog, threads=2, cores=2):
     """Return the numbers in the warnings of a run that takes these readings.
 
     Args:
-        readings: (time, waiting, others) or None, one for each iteration.
+        readings: (time, waiting, others) or None, the first one at the start and one for each iteration.
         threads: number of torch threads.
         cores: number of cores.
     """
@@ -28,7 +28,7 @@ def warnings_of(readings, monkeypatch, caplog, threads=2, cores=2):
     engine = Engine(lambda engine, batch: None)
     CoreContention().attach(engine)
     with torch_threads(threads):
-        engine.run([0], max_epochs=len(readings))
+        engine.run([0], max_epochs=len(readings) - 1)
     return [record.args for record in caplog.records if record.name == core_contention.__name__]
 
 
