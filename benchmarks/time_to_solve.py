@@ -254,11 +254,11 @@ def time_to_goal(own: Solved) -> str:
     if not solved.any():
         is_out_of_time = (own.frame["stopped"] == TIME).all()
         return f"not in {own.stamped['settings']['time_limit']:,} s" if is_out_of_time else "no seed solved"
-    seconds = markup.spread(_to_goal(own, own.frame["seconds"]), 0, unit=" s", single="seed")
+    seconds = markup.spread(to_goal(own, own.frame["seconds"]), 0, unit=" s", single="seed")
     return seconds if len(solved) == 1 else f"{seconds}, {solved.sum()} of {len(solved)} seeds"
 
 
-def _to_goal(own: Solved, amounts: pd.Series) -> pd.Series:
+def to_goal(own: Solved, amounts: pd.Series) -> pd.Series:
     """Return what each seed needed to solve the game, such as steps; infinity for an unsolved run."""
     return amounts.where(confirmed(own), np.inf)
 
@@ -273,7 +273,7 @@ def confirmed(own: Solved) -> pd.Series:
 
 def _emulator_steps(own: Solved) -> str:
     """Return the seconds to the goal times the emulator's own steps a second, which depends less on the machine."""
-    return markup.spread(_to_goal(own, own.frame["seconds"] * own.frame["emulator"] / 1e6), 2)
+    return markup.spread(to_goal(own, own.frame["seconds"] * own.frame["emulator"] / 1e6), 2)
 
 
 def solve_table(results: list[Solved]) -> str:
@@ -285,7 +285,7 @@ def solve_table(results: list[Solved]) -> str:
         if solved.empty:
             rows.append((f"`{own.script}`", time_to_goal(own), "", "", speed, ""))
         else:
-            steps = markup.spread(_to_goal(own, own.frame["steps"] / 1000), 0)
+            steps = markup.spread(to_goal(own, own.frame["steps"] / 1000), 0)
             worst = f"{solved['evaluation_mean'].min():.1f}"
             rows.append((f"`{own.script}`", time_to_goal(own), _emulator_steps(own), steps, speed, worst))
     header = (
@@ -303,7 +303,7 @@ def short_solve_table(results: list[Solved]) -> str:
     """Return the README's table: time and steps of the scripts that solved Pong on a CPU."""
     rows = []
     for own in results:
-        steps = markup.spread(_to_goal(own, own.frame["steps"]), 0)
+        steps = markup.spread(to_goal(own, own.frame["steps"]), 0)
         rows.append((f"`{own.script}`", time_to_goal(own), steps))
     return markup.table(("script", "time to solve Pong: median (range)", "agent steps"), rows)
 

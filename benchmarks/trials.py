@@ -24,7 +24,7 @@ import markup
 from lib import cli
 from lib.ppo.goal import SCHEDULES
 from significance import rank_test
-from time_to_solve import GOAL, Solved, confirmed, rung, solved_results, time_to_goal
+from time_to_solve import GOAL, Solved, confirmed, rung, solved_results, time_to_goal, to_goal
 
 import numpy as np
 import pandas as pd
@@ -160,7 +160,7 @@ def goal_table(trials: list[tuple[pd.DataFrame, lab.Stamp]]) -> str:
 
 
 def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]) -> str:
-    """Return the rows of PONG: steps from the trial, and seconds from runs alone on a quiet machine.
+    """Return a row for each trial of PONG, and one for the runs that were timed alone on a quiet machine.
 
     Trials with different --max-steps are not compared.
     """
@@ -171,19 +171,35 @@ def pong_table(trials: list[tuple[pd.DataFrame, lab.Stamp]], timed: list[Solved]
     for row in PONG:
         trial, reference = frames.get(row.trial), frames.get(row.reference)
         own = by_script.get(row.timed)
-        cells = [""] * 6
         if trial is not None:
             p = ""
             if reference is not None and limits[row.trial] == limits[row.reference]:
                 p = f"{rank_test(trial.steps_to_goal, reference.steps_to_goal):.2g}"
-            cells[:4] = [f"{trial.seed.min()} to {trial.seed.max()}", *reached_goal(trial), p]
+            rows.append((f"`{row.name}`", seeds_of(trial), *reached_goal(trial), p, "", ""))
         if own is not None:
-            soon = (confirmed(own) & (own.frame["seconds"] <= TEN_MINUTES)).sum()
-            cells[4:] = [time_to_goal(own), f"{soon} of {len(own.frame)}"]
-        if any(cells):
-            rows.append((f"`{row.name}`", *cells))
+            solved = confirmed(own)
+            of = f"of {len(own.frame)}"
+            steps = markup.spread(to_goal(own, own.frame["steps"] / 1000), 0) if solved.any() else ""
+            soon = (solved & (own.frame["seconds"] <= TEN_MINUTES)).sum()
+            rows.append(
+                (
+                    f"`{row.name}`",
+                    seeds_of(own.frame),
+                    f"{solved.sum()} {of}",
+                    steps,
+                    "",
+                    time_to_goal(own),
+                    f"{soon} {of}",
+                )
+            )
     header = ("script", "seeds", "solved", "thousand steps to solve", "p", "time to solve", "solved in ten minutes")
     return markup.table(header, rows)
+
+
+def seeds_of(frame: pd.DataFrame) -> str:
+    """Return the seeds of consecutive runs, such as "601 to 610"."""
+    first, last = frame.seed.min(), frame.seed.max()
+    return str(first) if first == last else f"{first} to {last}"
 
 
 def blocks() -> Iterator[markup.Block]:

@@ -71,7 +71,13 @@ def test_ppo_without_the_goal_stands_beside_ppo_with_it(capsys):
 
 def test_a_run_counts_as_solved_only_if_greedy_play_reached_the_goal_too():
     frame = pd.DataFrame(
-        {"stopped": ["solved"] * 3, "evaluation_mean": [20.0, 17.9, 18.0], "seconds": [100.0, 50.0, 700.0]}
+        {
+            "seed": [7, 8, 9],
+            "stopped": ["solved"] * 3,
+            "evaluation_mean": [20.0, 17.9, 18.0],
+            "seconds": [100.0, 50.0, 700.0],
+            "steps": [200_000, 90_000, 900_000],
+        }
     )
     timed = time_to_solve.Solved("distributed/04_ppo_actors", "solve/x", frame, {"settings": {"time_limit": 900}})
     assert time_to_solve.time_to_goal(timed) == "700 s (100 to never), 2 of 3 seeds"
@@ -84,7 +90,8 @@ def test_a_run_counts_as_solved_only_if_greedy_play_reached_the_goal_too():
     }
     assert rows["`03_ppo_goal`"] == ["1 to 2", "1 of 2", "never (300 to never)", "", "", ""]
     assert rows["`02_ppo_fast`"] == rows["`03_ppo_goal`"]  # no p, because its runs were shorter
-    assert rows["`04_ppo_actors`"] == ["", "", "", "", "700 s (100 to never), 2 of 3 seeds", "1 of 3"]
+    timed_cells = ["7 to 9", "2 of 3", "900 (200 to never)", "", "700 s (100 to never), 2 of 3 seeds", "1 of 3"]
+    assert rows["`04_ppo_actors`"] == timed_cells
 
 
 @pytest.mark.parametrize("text", ["110-101", "101", "a-b", ""])
